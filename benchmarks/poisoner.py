@@ -45,6 +45,7 @@ from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import call_model
 from lipt.common.inputs.stored import images_in
 from lipt.common.states import LearnerState, RunState
+from lipt.common.subsets import unpack
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
@@ -289,8 +290,7 @@ class Bench:
         job = SelectSubset.answering(question)
         selected = job.run(self.context)
         content = self.context.blobs.read_bytes(selected.blob)
-        rows = torch.frombuffer(bytearray(content[: 8 * selected.num_examples]), dtype=torch.int64)
-        return frozenset(rows.tolist())
+        return frozenset(unpack(content, selected.num_examples).indices_K.tolist())
 
 
 def percent(values: Sequence[float]) -> str:

@@ -41,8 +41,8 @@ from lipt.coordinator.state.summaries import RunSummary
 from lipt.coordinator.storage.retention import Retention
 from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.diagnoses import Diagnoses
+from lipt.coordinator.subsets.ready_runs import RunWeights
 from lipt.coordinator.subsets.service import Subsets
-from lipt.coordinator.subsets.weights import RunWeights
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.backbone import backbone_identity
 

@@ -52,7 +52,6 @@ from lipt.coordinator.page.sessions import Sessions
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.binding import bind
 from lipt.coordinator.rpc.blobs import BlobService
-from lipt.coordinator.rpc.diagnoses import DiagnosisService
 from lipt.coordinator.rpc.entrance import EntranceInterceptor
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limiting import LimitInterceptor
@@ -61,7 +60,7 @@ from lipt.coordinator.rpc.peer_limits import PeerLimits
 from lipt.coordinator.rpc.probing import answering_probes
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.stopping import unless
-from lipt.coordinator.rpc.subsets import SubsetService
+from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.watching import Watching
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.settings import CoordinatorSettings

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     )
     from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
     from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.subsets.weighted_data import UnweightedWarning, WeightedCollate
-    from lipt.trainer.subsets.weighted_loss import (
+    from lipt.trainer.subsets.weighted import (
+        UnweightedWarning,
+        WeightedCollate,
         WeightedSubsetLoss,
         normalized_weights,
         weighted_cross_entropy,
@@ -83,8 +84,9 @@ _MODULES = {
     ),
     "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),
     "lipt.trainer.subsets.subset": ("Subset",),
-    "lipt.trainer.subsets.weighted_data": ("UnweightedWarning", "WeightedCollate"),
-    "lipt.trainer.subsets.weighted_loss": (
+    "lipt.trainer.subsets.weighted": (
+        "UnweightedWarning",
+        "WeightedCollate",
         "WeightedSubsetLoss",
         "normalized_weights",
         "weighted_cross_entropy",

@@ -26,9 +26,7 @@ from lipt.trainer.comparison.verdict import verdict
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import ProgressView
-
-_FRACTION = 0.1
+from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
 
 
 def select(
@@ -140,7 +138,7 @@ def compare(
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     *,
     strategies: Sequence[str] = ("auto",),
-    fractions: Sequence[float] = (_FRACTION,),
+    fractions: Sequence[float] = (DEFAULT_FRACTION,),
     baselines: Sequence[str] = BASELINES,
     seeds: int = 3,
     recipe: Recipe | Mapping[str, Any] | None = None,

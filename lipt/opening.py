@@ -8,7 +8,7 @@ from typing import Any
 from lipt.common.data import Dataset, dataset_of, open_pairs
 from lipt.common.data import open_dataset as open_by_name
 from lipt.common.imports.factory import modules_of
-from lipt.trainer.subsets.map_style import map_style
+from lipt.trainer.subsets.data import map_style
 
 __all__ = ["open_dataset", "open_pairs"]
 

@@ -26,7 +26,7 @@ from lipt.common.config.validation import dump, merge, validate
 from lipt.common.data import Dataset
 from lipt.common.imports.factory import modules_of
 from lipt.common.process.devices import resolve_device
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import subset_digest
 from lipt.common.weights.container import pack
 from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.fitting import fit_defaults
@@ -47,12 +47,9 @@ from lipt.given import MODULE, name_model
 from lipt.opening import open_dataset
 from lipt.showing import showing
 from lipt.trainer.client.sources import Features, features_source
-from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.reading import read_diagnosis
+from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import ProgressView
-
-_FRACTION = 0.1
+from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
 
 
 class Pretrained:
@@ -157,7 +154,7 @@ class Pretrained:
             LiptError: what is asked for cannot be.
         """
         if fraction is None and budget is None:
-            fraction = _FRACTION
+            fraction = DEFAULT_FRACTION
         with self._showing():
             query = SubsetQuery(
                 run="",

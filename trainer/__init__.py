@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lipt.trainer.reselection.reselection import Reselection
     from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
     from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.subsets.weighted_loss import normalized_weights, weighted_cross_entropy
+    from lipt.trainer.subsets.weighted import normalized_weights, weighted_cross_entropy
     from lipt.trainer.views import InfoView, LearnerView, RunView, StrategyView
 
 __all__ = [
@@ -77,7 +77,7 @@ _MODULES = {
     "lipt.trainer.reselection.reselection": ("Reselection",),
     "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),
     "lipt.trainer.subsets.subset": ("Subset",),
-    "lipt.trainer.subsets.weighted_loss": ("normalized_weights", "weighted_cross_entropy"),
+    "lipt.trainer.subsets.weighted": ("normalized_weights", "weighted_cross_entropy"),
     "lipt.trainer.views": ("InfoView", "LearnerView", "RunView", "StrategyView"),
 }
 

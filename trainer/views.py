@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration n
 
 # What chooses where nobody names a strategy.
 DEFAULT_STRATEGY = "auto"
+# How much is chosen where neither a fraction nor a budget is given.
+DEFAULT_FRACTION = 0.1
 
 # "worker", "trainer" or "admin"; a number where a newer coordinator has another.
 RoleName = NewType("RoleName", str)
@@ -106,7 +108,7 @@ class LearnerView:
     ingredient: IngredientView | None
     # What its worker last said that it does.
     phase: LearnerPhase = LearnerPhase.UNKNOWN
-    # Of its training; 0 at an older coordinator, which does not say the times below either.
+    # Of its training.
     num_steps: int = 0
     leased_at: datetime | None = None
     committed_at: datetime | None = None
@@ -141,7 +143,7 @@ class RunView:
     """A run at one revision; a run of a listing comes without its learners.
 
     waiting: what its learners wait for that no worker there can give; may change while the
-        revision stays; empty at an older coordinator.
+        revision stays.
     fitted: what the coordinator has lowered in its defaults so that the shards fit its data.
     note: what it took of the weights that it starts from, where its head is new.
     """
@@ -191,7 +193,7 @@ class RunView:
 class StrategyOptionView:
     """One option of a strategy; an empty `allowed_values` means any of the default's kind.
 
-    help: what it is, as a phrase; empty at an older coordinator.
+    help: what it is, as a phrase.
     """
 
     name: str
@@ -213,14 +215,12 @@ class StrategyView:
     """A selection strategy that the coordinator offers.
 
     needs: what has to be there for it: "nothing", "labels" alone, "signals", "features",
-        "validation split", "learners", "paired features", ...; empty at an older coordinator.
+        "validation split", "learners", "paired features", ...
     cost: how its work grows: N examples, C classes, d features, k budget.
-    default_proxy: what judges the examples where a request names no proxy; empty at an older
-        coordinator, which has no other than the soup.
-    works_without_labels: whether a subset of it can be had with labels="none"; False at an
-        older coordinator.
+    default_proxy: what judges the examples where a request names no proxy.
+    works_without_labels: whether a subset of it can be had with labels="none".
     target_kinds: of targets that it can choose by: "class", "classes" (multi-label), "number"
-        (regression); empty at an older coordinator, which has classes alone.
+        (regression).
     """
 
     name: str
@@ -308,8 +308,8 @@ class ColumnView:
 class WorkerView:
     """A worker that the coordinator knows; `assignment` is "run/learner" or empty.
 
-    idle_reason: what keeps it from learners that wait; empty at an older coordinator.
-    joined_at: when the coordinator first heard of it; None at an older one.
+    idle_reason: what keeps it from learners that wait.
+    joined_at: when the coordinator first heard of it.
     certificate_expires_at: of the certificate that it showed, if it did.
     """
 

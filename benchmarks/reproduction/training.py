@@ -14,7 +14,7 @@ from benchmarks.reproduction.cells import EVERYTHING, LIPT, REDRAWN, Cell, name_
 from benchmarks.reproduction.scales import Scale
 from benchmarks.reproduction.service import Service
 from lipt.common.data import Dataset
-from lipt.common.subsets.budget import budget_from_fraction
+from lipt.common.subsets import budget_from_fraction
 from lipt.trainer.main_training import Schedule, evenly, fit
 from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource
 from lipt.trainer.main_training.redrawn import RedrawnRandom

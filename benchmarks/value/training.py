@@ -16,8 +16,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.determinism.seeding import derive_seed
-from lipt.common.subsets.budget import budget_from_fraction
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import budget_from_fraction, subset_digest
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.signals import labels_only

@@ -17,8 +17,7 @@ from starlette.responses import Response
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import InvalidRequestError, OtherDataError
 from lipt.common.rpc.lengths import require_lengths
-from lipt.common.subsets.difference import Examples
-from lipt.common.subsets.overlap import overlap
+from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.app import App
 from lipt.coordinator.page.http import Body, PageRequest, answer, as_dict, in_lines
 from lipt.coordinator.rpc.strategies import describe_strategies

@@ -19,7 +19,7 @@ from lipt.coordinator.runs.listing import page_of
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.weights import RunWeights
+from lipt.coordinator.subsets.ready_runs import RunWeights
 from lipt.v1 import run_pb2 as pb
 from lipt.v1 import run_pb2_grpc
 

@@ -1,31 +1,34 @@
-"""`lipt.v1.SubsetService`: subsets over gRPC."""
+"""`lipt.v1.SubsetService` and `lipt.v1.DiagnosisService`: subsets and diagnoses over gRPC.
+
+Both answer with progress and then with a description that names the file; the blob service has it.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
 import grpc.aio
 
-from lipt.common.blobs.messages import blob_from_proto
-from lipt.common.subsets.difference import Difference, Examples
+from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
+from lipt.common.blobs.name import BlobName
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.rpc.strategies import describe_strategies
-from lipt.coordinator.subsets.sending import Accepted, Part, Sending
+from lipt.coordinator.state.records import DiagnosisRecord
+from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery
 from lipt.coordinator.subsets.service import Answer, Subsets
 from lipt.core.stages.asking import SubsetQuery
+from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
-from lipt.v1 import subset_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
-    """What trainers call."""
+    """What trainers call for subsets."""
 
     def __init__(self, subsets: Subsets) -> None:
         self._subsets = subsets
@@ -33,24 +36,39 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
     async def GetSubset(
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
-        """Compute or read a subset, and stream it."""
+        """Compute or find a subset, and say where its file is."""
         query, caller = query_of(request), peer_of(context)
         with Answering(lambda report: self._subsets.get(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
                 yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))
             answer = answering.result()
-        sending = await self._subsets.sending(answer.subset, _accepted(request))
-        yield pb.GetSubsetResponse(subset=_description(answer, sending))
-        parts = sending.parts()
-        # One at a time, when the one before is on its way: who stalls holds a single one.
-        while (part := await asyncio.to_thread(_next_content, parts)) is not None:
-            yield part
+        yield pb.GetSubsetResponse(subset=_subset(answer))
 
     async def ListStrategies(
         self, request: pb.ListStrategiesRequest, context: Context
     ) -> pb.ListStrategiesResponse:
         """Describe every strategy."""
         return describe_strategies()
+
+
+class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
+    """What trainers call for diagnoses."""
+
+    def __init__(self, diagnoses: Diagnoses) -> None:
+        self._diagnoses = diagnoses
+
+    async def Diagnose(
+        self, request: diagnosis_pb2.DiagnoseRequest, context: Context
+    ) -> AsyncIterator[diagnosis_pb2.DiagnoseResponse]:
+        """Compute or find a diagnosis, and say where its file is."""
+        query = DiagnosisQuery(request.run_id, request.proxy, _blob_of(request, "features"))
+        caller = peer_of(context)
+        with Answering(lambda report: self._diagnoses.get(query, report, caller)) as answering:
+            while (latest := await answering.next_report()) is not None:
+                progress = diagnosis_pb2.DiagnosisProgress(**asdict(latest))
+                yield diagnosis_pb2.DiagnoseResponse(progress=progress)
+            diagnosis = answering.result()
+        yield diagnosis_pb2.DiagnoseResponse(diagnosis=_diagnosis(diagnosis))
 
 
 def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
@@ -62,8 +80,8 @@ def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
         budget=request.budget if request.HasField("budget") else None,
         balanced=request.balanced if request.HasField("balanced") else None,
         options=dict(request.options),
-        weights=blob_from_proto(request.weights) if request.HasField("weights") else None,
-        features=blob_from_proto(request.features) if request.HasField("features") else None,
+        weights=_blob_of(request, "weights"),
+        features=_blob_of(request, "features"),
         previous=request.previous,
         preset=request.preset,
         proxy=request.proxy,
@@ -71,32 +89,13 @@ def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
     )
 
 
-def _accepted(request: pb.GetSubsetRequest) -> Accepted:
-    return Accepted(
-        previous=request.previous if request.accept_difference else "",
-        packed=request.accept_packed,
-        received=request.received_digest,
-        num_received=request.num_received,
-    )
+def _blob_of(
+    request: pb.GetSubsetRequest | diagnosis_pb2.DiagnoseRequest, name: Any
+) -> BlobName | None:
+    return blob_from_proto(getattr(request, name)) if request.HasField(name) else None
 
 
-def _next_content(parts: Iterator[Part]) -> pb.GetSubsetResponse | None:
-    """The next part as a message; None at the end."""
-    part = next(parts, None)
-    if part is None:
-        return None
-    if isinstance(part, Examples):
-        examples = pb.SubsetExamples(indices=part.indices_K, weights=part.weights_K)
-        return pb.GetSubsetResponse(examples=examples)
-    if isinstance(part, Difference):
-        difference = pb.SubsetDifference(
-            removed=part.removed_R, indices=part.changed.indices_K, weights=part.changed.weights_K
-        )
-        return pb.GetSubsetResponse(difference=difference)
-    return pb.GetSubsetResponse(packed=pb.PackedExamples(**vars(part)))
-
-
-def _description(answer: Answer, sending: Sending) -> pb.Subset:
+def _subset(answer: Answer) -> pb.Subset:
     subset = answer.subset
     return pb.Subset(
         run_id=subset.run_id,
@@ -108,6 +107,16 @@ def _description(answer: Answer, sending: Sending) -> pb.Subset:
         weights_sha256=subset.weights_sha256,
         manifest_json=json.dumps(subset.manifest, sort_keys=True),
         kept=answer.kept,
-        difference_to=sending.difference_to,
-        resumed_at=sending.resumed_at,
+        file=blob_to_proto(subset.blob),
+    )
+
+
+def _diagnosis(diagnosis: DiagnosisRecord) -> diagnosis_pb2.DiagnosisDescription:
+    return diagnosis_pb2.DiagnosisDescription(
+        file=blob_to_proto(diagnosis.blob),
+        fingerprint=diagnosis.fingerprint,
+        num_examples=diagnosis.num_examples,
+        run_id=diagnosis.run_id,
+        proxy=diagnosis.proxy,
+        manifest_json=json.dumps(diagnosis.manifest, sort_keys=True),
     )

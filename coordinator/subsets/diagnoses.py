@@ -8,8 +8,6 @@ learners can look as well. One that the disk has changed or lost is computed aga
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -29,6 +27,7 @@ from lipt.coordinator.runs.repair import restore_initial_weights, restore_pretra
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
+from lipt.coordinator.subsets.identity import request_key
 from lipt.coordinator.subsets.ready_runs import find_ready
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
@@ -141,21 +140,17 @@ class Diagnoses:
         )
 
     def _key(self, job: DiagnoseData, run: RunRecord | None) -> str:
-        # Everything that the result depends on, also what computes it. Without a run that is
-        # no more of the configuration than how random numbers are drawn, and sums taken.
         question, config = job.question, job.question.config
+        # Of a configuration without a run no more than how numbers are drawn, and sums taken.
         without_run = {"seed": config.seed, "threads": config.evaluation_threads}
-        asked = {
-            "run": run.run_id if run else without_run,
-            "data": self._data.fingerprint,
-            "proxy": str(question.proxy),
-            "features": question.features and question.features.sha256,
-            "versions": versions(),
-        }
-        # Also that there is none: an older version's keys did not say whether there was.
-        if question.proxy.may_use(Kind.BACKBONE):
-            asked["backbone"] = self._backbone
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return request_key(
+            question,
+            run,
+            data=self._data.fingerprint,
+            config=None if run else without_run,
+            backbone=self._backbone if question.proxy.may_use(Kind.BACKBONE) else None,
+            versions=versions(),
+        )
 
     async def _diagnose(
         self,

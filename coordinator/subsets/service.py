@@ -19,7 +19,7 @@ from lipt.common.errors import OtherDataError, UnknownBlobError
 from lipt.common.observability.meters import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.process.log_context import log_about
-from lipt.common.subsets.difference import Examples
+from lipt.common.subsets import Examples, unpack
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
@@ -35,12 +35,9 @@ from lipt.coordinator.runs.repair import (
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.coordinator.subsets.identity import asked_the_same, subset_key
-from lipt.coordinator.subsets.manifest import manifest_of
+from lipt.coordinator.subsets.identity import asked_the_same, manifest_of, request_key
 from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_named
-from lipt.coordinator.subsets.sending import Accepted, Sending, SubsetContents
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
-from lipt.coordinator.subsets.verification import Verification
 from lipt.core.selection.registry import find_strategy
 from lipt.core.stages.asking import SubsetQuery, needs_no_learners, question_of
 
@@ -84,8 +81,6 @@ class Subsets:
         self._max_warm_up_epochs = max_warm_up_epochs
         self._meters = meters or Meters()
         self._flights = SingleFlight(linger_seconds=linger_seconds)
-        self._verification = Verification(blobs)
-        self._contents = SubsetContents(database, self._verification)
 
     async def get(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
         """The subset that answers a query: stored, kept, or computed now.
@@ -132,9 +127,9 @@ class Subsets:
             run, job, *previous, on_progress, callers
         ):
             return Answer(previous[0], kept=True)
-        key = subset_key(run, job)
+        key = request_key(job, run, revision=find_strategy(job.strategy).revision)
         stored = await self._database.find_subset(key)
-        if stored is not None and await self._verification.is_whole(stored.blob):
+        if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
             return Answer(stored)
         if held:
             raise OtherDataError(held)
@@ -145,10 +140,6 @@ class Subsets:
             callers,
         )
         return Answer(subset)
-
-    async def sending(self, subset: SubsetRecord, accepted: Accepted) -> Sending:
-        """How a subset is sent to a trainer: see `SubsetContents.sending`."""
-        return await self._contents.sending(subset, accepted)
 
     async def of_run(self, name: str) -> tuple[SubsetRecord, ...]:
         """What was computed for a run, newest first; of very many the newest.
@@ -178,8 +169,14 @@ class Subsets:
         return found[0]
 
     async def examples(self, subset: SubsetRecord) -> Examples:
-        """The examples of a subset and their weights; see `SubsetContents.read`."""
-        return await self._contents.read(subset)
+        """All examples of a subset, ascending, and their weights.
+
+        Raises:
+            LiptError: its blob is gone, or damaged.
+        """
+        return await asyncio.to_thread(
+            lambda: unpack(self._blobs.read_bytes(subset.blob), subset.num_examples)
+        )
 
     async def stop(self) -> None:
         """Give up what is being computed; nobody can be waiting any more."""
@@ -273,8 +270,7 @@ class Subsets:
             num_examples=selected.num_examples,
             balanced=job.balanced,
             fingerprint=run.fingerprint,
-            # The blob is the very bytes that the digest is defined over.
-            digest=selected.blob.sha256,
+            digest=selected.digest,
             weights_sha256=job.weights.sha256,
             manifest=manifest_of(run, job, selected, self._data),
             blob=selected.blob,

@@ -15,7 +15,7 @@ from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.finite import require_finite_rows
-from lipt.common.subsets.budget import require_budget
+from lipt.common.subsets import require_budget
 from lipt.common.targets.kinds import kinds_in_words
 from lipt.core.selection.quotas import class_quotas
 from lipt.core.selection.selection import Selection

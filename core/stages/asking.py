@@ -13,7 +13,7 @@ from enum import Enum
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.subsets.budget import resolve_budget
+from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
 from lipt.core.results import Outcome, Trajectories

@@ -112,7 +112,11 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "preset": question.preset,
         "options": dict(question.options),
         "labels": str(question.labels or Labels.GIVEN),
-        "proxy": {"proxy": question.judged_by, **(chosen.proxy or {})},
+        "proxy": {
+            "proxy": question.judged_by,
+            **({"backbone": question.backbone} if question.backbone else {}),
+            **(chosen.proxy or {}),
+        },
         "budget": question.budget,
         "balanced": question.balanced,
         "stopped_early": chosen.selection.stopped_early,

@@ -14,8 +14,7 @@ from lipt.arrow.columns import matrix_of, whole_numbers
 from lipt.common.determinism.kernels import pinned_kernels
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.errors import DataError
-from lipt.common.subsets.budget import resolve_budget
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import resolve_budget, subset_digest
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.signals import Signals

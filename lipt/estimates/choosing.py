@@ -33,7 +33,7 @@ _BILLION = 1e9
 _FLOAT_BYTES = 4
 # An index and a weight of a stored subset.
 _CHOSEN_BYTES = 12
-# On the wire, of a random subset; see `lipt.common.subsets.packing`.
+# On the wire, of a random subset; see `lipt.common.subsets`.
 _BITS_BESIDES, _WEIGHT_BYTES = 2, 4
 # Of a level, by how finely it is held.
 _LEVEL_BYTES = {"24-bit": 4, "16-bit": 2, "8-bit": 1}

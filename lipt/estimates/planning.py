@@ -13,7 +13,7 @@ from lipt.common.config.settings import load_settings
 from lipt.common.config.validation import merge, validate
 from lipt.common.errors import ConfigError
 from lipt.common.process.machine import this_machine
-from lipt.common.subsets.budget import resolve_budget
+from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import kinds_in_words
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.settings import CoordinatorSettings

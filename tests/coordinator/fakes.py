@@ -9,7 +9,6 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 
 from lipt.common.blobs.name import BlobName
@@ -41,6 +40,8 @@ from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
 from lipt.core.results import Ingredient
+from lipt.core.selection.selection import Selection
+from lipt.core.stages.choosing import Chosen
 
 DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, ImageSpec(1, 8, 8), "f" * 64)
 BY_ITSELF = Asked()
@@ -168,9 +169,8 @@ def pretraining(state_dir: Path) -> FakeCompute:
         return SoupResult(theta_p, record, parts)
 
     def select(job: SelectSubset) -> Selected:
-        content = np.arange(job.budget, dtype="<i8").tobytes()
-        content += np.ones(job.budget, "<f4").tobytes()
-        return Selected(blobs.put_bytes(content), "cpu", job.budget, stopped_early="")
+        selection = Selection(torch.arange(job.budget), torch.ones(job.budget))
+        return Selected.stored(blobs, job, Chosen(selection, "cpu"))
 
     return FakeCompute(
         {

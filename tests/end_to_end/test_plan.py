@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.subsets.difference import Examples
-from lipt.common.subsets.packing import packed_bytes
+from lipt.common.subsets import Examples, pack
 from tests import processes
 from tests.cluster import Cluster
 
@@ -88,7 +87,7 @@ def test_bytes_and_memory_are_within_a_factor_of_two_of_the_plan(
     assert in_run + rows["theta*"]["disk_bytes"] == pytest.approx(stored, rel=0.1)
     [kept] = (cluster.state / "signals").glob("signals-*")
     assert rows["signals"]["disk_bytes"] == pytest.approx(kept.stat().st_size, rel=0.1)
-    sent = packed_bytes(Examples(subset.indices, subset.weights))
+    sent = len(pack(Examples(subset.indices, subset.weights)))
     assert within_a_factor_of_two(rows["subset"]["moved_bytes"], sent)
     assert within_a_factor_of_two(planned["memory_bytes"]["compute"], computing)
     assert within_a_factor_of_two(planned["memory_bytes"]["worker"], training)

@@ -12,44 +12,8 @@ from torch.utils.data import DataLoader
 from lipt.common.data import open_dataset
 from lipt.common.errors import RunNotReadyError, WeightsError
 from lipt.common.models import build_model
-from lipt.common.rpc.channel import open_channel
 from lipt.trainer import Client, ReselectingSampler, Reselection, Subset
-from lipt.v1 import subset_pb2, subset_pb2_grpc
-from tests.cluster import SMALL_RUN, Cluster
-
-
-def sent(ready: Cluster, strategy: str, previous: Subset, *, accept: bool = True) -> list[str]:
-    """What the parts of an answer are, as they come over the wire."""
-    request = subset_pb2.GetSubsetRequest(
-        run_id="first",
-        strategy=strategy,
-        fraction=0.1,
-        previous=previous.digest,
-        accept_difference=accept,
-    )
-    with open_channel(ready.address) as channel:
-        stub = subset_pb2_grpc.SubsetServiceStub(channel)
-        return [str(response.WhichOneof("part")) for response in stub.GetSubset(request)]
-
-
-def test_little_change_comes_as_a_difference_and_much_in_full(
-    ready: Cluster, client: Client
-) -> None:
-    # By rank within each class, so that the smaller one lies in the larger one.
-    smaller = client.subset("first", "grand", budget=160)
-    grand = client.subset("first", "grand", fraction=0.1)
-    uniform = client.subset("first", "uniform", fraction=0.1)
-    assert set(smaller.indices.tolist()) < set(grand.indices.tolist())
-    for previous, parts in (
-        (smaller, ["subset", "difference"]),
-        (uniform, ["subset", "examples"]),
-        (grand, ["subset"]),
-    ):
-        assert [part for part in sent(ready, "grand", previous) if part != "progress"] == parts
-        again = client.subset("first", "grand", fraction=0.1, previous=previous)
-        assert again == grand
-        assert again.weights.tobytes() == grand.weights.tobytes()
-    assert sent(ready, "grand", smaller, accept=False)[-1] == "examples"
+from tests.cluster import SMALL_RUN
 
 
 @pytest.mark.smoke

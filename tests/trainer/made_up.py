@@ -10,7 +10,7 @@ import numpy as np
 
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import subset_digest
 from lipt.trainer.comparison.intervals import Difference
 from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.comparison.trial import Trial

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
 from lipt.common.weights.container import pack
-from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.reading import read_diagnosis
+from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.v1 import diagnosis_pb2
 from tests.relay import Fault, answer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lipt.common.access.roles import Role
 from lipt.common.rpc.messages import enum_to_proto
+from lipt.trainer.client.connection import Connection
 from lipt.trainer.client.conversion import view_of
-from lipt.trainer.connection.connection import Connection
 from lipt.trainer.views import CallerView, GivenTokenView, PageLinkView, TokenView
 from lipt.v1 import access_pb2
 

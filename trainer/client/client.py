@@ -20,15 +20,21 @@ from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
     OtherDataError,
-    ProxyError,
     RunFailedError,
     UnreachableError,
 )
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.trainer.client.access import Access
+from lipt.trainer.client.answers import OnProgress, fetch_diagnosis, fetch_subset
+from lipt.trainer.client.connection import (
+    CONTROL_SECONDS,
+    CREATE_SECONDS,
+    RESTORE_SECONDS,
+    Connection,
+    Reconnection,
+)
 from lipt.trainer.client.conversion import view_of
-from lipt.trainer.client.diagnosis_stream import fetch_diagnosis
 from lipt.trainer.client.sources import (
     Features,
     Source,
@@ -36,18 +42,11 @@ from lipt.trainer.client.sources import (
     features_source,
     weights_source,
 )
-from lipt.trainer.client.subset_stream import fetch_subset, subset_request
 from lipt.trainer.client.watching import get_run, watch_run, watch_service, while_going_on
-from lipt.trainer.connection.connection import (
-    CONTROL_SECONDS,
-    CREATE_SECONDS,
-    RESTORE_SECONDS,
-    Connection,
-)
-from lipt.trainer.connection.reconnection import Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (
+    DEFAULT_FRACTION,
     DEFAULT_STRATEGY,
     WEIGHTS_KINDS,
     BlobView,
@@ -165,7 +164,6 @@ class Client(AbstractContextManager["Client"]):
         Raises:
             ConfigError: a setting that does not exist, or does not fit the data.
             WeightsError: `initial_weights` are no file of weights, or another model's.
-            InvalidRequestError: a setting that the coordinator's version does not know.
         """
         config: config_pb2.RunConfig = overrides_to_proto(overrides or {})
         if initial_weights is not None:
@@ -298,7 +296,7 @@ class Client(AbstractContextManager["Client"]):
         proxy: str | None = None,
         labels: Literal["given", "none"] = "given",
         previous: Subset | str | None = None,
-        on_progress: Callable[[ProgressView], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Subset:
         """The examples that a strategy chooses on a run's model.
 
@@ -307,8 +305,8 @@ class Client(AbstractContextManager["Client"]):
         Args:
             run: id, name, or "latest", the newest that is ready.
             strategy: one of `strategies()`.
-            fraction: of the data set, in (0, 1]; this or `budget`.
-            budget: how many examples; this or `fraction`.
+            fraction: of the data set, in (0, 1]; a tenth where neither this nor `budget` is given.
+            budget: how many examples.
             balanced: equal shares per class; the strategy's default where None.
             options: the strategy's own, by name.
             preset: one of the strategy's, such as "paper": what `options` and `balanced`
@@ -329,9 +327,8 @@ class Client(AbstractContextManager["Client"]):
             on_progress: called as the computation goes on.
 
         Raises:
-            InvalidRequestError: both of fraction and budget, or neither; labels="none" with a
-                strategy that looks at labels, or with `weights`; a preset or labels="none", and
-                the coordinator's version knows of neither.
+            InvalidRequestError: both of fraction and budget; labels="none" with a strategy that
+                looks at labels, or with `weights`.
             UnknownNameError: there is no such strategy, or it has no such preset.
             BudgetError: the data set cannot give that many.
             StrategyOptionError: the strategy has no such option, takes no such value, or cannot
@@ -345,35 +342,29 @@ class Client(AbstractContextManager["Client"]):
             QueueFullError: the coordinator had too much to do for longer than
                 `reconnect_seconds`.
         """
-        request = subset_request(
-            run,
-            strategy,
-            fraction=fraction,
+        if fraction is not None and budget is not None:
+            raise InvalidRequestError(
+                f"fraction {fraction} and budget {budget} were given: give one of them, a "
+                "fraction in (0, 1] of the data set or a number of examples."
+            )
+        request = subset_pb2.GetSubsetRequest(
+            run_id=run,
+            strategy=strategy,
+            fraction=DEFAULT_FRACTION if fraction is None and budget is None else fraction,
             budget=budget,
-            balanced=balanced,
-            options=options,
+            options={name: _option_text(value) for name, value in (options or {}).items()},
             preset=preset,
             proxy=proxy,
             labels=labels,
-            previous=previous,
+            previous=previous.digest if isinstance(previous, Subset) else previous,
         )
+        if balanced is not None:
+            request.balanced = balanced
         if weights is not None:
             request.weights.CopyFrom(blob_to_proto(self._upload(weights_source(weights))))
         if features is not None:
             request.features.CopyFrom(blob_to_proto(self._upload(features_source(features))))
-        subset = fetch_subset(
-            self._connection,
-            request,
-            on_progress,
-            previous=previous,
-            reconnection=self._reconnection(on_progress),
-        )
-        if proxy is not None and "proxy" not in subset.manifest:
-            raise ProxyError(
-                f"the coordinator is of an older version, and did not look at the proxy {proxy!r}. "
-                "Install the version of this side there, or name no proxy."
-            )
-        return subset
+        return fetch_subset(self._connection, request, on_progress, self._reconnection(on_progress))
 
     def diagnose(
         self,
@@ -381,7 +372,7 @@ class Client(AbstractContextManager["Client"]):
         proxy: str | None = None,
         *,
         features: Features | None = None,
-        on_progress: Callable[[ProgressView], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Diagnosis:
         """What is wrong with the coordinator's data: labels, duplicates, outliers, classes.
 
@@ -407,10 +398,7 @@ class Client(AbstractContextManager["Client"]):
         if features is not None:
             request.features.CopyFrom(blob_to_proto(self._upload(features_source(features))))
         return fetch_diagnosis(
-            self._connection,
-            request,
-            on_progress,
-            reconnection=self._reconnection(on_progress),
+            self._connection, request, on_progress, self._reconnection(on_progress)
         )
 
     def strategies(self) -> list[StrategyView]:
@@ -488,7 +476,7 @@ class Client(AbstractContextManager["Client"]):
             place(part, target)
         return BlobView(**asdict(name))
 
-    def _reconnection(self, on_progress: Callable[[ProgressView], None] | None) -> Reconnection:
+    def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
         def on_pause(why: str) -> None:
             if on_progress:
                 on_progress(ProgressView(why, 0, 0))
@@ -511,3 +499,8 @@ class Client(AbstractContextManager["Client"]):
         return self._connection.transfer(
             lambda blobs: Transfers(blobs, on_bytes=on_bytes).upload(source)
         )
+
+
+def _option_text(value: object) -> str:
+    # True travels as the command line would write it.
+    return str(value).lower() if isinstance(value, bool) else str(value)

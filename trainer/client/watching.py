@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from lipt.common.errors import UnreachableError
+from lipt.trainer.client.connection import INTERRUPTIONS, Connection, Reconnection
 from lipt.trainer.client.conversion import view_of
-from lipt.trainer.connection.connection import Connection
-from lipt.trainer.connection.reconnection import INTERRUPTIONS, Reconnection
 from lipt.trainer.views import RunView, ServiceView
 from lipt.v1 import info_pb2, run_pb2
 

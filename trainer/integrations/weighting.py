@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from lipt.trainer.reselection.samplers import SubsetSampler
-from lipt.trainer.subsets.weighted_data import UnweightedWarning
+from lipt.trainer.subsets.weighted import UnweightedWarning
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from lipt.common.errors import DataError, SubsetError
 from lipt.common.inputs.stored import Stored
 from lipt.trainer.main_training.images import TrainingImages, sent
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted_loss import normalized_weights
+from lipt.trainer.subsets.weighted import normalized_weights
 
 # In a subset's manifest: its weights count as they are, whatever their mean.
 ABSOLUTE_WEIGHTS = "absolute_weights"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import subset_digest
 from lipt.trainer.redrawing.cycles import Cycles
 from lipt.trainer.subsets.subset import Subset
 

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from lipt.common.data import Dataset
 from lipt.common.determinism.seeding import derive_generator
-from lipt.common.subsets.budget import require_budget
+from lipt.common.subsets import require_budget
 from lipt.trainer.main_training.examples import ABSOLUTE_WEIGHTS
 from lipt.trainer.main_training.redrawn import redrawn_subset
 from lipt.trainer.redrawing.infobatch import InfoBatchOptions, draw_pruned

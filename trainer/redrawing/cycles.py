@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism.seeding import derive_generator
-from lipt.common.subsets.budget import require_budget
+from lipt.common.subsets import require_budget
 
 
 class Cycles:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from lipt.trainer.subsets.same_data import ExampleT_co, MapStyle
+from lipt.trainer.subsets.data import ExampleT_co, MapStyle
 
 
 class WithIds(Dataset[tuple[int, Any]]):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipt.common.config.validation import validate
 from lipt.common.determinism.seeding import derive_generator
-from lipt.common.subsets.budget import require_budget, resolve_budget
+from lipt.common.subsets import require_budget, resolve_budget
 from lipt.trainer.redrawing.cycles import Cycles
 from lipt.trainer.redrawing.epoch_sampler import EpochSampler, LossSampler
 from lipt.trainer.redrawing.infobatch import InfoBatchOptions, draw_pruned

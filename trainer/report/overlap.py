@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.common.subsets.overlap import Overlap, overlap
+from lipt.common.subsets import Overlap, overlap
 from lipt.trainer.subsets.subset import Subset
 
 

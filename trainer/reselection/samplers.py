@@ -19,7 +19,7 @@ from lipt.common.errors import ConfigError
 from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
 from lipt.trainer.subsets.dealing import Uneven, deal, in_blocks, num_dealt, require_rank
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted_loss import normalized_weights
+from lipt.trainer.subsets.weighted import normalized_weights
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client

@@ -13,8 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.errors import SubsetError
-from lipt.common.subsets.digest import first_fall, subset_digest
+from lipt.common.subsets import first_fall, subset_digest
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
+from lipt.trainer.subsets.data import (
+    ExampleT_co,
+    MapStyle,
+    RowNumbers,
+    Selectable,
+    TableT_co,
+    require_same_data,
+    rows_of,
+)
 from lipt.trainer.subsets.formats import (
     Content,
     codec_of,
@@ -23,15 +32,6 @@ from lipt.trainer.subsets.formats import (
     encode_manifest,
     manifest_beside,
 )
-from lipt.trainer.subsets.map_style import rows_of
-from lipt.trainer.subsets.row_numbers import RowNumbers
-from lipt.trainer.subsets.same_data import (
-    ExampleT_co,
-    MapStyle,
-    Selectable,
-    TableT_co,
-    require_same_data,
-)
 from lipt.trainer.writing.files import replacing, write_atomically
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from lipt.common.data import Dataset
     from lipt.common.data.parallel import Progress
-    from lipt.trainer.subsets.weighted_data import WeightedData
+    from lipt.trainer.subsets.weighted import WeightedData
 
 # What messages call a subset that lies in no file of its own.
 _JSON = Path("subset.json")
@@ -180,8 +180,7 @@ class Subset:
         """
         import torch  # noqa: PLC0415 - not before it is needed
 
-        from lipt.trainer.subsets.weighted_data import WeightedData  # noqa: PLC0415 - torch
-        from lipt.trainer.subsets.weighted_loss import normalized_weights  # noqa: PLC0415 - torch
+        from lipt.trainer.subsets.weighted import WeightedData, normalized_weights  # noqa: PLC0415
 
         rows = rows_of(data)
         self._require_same(rows, check=check)
@@ -235,7 +234,7 @@ class Subset:
 
     def _warn_of_weights(self) -> None:
         if self.is_weighted:
-            from lipt.trainer.subsets.weighted_data import UnweightedWarning  # noqa: PLC0415
+            from lipt.trainer.subsets.weighted import UnweightedWarning  # noqa: PLC0415
 
             warnings.warn(
                 f"{self.strategy} gives weights to its examples, from {self.weights.min():.3g} to "
@@ -319,14 +318,9 @@ class Subset:
             FileExistsError: there is something in the folder.
             OSError: it cannot be written.
         """
-        from lipt.trainer.subsets import tar_shards, written_out  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.written_out import write_webdataset  # noqa: PLC0415 - Pillow
 
-        form = tar_shards.NAME, tar_shards.write_tar
-        of_classes = dataset.rows.targets is None
-        beside = tar_shards.classes_beside(dataset.class_names) if of_classes else {}
-        return written_out.write_out(
-            self, dataset, Path(folder), *form, examples_per_shard, on_progress, beside
-        )
+        return write_webdataset(self, dataset, Path(folder), examples_per_shard, on_progress)
 
     def to_parquet(
         self,
@@ -344,14 +338,9 @@ class Subset:
         Raises:
             MissingExtraError: pyarrow is not installed.
         """
-        from lipt.trainer.subsets import parquet_shards, written_out  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.written_out import write_parquet  # noqa: PLC0415 - Pillow
 
-        of_classes = dataset.rows.targets is None
-        write = parquet_shards.ParquetShards(dataset.class_names, of_classes=of_classes)
-        form = parquet_shards.NAME, write
-        return written_out.write_out(
-            self, dataset, Path(folder), *form, examples_per_shard, on_progress
-        )
+        return write_parquet(self, dataset, Path(folder), examples_per_shard, on_progress)
 
     def to_json(self) -> str:
         """The content of a .json file, to be kept inside of something else."""

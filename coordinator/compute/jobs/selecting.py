@@ -8,12 +8,13 @@ from functools import partial
 from time import monotonic
 from typing import Any, Self
 
-import numpy as np
 from torch import nn
 
 from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.inputs.formats import InputFormat
+from lipt.common.subsets import Examples, pack, subset_digest
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.scanning import scanned_signals
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
@@ -21,29 +22,48 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.choosing import Question, choose
+from lipt.core.stages.choosing import Chosen, Question, choose, told_of
 from lipt.core.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class Selected:
-    """A subset's bytes, stored: indices as little-endian int64, ascending, then float32 weights."""
+    """A subset, stored.
+
+    Attributes:
+        blob: its file.
+        digest: of its examples.
+        num_examples: how many were chosen.
+        told: what its manifest says of the question and the choice.
+        seconds: what the job took, without its turn in the queue.
+        warm_up_seconds: what an ordinary warm-up took when it was trained; None without one.
+        warming_seconds: of `seconds`, those of training a warm-up.
+    """
 
     blob: BlobName
-    device: str
+    digest: str
     num_examples: int
-    # Why there are fewer than the budget; empty where there are not.
-    stopped_early: str = ""
-    # What the strategy has found in the data and decided, as JSON.
-    findings: Mapping[str, Any] = field(default_factory=dict)
-    # Of the proxy, for the manifest; none where signals were theta_p's own, or not looked at.
-    proxy: Mapping[str, Any] | None = None
-    # What the job took, without its turn in the queue.
+    told: Mapping[str, Any]
     seconds: float = field(default=0.0, compare=False)
-    # What an ordinary warm-up took when it was trained; None where there was none.
     warm_up_seconds: float | None = None
-    # Of these, those of this job.
     warming_seconds: float = 0.0
+
+    @classmethod
+    def stored(
+        cls, blobs: BlobStore, question: Question, chosen: Chosen, *, seconds: float = 0.0
+    ) -> Self:
+        """Store a choice."""
+        indices_K, weights_K = (column.numpy() for column in chosen.columns)
+        warmed = chosen.warmed
+        return cls(
+            blobs.put_bytes(pack(Examples(indices_K, weights_K))),
+            subset_digest(indices_K, weights_K),
+            num_examples=len(indices_K),
+            told=told_of(question, chosen),
+            seconds=seconds,
+            warm_up_seconds=None if warmed is None else warmed.seconds,
+            warming_seconds=0.0 if warmed is None else warmed.spent_seconds,
+        )
 
 
 @dataclass(frozen=True)
@@ -71,24 +91,8 @@ class SelectSubset(Question):
     def run(self, context: Context) -> Selected:
         """Choose and store."""
         started = monotonic()
-        scan = partial(_scan, weights=self.weights)
-        chosen = choose(context, self, compute=scan)
-        selection, warmed = chosen.selection, chosen.warmed
-        ids_K, weights = chosen.columns
-        indices_K: np.ndarray = ids_K.numpy().astype("<i8")
-        weights_K: np.ndarray = weights.numpy().astype("<f4")
-        blob = context.blobs.put_bytes(b"".join((indices_K.data, weights_K.data)))
-        return Selected(
-            blob,
-            chosen.device,
-            num_examples=len(indices_K),
-            stopped_early=selection.stopped_early,
-            findings=chosen.findings,
-            proxy=chosen.proxy,
-            seconds=monotonic() - started,
-            warm_up_seconds=None if warmed is None else warmed.seconds,
-            warming_seconds=0.0 if warmed is None else warmed.spent_seconds,
-        )
+        chosen = choose(context, self, compute=partial(_scan, weights=self.weights))
+        return Selected.stored(context.blobs, self, chosen, seconds=monotonic() - started)
 
 
 def _scan(

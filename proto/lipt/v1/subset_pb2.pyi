@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSubsetRequest(_message.Message):
-    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "accept_difference", "preset", "proxy", "labels", "accept_packed", "received_digest", "num_received")
+    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "preset", "proxy", "labels")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -26,13 +26,9 @@ class GetSubsetRequest(_message.Message):
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
-    ACCEPT_DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     PRESET_FIELD_NUMBER: _ClassVar[int]
     PROXY_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
-    ACCEPT_PACKED_FIELD_NUMBER: _ClassVar[int]
-    RECEIVED_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    NUM_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     fraction: float
@@ -42,28 +38,18 @@ class GetSubsetRequest(_message.Message):
     weights: _blob_pb2.BlobRef
     features: _blob_pb2.BlobRef
     previous: str
-    accept_difference: bool
     preset: str
     proxy: str
     labels: str
-    accept_packed: bool
-    received_digest: str
-    num_received: int
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., accept_difference: bool = ..., preset: _Optional[str] = ..., proxy: _Optional[str] = ..., labels: _Optional[str] = ..., accept_packed: bool = ..., received_digest: _Optional[str] = ..., num_received: _Optional[int] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., preset: _Optional[str] = ..., proxy: _Optional[str] = ..., labels: _Optional[str] = ...) -> None: ...
 
 class GetSubsetResponse(_message.Message):
-    __slots__ = ("progress", "subset", "examples", "difference", "packed")
+    __slots__ = ("progress", "subset")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SUBSET_FIELD_NUMBER: _ClassVar[int]
-    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
-    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
-    PACKED_FIELD_NUMBER: _ClassVar[int]
     progress: SubsetProgress
     subset: Subset
-    examples: SubsetExamples
-    difference: SubsetDifference
-    packed: PackedExamples
-    def __init__(self, progress: _Optional[_Union[SubsetProgress, _Mapping]] = ..., subset: _Optional[_Union[Subset, _Mapping]] = ..., examples: _Optional[_Union[SubsetExamples, _Mapping]] = ..., difference: _Optional[_Union[SubsetDifference, _Mapping]] = ..., packed: _Optional[_Union[PackedExamples, _Mapping]] = ...) -> None: ...
+    def __init__(self, progress: _Optional[_Union[SubsetProgress, _Mapping]] = ..., subset: _Optional[_Union[Subset, _Mapping]] = ...) -> None: ...
 
 class SubsetProgress(_message.Message):
     __slots__ = ("activity", "done", "total", "ahead")
@@ -78,7 +64,7 @@ class SubsetProgress(_message.Message):
     def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class Subset(_message.Message):
-    __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json", "kept", "difference_to", "resumed_at")
+    __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json", "kept", "file")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -88,8 +74,7 @@ class Subset(_message.Message):
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
-    DIFFERENCE_TO_FIELD_NUMBER: _ClassVar[int]
-    RESUMED_AT_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     num_examples: int
@@ -99,41 +84,8 @@ class Subset(_message.Message):
     weights_sha256: str
     manifest_json: str
     kept: bool
-    difference_to: str
-    resumed_at: int
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., num_examples: _Optional[int] = ..., balanced: bool = ..., fingerprint: _Optional[str] = ..., digest: _Optional[str] = ..., weights_sha256: _Optional[str] = ..., manifest_json: _Optional[str] = ..., kept: bool = ..., difference_to: _Optional[str] = ..., resumed_at: _Optional[int] = ...) -> None: ...
-
-class SubsetExamples(_message.Message):
-    __slots__ = ("indices", "weights")
-    INDICES_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    indices: _containers.RepeatedScalarFieldContainer[int]
-    weights: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, indices: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
-
-class PackedExamples(_message.Message):
-    __slots__ = ("first", "low_bits", "high", "low", "weights")
-    FIRST_FIELD_NUMBER: _ClassVar[int]
-    LOW_BITS_FIELD_NUMBER: _ClassVar[int]
-    HIGH_FIELD_NUMBER: _ClassVar[int]
-    LOW_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    first: int
-    low_bits: int
-    high: bytes
-    low: bytes
-    weights: bytes
-    def __init__(self, first: _Optional[int] = ..., low_bits: _Optional[int] = ..., high: _Optional[bytes] = ..., low: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
-
-class SubsetDifference(_message.Message):
-    __slots__ = ("removed", "indices", "weights")
-    REMOVED_FIELD_NUMBER: _ClassVar[int]
-    INDICES_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    removed: _containers.RepeatedScalarFieldContainer[int]
-    indices: _containers.RepeatedScalarFieldContainer[int]
-    weights: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, removed: _Optional[_Iterable[int]] = ..., indices: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
+    file: _blob_pb2.BlobRef
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., num_examples: _Optional[int] = ..., balanced: bool = ..., fingerprint: _Optional[str] = ..., digest: _Optional[str] = ..., weights_sha256: _Optional[str] = ..., manifest_json: _Optional[str] = ..., kept: bool = ..., file: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class ListStrategiesRequest(_message.Message):
     __slots__ = ()

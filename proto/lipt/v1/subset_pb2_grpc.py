@@ -51,7 +51,7 @@ class SubsetServiceServicer(object):
 
     def GetSubset(self, request, context):
         """Computes a subset, or answers with the stored one: progress while it is
-        computed, then its description, then its examples in parts.
+        computed, then its description with the blob that has its examples.
 
         FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
         INVALID_ARGUMENT: fraction, budget, strategy or options cannot be served.

@@ -33,7 +33,7 @@ class SubsetServiceStub:
     def __new__(cls, channel: _aio.Channel) -> SubsetServiceAsyncStub: ...
     GetSubset: _grpc.UnaryStreamMultiCallable[_subset_pb2.GetSubsetRequest, _subset_pb2.GetSubsetResponse]
     """Computes a subset, or answers with the stored one: progress while it is
-    computed, then its description, then its examples in parts.
+    computed, then its description with the blob that has its examples.
 
     FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
     INVALID_ARGUMENT: fraction, budget, strategy or options cannot be served.
@@ -45,7 +45,7 @@ class SubsetServiceAsyncStub(SubsetServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetSubset: _aio.UnaryStreamMultiCallable[_subset_pb2.GetSubsetRequest, _subset_pb2.GetSubsetResponse]  # type: ignore[assignment]
     """Computes a subset, or answers with the stored one: progress while it is
-    computed, then its description, then its examples in parts.
+    computed, then its description with the blob that has its examples.
 
     FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
     INVALID_ARGUMENT: fraction, budget, strategy or options cannot be served.
@@ -60,7 +60,7 @@ class SubsetServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_subset_pb2.GetSubsetResponse], _abc.AsyncIterator[_subset_pb2.GetSubsetResponse]]:
         """Computes a subset, or answers with the stored one: progress while it is
-        computed, then its description, then its examples in parts.
+        computed, then its description with the blob that has its examples.
 
         FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
         INVALID_ARGUMENT: fraction, budget, strategy or options cannot be served.

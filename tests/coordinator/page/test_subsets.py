@@ -15,7 +15,7 @@ from lipt.common.access.roles import Role
 from lipt.common.blobs.name import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
-from lipt.common.subsets.difference import Examples
+from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.mapping import MapExamples
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.jobs.showing import ShowExamples, ShownExample

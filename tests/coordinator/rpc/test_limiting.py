@@ -22,7 +22,7 @@ from lipt.common.observability.events import EventKind, Events
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.server import serving
-from lipt.trainer.connection.connection import Connection
+from lipt.trainer.client.connection import Connection
 from lipt.v1 import (
     blob_pb2_grpc,
     info_pb2,

@@ -1,29 +1,25 @@
 from __future__ import annotations
 
 import asyncio
-import struct
+import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import numpy as np
 import pytest
 
 from lipt.common.blobs.messages import blob_to_proto
 from lipt.common.blobs.name import BlobName
-from lipt.common.subsets.difference import Difference
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.rpc import answering
-from lipt.coordinator.rpc.subsets import SubsetService
-from lipt.coordinator.state.records import SubsetRecord
-from lipt.coordinator.subsets.sending import Accepted, Sending
+from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
+from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
+from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
 from lipt.coordinator.subsets.service import Answer
-from lipt.coordinator.subsets.stored_examples import StoredExamples
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.stages.asking import SubsetQuery
+from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
-from lipt.v1 import subset_pb2_grpc
 from tests.serving import serving
 
 RECORD = SubsetRecord(
@@ -39,14 +35,23 @@ RECORD = SubsetRecord(
     blob=BlobName.of(b"subset"),
     created_at=1.0,
 )
+DIAGNOSIS = DiagnosisRecord(
+    key="k",
+    run_id="r",
+    proxy="ridge:learners",
+    num_examples=2,
+    fingerprint="f",
+    features_sha256="",
+    manifest={"versions": {"lipt": "0"}},
+    blob=BlobName.of(b"file"),
+    created_at=1.0,
+)
 
 
 class FakeSubsets:
     """Reports once, waits to be let go, and answers every query with one record."""
 
-    def __init__(self, blob: Path) -> None:
-        blob.write_bytes(struct.pack("<2q2f", 1, 5, 1.0, 0.5))
-        self.stored = StoredExamples(blob, 2)
+    def __init__(self) -> None:
         self.queries: list[SubsetQuery] = []
         self.callers: list[str] = []
         self.let_go = asyncio.Event()
@@ -71,17 +76,10 @@ class FakeSubsets:
         self.let_go.set()
         return [first, *[response async for response in call]]
 
-    async def sending(self, subset: SubsetRecord, accepted: Accepted) -> Sending:
-        if accepted.previous:
-            difference = Difference(np.array([3]), self.stored.read())
-            return Sending(difference, difference_to=accepted.previous)
-        resumed_at = accepted.num_received if accepted.received == subset.digest else 0
-        return Sending(self.stored, packed=accepted.packed, resumed_at=resumed_at)
-
 
 @pytest.fixture
-def subsets(tmp_path: Path) -> FakeSubsets:
-    return FakeSubsets(tmp_path / "blob")
+def subsets() -> FakeSubsets:
+    return FakeSubsets()
 
 
 @pytest.fixture
@@ -146,7 +144,8 @@ async def test_features_and_the_previous_subset_are_passed_on(
     assert (query.features, query.previous, query.weights) == (features, "d", None)
     assert query.proxy == "ridge:user"
     kinds = [response.WhichOneof("part") for response in responses]
-    assert kinds == ["progress", "subset", "examples"]
+    assert kinds == ["progress", "subset"]
+    assert responses[1].subset.file == blob_to_proto(RECORD.blob)
     assert responses[1].subset.kept
     assert responses[1].subset.num_examples == 2
 
@@ -157,54 +156,6 @@ async def test_a_plain_request_has_neither(stub: Any, subsets: FakeSubsets) -> N
     (query,) = subsets.queries
     assert (query.features, query.previous) == (None, "")
     assert not responses[1].subset.kept
-
-
-async def test_a_difference_is_sent_only_to_who_accepts_it(stub: Any, subsets: FakeSubsets) -> None:
-    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2, previous="d")
-    whole = await subsets.asked(stub, request)
-    request.accept_difference = True
-    short = await subsets.asked(stub, request)
-    assert [response.WhichOneof("part") for response in whole[1:]] == ["subset", "examples"]
-    assert whole[1].subset.difference_to == ""
-    assert [response.WhichOneof("part") for response in short[1:]] == ["subset", "difference"]
-    assert short[1].subset.difference_to == "d"
-    assert short[2].difference == pb.SubsetDifference(
-        removed=[3], indices=[1, 5], weights=[1.0, 0.5]
-    )
-
-
-async def test_packed_examples_are_sent_only_to_who_accepts_them(
-    stub: Any, subsets: FakeSubsets
-) -> None:
-    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
-    plain = await subsets.asked(stub, request)
-    request.accept_packed = True
-    packed = await subsets.asked(stub, request)
-    assert plain[2].examples == pb.SubsetExamples(indices=[1, 5], weights=[1.0, 0.5])
-    # 2, 3 and 4 are left out between the two: bits 0 and 4 of a bitmap.
-    assert packed[2].packed == pb.PackedExamples(
-        first=1, high=bytes([0b10001]), weights=struct.pack("<2f", 1.0, 0.5)
-    )
-
-
-@pytest.mark.parametrize(
-    ("packed", "kind"), [(False, "examples"), (True, "packed")], ids=["plain", "packed"]
-)
-async def test_what_has_come_before_a_break_is_not_sent_again(
-    stub: Any, subsets: FakeSubsets, packed: bool, kind: str
-) -> None:
-    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2, accept_packed=packed)
-    request.received_digest, request.num_received = "d", 1
-    _, description, part = await subsets.asked(stub, request)
-    assert description.subset.resumed_at == 1
-    assert description.subset.num_examples == 2
-    assert part.WhichOneof("part") == kind
-    assert part.packed.first == 5 or list(part.examples.indices) == [5]
-    # Another one is sent from its beginning.
-    request.received_digest = "e"
-    _, description, part = await subsets.asked(stub, request)
-    assert description.subset.resumed_at == 0
-    assert part.packed.first == 1 or list(part.examples.indices) == [1, 5]
 
 
 async def test_who_waits_hears_that_the_service_is_alive(
@@ -230,3 +181,71 @@ async def test_callers_are_told_apart_by_their_connections(stub: Any, subsets: F
     await subsets.asked(stub, request)
     first, second = subsets.callers
     assert first == second != ""
+
+
+class FakeDiagnoses:
+    """Reports once, waits to be let go, and answers every query with one record."""
+
+    def __init__(self) -> None:
+        self.queries: list[DiagnosisQuery] = []
+        self.let_go = asyncio.Event()
+        self.left = asyncio.Event()
+
+    async def get(
+        self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
+    ) -> DiagnosisRecord:
+        self.queries.append(query)
+        on_progress(Progressed("computing", 1, 2, ahead=3))
+        try:
+            await self.let_go.wait()
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+        return DIAGNOSIS
+
+
+@pytest.fixture
+def diagnoses() -> FakeDiagnoses:
+    return FakeDiagnoses()
+
+
+@pytest.fixture
+async def diagnosis_stub(diagnoses: FakeDiagnoses) -> AsyncIterator[Any]:
+    service = DiagnosisService(diagnoses)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    async with (
+        serving((diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server, service)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        yield diagnosis_pb2_grpc.DiagnosisServiceStub(channel)
+
+
+async def test_progress_comes_first_and_then_where_the_file_is(
+    diagnosis_stub: Any, diagnoses: FakeDiagnoses
+) -> None:
+    features = BlobName.of(b"features")
+    request = diagnosis_pb2.DiagnoseRequest(
+        run_id="latest", proxy="ridge:learners", features=blob_to_proto(features)
+    )
+    call = aiter(diagnosis_stub.Diagnose(request))
+    progress = diagnosis_pb2.DiagnosisProgress(activity="computing", done=1, total=2, ahead=3)
+    assert await anext(call) == diagnosis_pb2.DiagnoseResponse(progress=progress)
+    diagnoses.let_go.set()
+    (last,) = [response async for response in call]
+    assert diagnoses.queries == [DiagnosisQuery("latest", "ridge:learners", features)]
+    assert last.diagnosis == diagnosis_pb2.DiagnosisDescription(
+        file=blob_to_proto(DIAGNOSIS.blob),
+        fingerprint="f",
+        num_examples=2,
+        run_id="r",
+        proxy="ridge:learners",
+        manifest_json=json.dumps(DIAGNOSIS.manifest),
+    )
+
+
+async def test_an_empty_request_is_of_the_data_alone(
+    diagnosis_stub: Any, diagnoses: FakeDiagnoses
+) -> None:
+    diagnoses.let_go.set()
+    async for _ in diagnosis_stub.Diagnose(diagnosis_pb2.DiagnoseRequest()):
+        pass
+    assert diagnoses.queries == [DiagnosisQuery()]

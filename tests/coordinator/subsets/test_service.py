@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -23,17 +21,17 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.meters import Meters
 from lipt.common.states import LearnerState, RunState
-from lipt.common.subsets.difference import Examples
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, SoupRecord, SubsetRecord
-from lipt.coordinator.subsets.sending import Accepted
+from lipt.coordinator.state.records import RunRecord, SoupRecord
 from lipt.coordinator.subsets.service import Answer, Subsets
 from lipt.core.selection.registry import STRATEGIES, find_strategy
+from lipt.core.selection.selection import Selection
 from lipt.core.stages.asking import SubsetQuery
+from lipt.core.stages.choosing import Chosen
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
@@ -47,12 +45,6 @@ SOUP = SoupRecord(
     num_validation_examples=10,
 )
 HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
-# Of a run's configuration: what came later than the first keys, and changes no subset.
-NOT_ASKED: Any = {
-    "initialization": {"new_head"},
-    "learners": {"num_snapshots", "redundancy", "frozen"},
-    "soup": {"search"},
-}
 
 
 @dataclass
@@ -64,6 +56,7 @@ class World:
     database: Database
     blobs: BlobStore
     stopped_early: str = ""
+    facts: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.restart(backbone=None)
@@ -84,9 +77,9 @@ class World:
     def select(self, job: SelectSubset) -> Selected:
         first = job.weights.size_bytes
         number = job.budget - bool(self.stopped_early)
-        indices = np.arange(first, first + number, dtype="<i8")
-        content = indices.tobytes() + np.ones(number, "<f4").tobytes()
-        return Selected(self.blobs.put_bytes(content), "cpu", number, self.stopped_early)
+        indices_K = torch.arange(first, first + number)
+        selection = Selection(indices_K, torch.ones(number), self.stopped_early)
+        return Selected.stored(self.blobs, job, Chosen(selection, "cpu", proxy=self.facts))
 
     async def ask(self, **query: Any) -> Answer:
         wanted = SubsetQuery(
@@ -139,8 +132,7 @@ async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None
     assert subset.num_examples == 9
     assert subset.manifest["budget"] == 10
     assert subset.manifest["stopped_early"] == "nothing is left to gain."
-    sending = await world.subsets.sending(subset, Accepted())
-    assert sum(len(part) for part in sending.parts() if isinstance(part, Examples)) == 9
+    assert len(await world.subsets.examples(subset)) == 9
 
 
 async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
@@ -161,7 +153,7 @@ async def test_a_subset_of_nothing_at_all_can_be_read(world: World) -> None:
     world.stopped_early = "no example has a gradient."
     subset = (await world.ask(budget=1)).subset
     assert subset.num_examples == 0
-    assert list((await world.subsets.sending(subset, Accepted())).parts()) == []
+    assert len(await world.subsets.examples(subset)) == 0
 
 
 async def test_labels_do_not_wait_for_theta_p_to_be_made_again(world: World) -> None:
@@ -218,19 +210,6 @@ async def test_what_is_asked_for_besides_a_preset_wins(world: World) -> None:
     asked = {"strategy": "gradmatch", "preset": "paper"}
     assert (await world.ask(**asked)).subset.balanced
     assert not (await world.ask(**asked, balanced=False)).subset.balanced
-
-
-async def test_a_request_without_a_preset_has_the_key_that_it_had(world: World) -> None:
-    subset = (await world.ask(options={"batch_size": "4"})).subset
-    assert subset.manifest["preset"] is None
-    job = world.compute.jobs[-1]
-    names = ("config", "inputs", "weights", "strategy", "budget", "balanced", "options")
-    asked = {name: value for name, value in asdict(job).items() if name in names}
-    # As it was called when all data was images.
-    asked["image"] = asked.pop("inputs")
-    asked["config"] = job.config.model_dump(mode="json", exclude=NOT_ASKED)
-    text = json.dumps(asked | {"run": "r"}, sort_keys=True)
-    assert subset.key == hashlib.sha256(text.encode()).hexdigest()
 
 
 async def test_what_an_older_version_chose_by_another_definition_is_no_answer(
@@ -319,19 +298,6 @@ async def test_the_newest_of_equal_subsets_is_the_anchor(world: World) -> None:
     assert world.compute.jobs[-1].anchor == newer
 
 
-async def test_a_subset_from_before_there_were_features_is_found_and_kept(world: World) -> None:
-    first = (await world.ask()).subset
-    manifest = {
-        name: value
-        for name, value in first.manifest.items()
-        if name not in ("features_sha256", "stopped_early", "proxy")
-    }
-    await world.database.save_subset(first.changed(manifest=manifest))
-    assert isinstance((await world.ask()).subset, SubsetRecord)
-    weights = world.upload(b"later weights")
-    assert (await world.ask(weights=weights, previous=first.digest)).kept
-
-
 async def test_the_learners_that_are_in_are_asked(world: World) -> None:
     await world.ask(strategy="aum")
     job = world.compute.jobs[-1]
@@ -348,25 +314,6 @@ async def test_dynamics_of_other_weights_are_refused(world: World) -> None:
         await world.ask(strategy="forgetting", weights=world.upload(b"later weights"))
 
 
-async def test_without_a_proxy_the_key_is_that_of_before_there_were_any(world: World) -> None:
-    subset = (await world.ask()).subset
-    job = world.compute.jobs[-1]
-    asked = {
-        "config": job.config.model_dump(mode="json", exclude=NOT_ASKED),
-        "image": asdict(job.inputs),
-        "weights": asdict(job.weights),
-        "strategy": "crest",
-        "budget": 10,
-        "balanced": True,
-        "options": [],
-        "run": "r",
-    }
-    content = json.dumps(asked, sort_keys=True).encode()
-    assert subset.key == hashlib.sha256(content).hexdigest()
-    assert (await world.ask(proxy="soup")).subset.key == subset.key
-    assert subset.manifest["proxy"] == {"proxy": "soup"}
-
-
 async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
     plain, first = await world.ask(), await world.ask(proxy="ridge:soup+patches")
     second = await world.ask(proxy="ridge:patches+soup")
@@ -377,7 +324,7 @@ async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
 
 async def test_what_a_proxy_came_to_stands_in_the_manifest(world: World) -> None:
     facts = {"proxy": "ridge:patches", "accuracy": 0.75}
-    world.compute.answers[SelectSubset] = lambda job: replace(world.select(job), proxy=facts)
+    world.facts = facts
     assert (await world.ask(proxy="ridge:patches")).subset.manifest["proxy"] == facts
 
 
@@ -436,15 +383,29 @@ async def test_whether_labels_may_enter_is_part_of_what_is_asked(world: World) -
 
 
 async def test_labels_that_are_given_are_no_part_of_a_key(world: World) -> None:
-    # As of a client, and of a stored subset, from before one could choose without.
     plain = (await world.ask()).subset
     assert (await world.ask(labels="given")).subset == plain
-    job = world.compute.jobs[-1]
-    assert job.labels is None
-    manifest = {name: value for name, value in plain.manifest.items() if name != "labels"}
-    await world.database.save_subset(plain.changed(manifest=manifest))
-    assert (await world.ask()).subset.manifest == manifest
+    assert world.compute.jobs[-1].labels is None
     assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_a_damaged_subset_is_selected_again(world: World) -> None:
+    first = (await world.ask()).subset
+    world.blobs.path(first.blob).write_bytes(b"x" * first.blob.size_bytes)
+    assert (await world.ask()).subset.digest == first.digest
+    assert world.compute.kinds == ["SelectSubset"] * 2
+    assert len(await world.subsets.examples(first)) == 10
+
+
+async def test_a_run_and_a_proxy_of_its_own_head_are_in_the_key(
+    world: World, make_run: MakeRun
+) -> None:
+    plain = (await world.ask()).subset
+    assert (await world.ask(proxy="soup")).subset.key == plain.key
+    other = make_run("other", state=RunState.READY)
+    weights = world.upload(THETA_P)
+    await world.store.add(other.changed(fingerprint=DATA.fingerprint, pretrained_weights=weights))
+    assert (await world.ask(run="other")).subset.key != plain.key
 
 
 async def test_without_labels_no_proxy_is_told_where_none_is_looked_at(world: World) -> None:

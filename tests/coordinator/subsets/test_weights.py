@@ -15,7 +15,7 @@ from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSou
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
-from lipt.coordinator.subsets.weights import RunWeights
+from lipt.coordinator.subsets.ready_runs import RunWeights
 from tests.coordinator.fakes import FakeCompute, Hanging
 
 MakeRun = Callable[..., RunRecord]

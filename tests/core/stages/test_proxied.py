@@ -306,9 +306,8 @@ def test_every_strategy_selects_on_it(context: Context, weights: BlobName, name:
         proxy="ridge:patches",
     )
     selected = job.run(context)
-    assert selected.num_examples == 40 or selected.stopped_early
-    assert selected.proxy is not None
-    assert selected.proxy["features"] == "patches"
+    assert selected.num_examples == 40 or selected.told["stopped_early"]
+    assert selected.told["proxy"]["features"] == "patches"
 
 
 def test_strategies_on_pairs_keep_the_features_that_belong_together(

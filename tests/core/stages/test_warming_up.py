@@ -11,6 +11,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism.seeding import derive_seed
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
+from lipt.common.subsets import unpack
 from lipt.common.weights.container import pack
 from lipt.coordinator.compute.cache import keep
 from lipt.coordinator.compute.context import Context
@@ -93,8 +94,8 @@ def test_grand_of_two_models_is_the_mean_of_both_norms(context: Context) -> None
         features_N = signals.features_ND.square().sum(dim=-1) + 1
         norms_N += (signals.errors_NC.square().sum(dim=-1) * features_N).sqrt() / 2
     selected = select(context, "epochs:1x2")
-    chosen = context.blobs.verified_path(selected.blob).read_bytes()[: 10 * 8]
-    indices_K = torch.frombuffer(bytearray(chosen), dtype=torch.int64)
+    chosen = unpack(context.blobs.read_bytes(selected.blob), 10)
+    indices_K = torch.from_numpy(chosen.indices_K)
     assert indices_K.tolist() == norms_N.topk(10).indices.sort().values.tolist()
 
 

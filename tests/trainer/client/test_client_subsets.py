@@ -14,14 +14,12 @@ from lipt.common.errors import (
     BudgetError,
     FeaturesError,
     InvalidRequestError,
-    LiptError,
-    ProxyError,
     SubsetError,
     WeightsError,
 )
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView
-from lipt.v1 import subset_pb2
+from lipt.v1 import blob_pb2, subset_pb2
 from tests.relay import Fault, Relay, answer, before, change, cut, refuse
 from tests.service import READY, Service
 from tests.trainer.made_up import described
@@ -37,9 +35,7 @@ def noting(kinds: list[str]) -> Fault:
     return change(lambda message: kinds.append(message.WhichOneof("part")))
 
 
-def test_a_subset_comes_packed_with_its_progress(
-    service: Service, relay: Relay, client: Client
-) -> None:
+def test_a_subset_comes_with_its_progress(service: Service, relay: Relay, client: Client) -> None:
     kinds: list[str] = []
     counting = before(progress("gradients", done=1, total=4))
     relay.next("GetSubset", lambda answers: noting(kinds)(counting(answers)))
@@ -50,11 +46,11 @@ def test_a_subset_comes_packed_with_its_progress(
     assert subset.fingerprint == service.ready.fingerprint
     assert subset.manifest["run_name"] == READY
     assert (subset.kept, subset.stopped_early) == (False, "")
-    assert [kind for kind in kinds if kind != "progress"] == ["subset", "packed"]
+    assert [kind for kind in kinds if kind != "progress"] == ["subset"]
     assert len(seen) == kinds.count("progress") > 0
     assert str(seen[0]) == "gradients 1/4"
-    (request,) = relay.requests
-    assert (request.run_id, request.strategy, request.accept_packed) == (READY, "el2n", True)
+    request = relay.requests[0]
+    assert (request.run_id, request.strategy) == (READY, "el2n")
 
 
 def test_a_plain_request_leaves_everything_to_the_coordinator(relay: Relay, client: Client) -> None:
@@ -73,76 +69,64 @@ def test_a_plain_request_leaves_everything_to_the_coordinator(relay: Relay, clie
 def test_the_request_says_what_was_asked(relay: Relay, client: Client) -> None:
     options = {"normalized": True, "num_neighbors": 5}
     client.subset(READY, "cal", budget=3, balanced=False, options=options)
-    (request,) = relay.requests
+    request = relay.requests[0]
     assert request.WhichOneof("size") == "budget"
     assert (request.budget, request.balanced) == (3, False)
     assert dict(request.options) == {"normalized": "true", "num_neighbors": "5"}
 
 
-@pytest.mark.parametrize(
-    ("asked", "older", "error", "words"),
-    [
-        (
-            {"strategy": "gradmatch", "preset": "paper"},
-            "preset",
-            InvalidRequestError,
-            "'paper' was asked for, and the coordinator selected without it.*Update it",
-        ),
-        (
-            {"strategy": "el2n", "proxy": "soup"},
-            "proxy",
-            ProxyError,
-            "older version.*'soup'",
-        ),
-        (
-            {"strategy": "herding", "labels": "none", "features": torch.eye(1442)[:, :2]},
-            "labels",
-            InvalidRequestError,
-            "labels=none was asked for, and the coordinator selected as if they were given.*Upd",
-        ),
-    ],
-    ids=["preset", "proxy", "labels"],
-)
-def test_what_an_older_coordinator_passes_over_is_noticed(
-    relay: Relay,
-    client: Client,
-    asked: dict[str, Any],
-    older: str,
-    error: type[LiptError],
-    words: str,
-) -> None:
-    assert older in client.subset(READY, budget=40, **asked).manifest
-    request = relay.requests_of(subset_pb2.GetSubsetRequest)[0]
-    assert getattr(request, older) == asked[older]
-    relay.next("GetSubset", described(manifest_json=json.dumps({"seed": 0})))
-    with pytest.raises(error, match=words):
-        client.subset(READY, budget=40, **asked)
+def test_a_preset_a_proxy_and_labels_are_passed_on(relay: Relay, client: Client) -> None:
+    client.subset(READY, "gradmatch", budget=40, preset="paper", proxy="soup")
+    client.subset(READY, "herding", budget=4, labels="none", features=torch.eye(1442)[:, :2])
+    first, second = relay.requests_of(subset_pb2.GetSubsetRequest)
+    assert (first.preset, first.proxy, second.labels) == ("paper", "soup", "none")
 
 
-@pytest.mark.parametrize("size", [{}, {"fraction": 0.1, "budget": 3}])
-def test_one_of_fraction_and_budget_has_to_be_given(
-    relay: Relay, client: Client, size: dict[str, Any]
-) -> None:
+def test_one_of_fraction_and_budget_is_given(relay: Relay, client: Client) -> None:
     with pytest.raises(InvalidRequestError, match="give one of them"):
-        client.subset(**size)
+        client.subset(fraction=0.1, budget=3)
     assert relay.calls == []
 
 
-def test_a_cut_stream_goes_on_after_what_has_come(relay: Relay, client: Client) -> None:
+def test_a_tenth_is_chosen_where_neither_is_given(relay: Relay, client: Client) -> None:
+    assert len(client.subset(READY, "uniform")) == 144
+    assert relay.requests[0].fraction == 0.1
+
+
+def test_a_stream_and_a_file_that_are_cut_are_gone_on_with(relay: Relay, client: Client) -> None:
     whole = client.subset(READY, "uniform", budget=40)
-    relay.next("GetSubset", cut(after=1), cut(after=2))
-    again = client.subset(READY, "uniform", budget=40)
-    assert again == whole
-    asked = [(request.received_digest, request.num_received) for request in relay.requests[1:]]
-    # Nothing but the description had come at first, and then all examples.
-    assert asked == [("", 0), ("", 0), (whole.digest, 40)]
+    computing = before(progress())
+    relay.next("GetSubset", lambda answers: cut(after=1)(computing(answers)))
+    relay.next("ReadBlob", cut(after=0), cut(after=1))
+    assert client.subset(READY, "uniform", budget=40) == whole
+    # The second cut came after all bytes: nothing is asked for again.
+    assert len(relay.requests_of(blob_pb2.ReadBlobRequest)) == 3
 
 
-def test_examples_without_a_description_are_refused(relay: Relay, client: Client) -> None:
-    part = subset_pb2.SubsetExamples(indices=[1], weights=[1.0])
-    relay.next("GetSubset", answer(subset_pb2.GetSubsetResponse(examples=part)))
+def test_an_end_without_a_description_is_refused(relay: Relay, client: Client) -> None:
+    relay.next("GetSubset", answer(subset_pb2.GetSubsetResponse()))
     with pytest.raises(SubsetError, match="no description"):
         client.subset(READY, fraction=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"num_examples": 0}, "no file of a subset: it holds more than 0"),
+        ({"num_examples": -1}, "a subset of -1 examples"),
+        ({"num_examples": 41}, "no file of a subset: it holds fewer"),
+        ({"num_examples": 2**40}, "a subset of 1099511627776 examples"),
+        ({"manifest_json": "[1]"}, "manifest is not a JSON object"),
+        ({"manifest_json": "[" * 100_000}, "manifest is not JSON"),
+    ],
+    ids=["none", "less", "more", "huge", "list", "deep"],
+)
+def test_what_does_not_fit_its_description_is_refused(
+    relay: Relay, client: Client, changes: dict[str, Any], complaint: str
+) -> None:
+    relay.next("GetSubset", described(**changes))
+    with pytest.raises(SubsetError, match=complaint):
+        client.subset(READY, "uniform", budget=40)
 
 
 def test_what_differs_from_its_announcement_is_refused(relay: Relay, client: Client) -> None:
@@ -195,29 +179,6 @@ def test_features_that_do_not_fit_the_data_are_refused(client: Client) -> None:
         client.subset(READY, "herding", budget=20, features=torch.ones(3, 2))
 
 
-def test_a_difference_is_sent_to_who_has_the_previous_examples(
-    relay: Relay, client: Client
-) -> None:
-    old = client.subset(READY, "el2n", budget=300)
-    whole: list[str] = []
-    relay.next("GetSubset", noting(whole))
-    new = client.subset(READY, "el2n", budget=301, previous=old.digest)
-    parts: list[str] = []
-    relay.next("GetSubset", noting(parts))
-    again = client.subset(READY, "el2n", budget=301, previous=old)
-    assert again == new
-    assert "packed" in whole
-    assert "difference" in parts
-    asked = [(request.previous, request.accept_difference) for request in relay.requests[-2:]]
-    assert asked == [(old.digest, False), (old.digest, True)]
-
-
-def test_a_difference_for_who_has_only_a_digest_is_refused(relay: Relay, client: Client) -> None:
-    relay.next("GetSubset", described(difference_to="0" * 64))
-    with pytest.raises(SubsetError, match="and none is here"):
-        client.subset(READY, "uniform", budget=40, previous="0" * 64)
-
-
 def test_the_answer_may_be_the_previous_subset(relay: Relay, client: Client) -> None:
     first = client.subset(READY, "uniform", budget=40)
     relay.every("GetSubset", described(kept=True))
@@ -246,4 +207,4 @@ def test_a_full_queue_is_told_and_asked_again(relay: Relay, client: Client) -> N
         "9 requests wait; asking again in 0.2 s",
         "waiting for its turn, 3 ahead",
     ]
-    assert len(relay.calls) == 2
+    assert len(relay.requests_of(subset_pb2.GetSubsetRequest)) == 2

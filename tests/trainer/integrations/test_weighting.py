@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lipt.trainer import Subset, SubsetSampler
 from lipt.trainer.integrations.weighting import WeightedLosses, Weighting
-from lipt.trainer.subsets.weighted_data import UnweightedWarning
-from lipt.trainer.subsets.weighted_loss import normalized_weights
+from lipt.trainer.subsets.weighted import UnweightedWarning, normalized_weights
 from tests.trainer.made_up import made_up_subset
 
 with warnings.catch_warnings():
@@ -33,7 +32,7 @@ from lipt.trainer.integrations.lightning import WeightingCallback
 # What the frameworks say of loggers, workers and old interfaces is none of this test's business.
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::lipt.trainer.subsets.weighted_data.UnweightedWarning"),
+    pytest.mark.filterwarnings("error::lipt.trainer.subsets.weighted.UnweightedWarning"),
 ]
 
 LOGITS = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])

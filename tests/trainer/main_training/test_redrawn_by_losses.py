@@ -19,7 +19,7 @@ from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.main_training.redrawn_by_losses import RedrawnInfoBatch, RedrawnStale
 from lipt.trainer.redrawing.infobatch import InfoBatchOptions
 from lipt.trainer.redrawing.stale_losses import StaleOptions
-from lipt.trainer.subsets.weighted_loss import example_losses
+from lipt.trainer.subsets.weighted import example_losses
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
 
 Source = RedrawnStale | RedrawnInfoBatch

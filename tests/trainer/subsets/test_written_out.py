@@ -16,9 +16,8 @@ from PIL import Image
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.registry import dataset_of
 from lipt.common.errors import DataError, SubsetError
-from lipt.trainer.subsets.chosen_images import ChosenImage
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.written_out import write_out
+from lipt.trainer.subsets.written_out import ChosenImage, write_out
 from lipt.trainer.writing import files
 from tests.cifar_batches import write_cifar
 from tests.trainer.made_up import made_up_subset

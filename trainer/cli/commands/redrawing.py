@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lipt.common.subsets.budget import resolve_budget
+from lipt.common.subsets import resolve_budget
 from lipt.trainer.cli.arguments.overrides import parse_options
 from lipt.trainer.main_training.redrawing import Redraw
 

@@ -18,7 +18,7 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.images.formats import ImageFormat
-from lipt.common.subsets.digest import subset_digest
+from lipt.common.subsets import subset_digest
 from lipt.common.weights.container import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -93,14 +93,17 @@ def put(context: Context, **tensors: torch.Tensor) -> BlobName:
 
 def test_a_subset_is_stored_as_its_digest_says(context: Context, select: Any) -> None:
     selected = select(Probe(frozenset()))
-    assert selected.blob.sha256 == subset_digest(np.arange(10), np.ones(10, np.float32))
-    assert (selected.num_examples, selected.stopped_early) == (10, "")
+    assert selected.digest == subset_digest(np.arange(10), np.ones(10, np.float32))
+    assert (selected.num_examples, selected.told["stopped_early"]) == (10, "")
     assert context.blobs.has(selected.blob)
 
 
 def test_an_early_stop_comes_back_with_the_true_count(select: Any) -> None:
     selected = select(Probe(frozenset(), stopped_early="nothing is left to gain."))
-    assert (selected.num_examples, selected.stopped_early) == (9, "nothing is left to gain.")
+    assert (selected.num_examples, selected.told["stopped_early"]) == (
+        9,
+        "nothing is left to gain.",
+    )
 
 
 def test_a_subset_of_nothing_is_refused_with_the_strategys_reason(select: Any) -> None:
@@ -231,7 +234,7 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
     assert probe.seen.pictures_N is not None
     assert (probe.seen.gradient_norms_N, probe.seen.dynamics) == (None, None)
-    assert selected.proxy["features"] == "patches"
+    assert selected.told["proxy"]["features"] == "patches"
     plain = Probe(frozenset({Need.COPIES}))
     select(plain)
     assert plain.seen is not None

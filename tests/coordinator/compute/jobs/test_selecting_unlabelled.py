@@ -75,10 +75,9 @@ def test_permuted_labels_give_the_same_subset(
 ) -> None:
     job = unlabelled(name)
     first, second = job.run(context), job.run(permuted)
-    assert first.num_examples == 40 or first.stopped_early
+    assert first.num_examples == 40 or first.told["stopped_early"]
     assert first.blob == second.blob
-    assert first.proxy is not None
-    assert first.proxy["features"] == "patches"
+    assert first.told["proxy"]["features"] == "patches"
 
 
 @pytest.mark.parametrize("name", ["facility_location", "sas"])
@@ -102,7 +101,7 @@ def test_own_features_are_taken_as_they_are(context: Context, permuted: Context)
     job = unlabelled("kcenter", features=features)
     assert job.proxy is None
     first = job.run(context)
-    assert first.proxy is None
+    assert first.told["proxy"] == {"proxy": None}
     assert job.run(permuted).blob == first.blob
     # As where labels are given and looked at by nobody.
     assert job_of("kcenter", features=features).run(context).blob == first.blob

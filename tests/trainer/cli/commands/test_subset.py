@@ -33,7 +33,7 @@ def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: st
     assert result.stdout == told + manifest
     assert len(subset) == 20
     assert subset.manifest["run_name"] == READY
-    (request,) = relay.requests
+    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
     assert request.HasField("balanced")
     assert not request.balanced
     assert dict(request.options) == {"parameters": "last_layer"}
@@ -59,7 +59,7 @@ def test_a_preset_is_asked_for_by_name(relay: Relay, lipt: Any, tmp_path: Path) 
     out = str(tmp_path / "subset.npy")
     result = lipt("subset", "get", "-s", "gradmatch", "-k", "40", "--preset", "paper", "--out", out)
     assert result.exit_code == 0, result.stderr
-    (request,) = relay.requests
+    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
     assert (request.strategy, request.preset) == ("gradmatch", "paper")
 
 

@@ -11,7 +11,7 @@ from lipt.common.errors import (
     UnreachableError,
     revive,
 )
-from lipt.trainer.connection.reconnection import Reconnection
+from lipt.trainer.client.connection import Reconnection
 
 AWAY = UnreachableError("away.")
 

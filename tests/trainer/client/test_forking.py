@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lipt.trainer.connection import forking
-from lipt.trainer.connection.forking import ForkAwareChannel, Hold
+from lipt.trainer.client import forking
+from lipt.trainer.client.forking import ForkAwareChannel, Hold
 
 
 class FakeChannel:

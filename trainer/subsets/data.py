@@ -1,7 +1,11 @@
-"""Data check: whether a data set is the one that a subset was chosen from.
+"""Data of a subset: the forms in which people have it, and whether it is what was chosen from.
+
+    (X, y)                          arrays, tensors, lists, a pandas frame and series
+    datasets.Dataset                Hugging Face's; its image, else what is not the label
+    a map-style data set            as it is; torchvision's without its transforms
 
 Indices mean nothing on other data. A data set of `lipt.common.data` knows its fingerprint; that
-of anybody else's is computed as the coordinator computed it, from what the set gives away:
+of any other is computed as the coordinator computed it, from what the set gives away:
 
     Hugging Face's `datasets.Dataset`     its labels and its images' encoded bytes
     `samples` of (path, label)            the image files (torchvision's ImageFolder)
@@ -12,20 +16,211 @@ A coordinator may have opened an image folder as files or as pixels, so one set 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.errors import LiptError, SubsetError
-from lipt.trainer.subsets.map_style import is_table, map_style, without_transforms
+from lipt.common.errors import DataError, LiptError, SubsetError
 
 if TYPE_CHECKING:
     from lipt.common.data.sources.rows import Rows
+
+_TRANSFORMS = ("transform", "target_transform", "transforms")
+_LABELS = ("label", "labels", "fine_label", "target", "class")
+
+
+class Pairs:
+    """Rows of (example, label) of two columns.
+
+    Attributes:
+        targets: all labels; text is numbered in alphabetical order.
+        classes: the names of such labels; not there where they are numbers.
+    """
+
+    def __init__(self, examples: Any, labels: Any) -> None:
+        """Take columns of one length.
+
+        Raises:
+            DataError: they are not.
+        """
+        self._examples = _column(examples)
+        values = _column(labels)
+        num_examples, num_labels = _length(self._examples), len(values)
+        if num_examples != num_labels:
+            raise DataError(
+                f"there are {num_examples} examples and {num_labels} labels. Give one label for "
+                "each example: (X, y) of one length."
+            )
+        texts = np.asarray(values) if not hasattr(values, "dtype") else values
+        if getattr(texts.dtype, "kind", "") in "UO":
+            names, numbers = np.unique(np.asarray(texts).astype(str), return_inverse=True)
+            self.classes = tuple(names.tolist())
+            values = numbers.reshape(-1)
+        self.targets = values
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        label = self.targets[row]
+        if isinstance(self._examples, Mapping):
+            return {name: column[row] for name, column in self._examples.items()}, label
+        return _channels_first(self._examples[row]), label
+
+
+class TablePairs:
+    """Rows of (example, label) of a Hugging Face `datasets.Dataset`.
+
+    Attributes:
+        targets: all labels.
+        classes: their names; not there where the table has none.
+    """
+
+    def __init__(self, table: Any) -> None:
+        """Find the columns.
+
+        Raises:
+            DataError: none of them is a label.
+        """
+        features = table.features
+        self._label = _label_column(features)
+        images = [name for name in features if type(features[name]).__name__ == "Image"]
+        self._columns = images[:1] or [name for name in features if name != self._label]
+        self._table = table
+        labels = table.select_columns([self._label]).with_format("arrow")[:][self._label]
+        self.targets = _writable(labels.to_numpy())
+        if names := getattr(features[self._label], "names", None):
+            self.classes = tuple(names)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        example = self._table[row]
+        values = {name: example[name] for name in self._columns}
+        return next(iter(values.values())) if len(values) == 1 else values, self.targets[row]
+
+
+def map_style(data: Any) -> Any:
+    """Data as rows of (example, label), without random transforms.
+
+    Raises:
+        DataError: columns differ in length, or no column of a table is a label.
+    """
+    rows = rows_of(data)
+    return TablePairs(rows) if is_table(rows) else without_transforms(rows)
+
+
+def rows_of(data: Any) -> Any:
+    """Data that has a row for each number: (X, y) as pairs, all else as it is.
+
+    Raises:
+        DataError: the columns differ in length.
+    """
+    return Pairs(*data) if _is_columns(data) else data
+
+
+def is_table(data: Any) -> bool:
+    """Whether data is a Hugging Face `datasets.Dataset`, which is asked of nobody to install."""
+    return hasattr(data, "features") and hasattr(data, "with_format")
+
+
+def without_transforms(dataset: Any) -> Any:
+    """A shallow copy that gives its images as they are; the set itself where it has none."""
+    given = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
+    if not given:
+        return dataset
+    plain = copy.copy(dataset)
+    for name in given:
+        try:
+            setattr(plain, name, None)
+        except AttributeError:  # a property: not an attribute that torchvision would set
+            return dataset
+    return plain
+
+
+def _is_columns(data: Any) -> bool:
+    # A tuple of two (image, label) is a data set of two rows.
+    return (
+        isinstance(data, tuple)
+        and len(data) == 2
+        and not any(isinstance(column, tuple | str) for column in data)
+        and (isinstance(data[0], Mapping) or hasattr(data[0], "__len__"))
+        and hasattr(data[1], "__len__")
+    )
+
+
+def _column(values: Any) -> Any:
+    return _writable(values.to_numpy()) if hasattr(values, "to_numpy") else values
+
+
+def _writable(values: Any) -> Any:
+    # Tables give views of what nobody may change, which torch warns of.
+    return values if values.flags.writeable else values.copy()
+
+
+def _length(examples: Any) -> int:
+    return len(next(iter(examples.values()))) if isinstance(examples, Mapping) else len(examples)
+
+
+def _channels_first(example: Any) -> Any:
+    """An image as readers know it: of arrays the last dimension is the channels."""
+    if isinstance(example, np.ndarray) and example.ndim == 3 and example.dtype == np.uint8:
+        first, last = example.shape[0] in (1, 3), example.shape[-1] in (1, 3)
+        return example.transpose(1, 2, 0) if first and not last else example
+    return example
+
+
+def _label_column(features: Mapping[str, Any]) -> str:
+    classes = [name for name in features if type(features[name]).__name__ == "ClassLabel"]
+    named: Sequence[str] = [name for name in _LABELS if name in features]
+    found = [name for name in named if name in classes] or classes or named
+    if not found:
+        raise DataError(
+            f"the table has the columns {', '.join(features)}, and none of them is called label or "
+            "holds class labels. Rename the column with the labels to label."
+        )
+    return found[0]
+
+
+# So many are plain ints at a time.
+_BLOCK = 16_384
+
+
+class RowNumbers(Sequence[int]):
+    """A sequence of ints.
+
+    Args:
+        indices_N: int64; not copied.
+    """
+
+    def __init__(self, indices_N: NDArray[np.int64]) -> None:
+        self._indices_N = indices_N
+
+    def __len__(self) -> int:
+        return len(self._indices_N)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Self: ...
+
+    def __getitem__(self, place: int | slice) -> int | Self:
+        if isinstance(place, slice):
+            return type(self)(self._indices_N[place])
+        return int(self._indices_N[place])
+
+    def __iter__(self) -> Iterator[int]:
+        for start in range(0, len(self), _BLOCK):
+            yield from self._indices_N[start : start + _BLOCK].tolist()
+
 
 # What reading somebody else's data set may raise, which looks like one of these and is none.
 _UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)

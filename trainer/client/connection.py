@@ -1,19 +1,25 @@
-"""Connection: calls with deadlines and idle limits, and errors that name the address."""
+"""Connection: one gRPC channel that outlives forks, silences and broken streams.
+
+Calls have deadlines, streams idle limits, and errors name the address. `Reconnection` decides how
+long a broken stream is opened again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
 
 from lipt.common.access.token_source import TokenSource
-from lipt.common.backoff import RetryPolicy, retry
+from lipt.common.backoff import Backoff, RetryPolicy, retry
 from lipt.common.errors import (
     ForkedError,
     LiptError,
     NotACoordinatorError,
+    QueueFullError,
     TooManyCallsError,
     UnreachableError,
 )
@@ -22,7 +28,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.idle import IdleWatchdog
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.text.printable import printable
-from lipt.trainer.connection.forking import ForkAwareChannel
+from lipt.trainer.client.forking import ForkAwareChannel
 from lipt.v1 import (
     access_pb2_grpc,
     blob_pb2_grpc,
@@ -45,6 +51,12 @@ RESTORE_SECONDS = 600.0
 # What gRPC says of a peer that answers in another language; until 1.76 of HTTP/1 in other words.
 _NOT_GRPC = ("Failed parsing HTTP/2", "Trying to connect an http1.x server")
 
+# What is asked again, after a pause.
+INTERRUPTIONS = (UnreachableError, QueueFullError, TooManyCallsError)
+
+_BACKOFF = Backoff(first_seconds=0.2, max_seconds=5.0)
+
+MessageT = TypeVar("MessageT")
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 ResultT = TypeVar("ResultT")
@@ -207,3 +219,63 @@ class Connection:
     def _why_closed(self, details: str) -> str:
         why = self._tls.why_closed(details) if self._tls else ""
         return why and f" {why}"
+
+
+class Reconnection:
+    """Bounds the attempts at one stream, which begin anew with every message.
+
+    A coordinator that never answered is not waited for, unless it is expected: its address
+    is more likely to be wrong than its process to be restarting. One that has too much to do
+    says when to ask again.
+    """
+
+    def __init__(
+        self,
+        limit_seconds: float,
+        *,
+        expected: bool = False,
+        on_pause: Callable[[str], object] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Allow for interruptions of so many seconds.
+
+        Args:
+            limit_seconds: the longest one.
+            expected: whether the coordinator is surely there, or will be.
+            on_pause: told in words why there is a pause, and how long it is.
+            clock: seconds.
+            sleep: waits so many seconds.
+        """
+        self._limit_seconds, self._on_pause = limit_seconds, on_pause
+        self._clock, self._sleep = clock, sleep
+        self._connected = expected
+        self._num_failures, self._since = 0, 0.0
+
+    def heard(self, messages: Iterable[MessageT]) -> Iterator[MessageT]:
+        """`messages`, each of which ends an interruption."""
+        for message in messages:
+            self._connected = True
+            self._num_failures = 0
+            yield message
+
+    def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:
+        """Wait before the next attempt; not at all where this process has cut the stream.
+
+        Raises:
+            UnreachableError, QueueFullError, TooManyCallsError: `error` itself, when there is no
+                point in another attempt.
+        """
+        if isinstance(error, ForkedError):
+            return
+        if not self._num_failures:
+            self._since = self._clock()
+        self._num_failures += 1
+        answered = self._connected or not isinstance(error, UnreachableError)
+        left = self._since + self._limit_seconds - self._clock()
+        if not answered or left <= 0.0:
+            raise error
+        asked = error.retry_after_seconds or 0.0
+        seconds = max(min(_BACKOFF.pause_seconds(self._num_failures), left), asked)
+        self._on_pause(f"{error.problem}; asking again in {seconds:.1f} s")
+        self._sleep(seconds)

@@ -1,0 +1,264 @@
+"""Subsets: how many examples, the digest that names them, and the file that holds them.
+
+What the coordinator and the trainer must agree on to the byte.
+
+Digest: SHA-256 of all indices as little-endian int64, ascending, followed by their weights as
+little-endian float32. It says nothing of how a subset is stored or sent.
+
+File: one gzip stream of blocks of 2**20 examples, the last one shorter. A block is its differences,
+then its weights:
+
+    differences   little-endian int64: each index less the one before it; the first one less 0
+    weights       little-endian float32
+
+Both are written as byte planes, the first bytes of all values and then the second ones, because
+almost all high bytes are alike. A random tenth takes 5 bits an index, and equal weights nothing.
+
+Shapes: K examples of a subset, L of another, N of the data, C classes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import math
+import zlib
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import NDArray
+
+from lipt.common.errors import BudgetError, InvalidRequestError, SubsetError
+
+# Examples that are looked at, or packed, together: small beside the whole.
+_BLOCK = 2**20
+_EXAMPLE_BYTES = 12
+# Deflate makes at most 1,032 bytes of one.
+_MOST_EXPANSION = 1040
+_OVERHEAD_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Indices, int64, ascending and distinct, and their weights, float32."""
+
+    indices_K: NDArray[np.int64]
+    weights_K: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.indices_K)
+
+
+def budget_from_fraction(fraction: float, num_examples: int) -> int:
+    """The budget that a fraction of the data set stands for, half an example rounded up.
+
+    The fraction is taken as the decimal number it is written as: 0.145 of 100
+    examples is 14.5 and so 15, though the nearest double is below 0.145.
+
+    Args:
+        fraction: share of the examples, in (0, 1].
+        num_examples: the data set's length.
+
+    Raises:
+        BudgetError: the fraction is outside (0, 1], or keeps no example.
+    """
+    if not math.isfinite(fraction) or not 0.0 < fraction <= 1.0:
+        raise BudgetError(
+            f"fraction {fraction} is outside (0, 1]. Choose a share of the {num_examples} "
+            "examples, such as 0.1."
+        )
+    budget = int((Decimal(str(fraction)) * num_examples).to_integral_value(ROUND_HALF_UP))
+    if not budget:
+        raise BudgetError(
+            f"fraction {fraction} of {num_examples} examples keeps none. Choose at least "
+            f"{0.5 / num_examples:.3g}, or ask for a budget of 1."
+        )
+    return budget
+
+
+def require_budget(budget: int, num_examples: int) -> None:
+    """Refuse a budget that the data set cannot serve.
+
+    Raises:
+        BudgetError: it is outside 1..num_examples.
+    """
+    if not 1 <= budget <= num_examples:
+        raise BudgetError(
+            f"budget {budget} is outside 1..{num_examples}, the data set's length. "
+            "Choose a fraction in (0, 1] that keeps at least one example."
+        )
+
+
+def resolve_budget(*, fraction: float | None, budget: int | None, num_examples: int) -> int:
+    """The budget that a request asks for, by either of its two forms.
+
+    Raises:
+        BudgetError: neither or both are given, or what is given cannot be served.
+    """
+    if fraction is not None and budget is None:
+        return budget_from_fraction(fraction, num_examples)
+    if budget is None or fraction is not None:
+        raise BudgetError(
+            f"fraction {fraction} and budget {budget}: exactly one of the two says how many "
+            f"of the {num_examples} examples to choose. Give a fraction in (0, 1] or a budget."
+        )
+    require_budget(budget, num_examples)
+    return budget
+
+
+def subset_digest(indices: npt.ArrayLike, weights: npt.ArrayLike) -> str:
+    """Lower-case hexadecimal digest of a subset.
+
+    Args:
+        indices: K integers, ascending and distinct; an array, a tensor or a sequence.
+        weights: K numbers, one per index; taken as float32.
+
+    Raises:
+        InvalidRequestError: the lengths differ, or the indices are not ascending.
+    """
+    indices_K = _as(indices, "<i8")
+    weights_K = _as(weights, "<f4")
+    if indices_K.ndim != 1 or indices_K.shape != weights_K.shape:
+        raise InvalidRequestError(
+            f"indices of shape {list(indices_K.shape)} and weights of shape "
+            f"{list(weights_K.shape)} are not one subset. Give one weight per index."
+        )
+    position = first_fall(indices_K)
+    if position is not None:
+        raise InvalidRequestError(
+            f"index {indices_K[position]} follows {indices_K[position - 1]} at position "
+            f"{position}. Sort a subset's indices, each one once."
+        )
+    digest = hashlib.sha256(indices_K.data)
+    digest.update(weights_K.data)
+    return digest.hexdigest()
+
+
+def first_fall(indices_K: NDArray[np.int64]) -> int | None:
+    """The position of the first index that is not above the one before it; None without one."""
+    for start in range(0, len(indices_K), _BLOCK):
+        block = indices_K[start : start + _BLOCK + 1]
+        falls = np.flatnonzero(block[1:] <= block[:-1])
+        if falls.size:
+            return start + int(falls[0]) + 1
+    return None
+
+
+def _as(column: npt.ArrayLike, dtype: str) -> NDArray[Any]:
+    # Contiguous, so that it is hashed where it lies; a copy only where it is not.
+    converted = np.asarray(column).astype(dtype, casting="same_kind", copy=False)
+    return np.ascontiguousarray(converted) if converted.ndim else converted
+
+
+def packed_sizes(num_examples: int) -> range:
+    """The bytes that a file of so many examples can have; of a negative number there is none."""
+    if num_examples < 0:
+        return range(0)
+    plain = _EXAMPLE_BYTES * num_examples
+    return range(plain // _MOST_EXPANSION, plain + plain // 64 + _OVERHEAD_BYTES)
+
+
+def pack(examples: Examples) -> bytes:
+    """The file of a subset; equal subsets give equal files on one version of zlib."""
+    content = io.BytesIO()
+    indices_K, weights_K = examples.indices_K, examples.weights_K
+    with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=6, mtime=0) as file:
+        for start in range(0, len(examples), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            before = indices_K[start - 1] if start else 0
+            file.write(_planes(np.diff(indices_K[block], prepend=before), "<i8"))
+            file.write(_planes(weights_K[block], "<f4"))
+    return content.getvalue()
+
+
+def unpack(content: bytes, num_examples: int) -> Examples:
+    """The examples of a file, of which nothing is believed; `subset_digest` tells if they ascend.
+
+    Args:
+        content: the file.
+        num_examples: how many were announced; no more is unpacked.
+
+    Raises:
+        SubsetError: the file is damaged, or holds another number of examples.
+    """
+    if len(content) not in packed_sizes(num_examples):
+        raise _no_file(f"{len(content)} bytes cannot hold {num_examples} examples")
+    indices_K, weights_K = np.empty(num_examples, np.int64), np.empty(num_examples, np.float32)
+    last = 0
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            for start in range(0, num_examples, _BLOCK):
+                count = min(_BLOCK, num_examples - start)
+                block = slice(start, start + count)
+                differences = _from_planes(file.read(8 * count), "<i8", count)
+                np.cumsum(differences, out=indices_K[block])
+                indices_K[block] += last
+                last = int(indices_K[start + count - 1])
+                weights_K[block] = _from_planes(file.read(4 * count), "<f4", count)
+            more = bool(file.read(1))
+    except (OSError, EOFError, zlib.error) as error:
+        raise _no_file(str(error)) from None
+    if more:
+        raise _no_file(f"it holds more than {num_examples} examples")
+    return Examples(indices_K, weights_K)
+
+
+def _planes(values: NDArray[Any], dtype: str) -> bytes:
+    octets = np.ascontiguousarray(values, dtype).view(np.uint8)
+    return octets.reshape(len(values), np.dtype(dtype).itemsize).T.tobytes()
+
+
+def _from_planes(content: bytes, dtype: str, count: int) -> NDArray[Any]:
+    width = np.dtype(dtype).itemsize
+    if len(content) != width * count:
+        raise EOFError("it holds fewer examples than announced")
+    planes = np.frombuffer(content, np.uint8).reshape(width, count)
+    return np.ascontiguousarray(planes.T).view(dtype).reshape(count)
+
+
+def _no_file(reason: str) -> SubsetError:
+    return SubsetError(
+        f"what arrived is no file of a subset: {reason}. Ask again; if it stays so, see the "
+        "coordinator's log."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """What two subsets have in common.
+
+    shared: examples that are in both.
+    jaccard: shared examples among those of either.
+    by_chance: how many they would share in the mean, had each drawn as many examples of every
+        class at random.
+    """
+
+    shared: int
+    jaccard: float
+    by_chance: float
+
+
+def overlap(
+    first_K: NDArray[np.int64], second_L: NDArray[np.int64], labels_N: NDArray[np.int64]
+) -> Overlap:
+    """What two subsets have in common.
+
+    Args:
+        first_K: rows, each once.
+        second_L: those of the other.
+        labels_N: of all examples.
+    """
+    all_C = np.bincount(labels_N)
+    first_C, second_C = (
+        np.bincount(labels_N[rows], minlength=len(all_C)) for rows in (first_K, second_L)
+    )
+    shared = len(np.intersect1d(first_K, second_L, assume_unique=True))
+    return Overlap(
+        shared=shared,
+        jaccard=shared / max(len(first_K) + len(second_L) - shared, 1),
+        by_chance=float((first_C * second_C / np.maximum(all_C, 1)).sum()),
+    )

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import struct
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipt.common import subsets
+from lipt.common.errors import BudgetError, InvalidRequestError, SubsetError
+from lipt.common.subsets import (
+    Examples,
+    budget_from_fraction,
+    first_fall,
+    overlap,
+    pack,
+    packed_sizes,
+    require_budget,
+    resolve_budget,
+    subset_digest,
+    unpack,
+)
+
+LABELS = np.array([0, 0, 0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("fraction", "num_examples", "expected"),
+    [
+        (0.1, 50_000, 5_000),
+        (1.0, 7, 7),
+        (0.5, 3, 2),  # 1.5 is rounded up
+        (0.5, 1, 1),
+        (0.25, 9, 2),  # 2.25 is rounded down
+        (0.145, 100, 15),  # written 14.5, though the nearest double is below
+        (0.29, 100, 29),
+        (1e-6, 1_000_000, 1),
+    ],
+)
+def test_budget_of_a_fraction(fraction: float, num_examples: int, expected: int) -> None:
+    assert budget_from_fraction(fraction, num_examples) == expected
+
+
+@given(
+    fraction=st.floats(0.0, 1.0, exclude_min=True, allow_subnormal=False),
+    num_examples=st.integers(1, 10**7),
+)
+def test_budget_is_within_half_an_example(fraction: float, num_examples: int) -> None:
+    if fraction * num_examples < 0.499:
+        with pytest.raises(BudgetError, match="keeps none"):
+            budget_from_fraction(fraction, num_examples)
+    elif fraction * num_examples > 0.501:
+        budget = budget_from_fraction(fraction, num_examples)
+        assert 1 <= budget <= num_examples
+        assert abs(budget - fraction * num_examples) <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.0001, math.nan, math.inf, -math.inf])
+def test_a_fraction_outside_its_range_is_refused(fraction: float) -> None:
+    with pytest.raises(
+        BudgetError, match=rf"fraction {fraction} is outside \(0, 1\].*such as 0\.1"
+    ):
+        budget_from_fraction(fraction, 100)
+
+
+def test_a_fraction_that_keeps_nothing_is_refused_with_the_smallest_that_does_not() -> None:
+    with pytest.raises(BudgetError, match=r"0\.004 of 100 examples keeps none.*at least 0\.005"):
+        budget_from_fraction(0.004, 100)
+    assert budget_from_fraction(0.005, 100) == 1
+
+
+@pytest.mark.parametrize("budget", [0, -3, 101])
+def test_a_budget_outside_its_range_is_refused(budget: int) -> None:
+    with pytest.raises(BudgetError, match=rf"budget {budget} is outside 1\.\.100.*Choose"):
+        require_budget(budget, 100)
+
+
+def test_either_form_of_a_request_is_resolved() -> None:
+    assert resolve_budget(fraction=0.1, budget=None, num_examples=50) == 5
+    assert resolve_budget(fraction=None, budget=50, num_examples=50) == 50
+    with pytest.raises(BudgetError, match=r"budget 51 is outside 1\.\.50"):
+        resolve_budget(fraction=None, budget=51, num_examples=50)
+
+
+@pytest.mark.parametrize(("fraction", "budget"), [(None, None), (0.1, 5)])
+def test_exactly_one_form_is_needed(fraction: float | None, budget: int | None) -> None:
+    with pytest.raises(
+        BudgetError, match=r"exactly one .* Give a fraction in \(0, 1\] or a budget"
+    ):
+        resolve_budget(fraction=fraction, budget=budget, num_examples=50)
+
+
+def test_digest_is_of_all_indices_then_all_weights() -> None:
+    expected = hashlib.sha256(struct.pack("<qqff", 3, 2**40, 1.0, 2.5)).hexdigest()
+    assert subset_digest([3, 2**40], [1.0, 2.5]) == expected
+
+
+@pytest.mark.parametrize(
+    ("indices", "weights"),
+    [
+        (torch.tensor([0, 7]), torch.tensor([1.0, 0.5])),
+        (np.array([0, 7], dtype=np.int32), np.array([1.0, 0.5])),
+        (np.array([0, 7], dtype=">i8"), np.array([1.0, 0.5], dtype=">f4")),
+    ],
+)
+def test_digest_does_not_depend_on_how_the_numbers_are_held(
+    indices: npt.ArrayLike, weights: npt.ArrayLike
+) -> None:
+    assert subset_digest(indices, weights) == subset_digest([0, 7], [1.0, 0.5])
+
+
+@pytest.mark.parametrize("indices", [[2, 1], [1, 1]])
+def test_indices_that_do_not_ascend_are_refused(indices: list[int]) -> None:
+    with pytest.raises(
+        InvalidRequestError, match=r"index 1 follows . at position 1.*each one once"
+    ):
+        subset_digest(indices, [1.0, 1.0])
+
+
+def test_an_index_that_is_no_whole_number_is_refused() -> None:
+    with pytest.raises(TypeError, match="Cannot cast"):
+        subset_digest([0.5, 1.5], [1.0, 1.0])
+
+
+def test_a_weight_per_index_is_needed() -> None:
+    with pytest.raises(InvalidRequestError, match=r"\[2\].*\[1\].*one weight per index"):
+        subset_digest([1, 2], [1.0])
+
+
+@pytest.mark.parametrize("position", [1, 3, 4, 5, 8, 9])
+def test_a_fall_is_found_wherever_blocks_end(
+    position: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subsets, "_BLOCK", 4)
+    indices = np.arange(10)
+    assert first_fall(indices) is None
+    indices[position] = indices[position - 1]
+    assert first_fall(indices) == position
+
+
+def test_what_is_hashed_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[memoryview] = []
+
+    class Recording:
+        def __init__(self, column: memoryview) -> None:
+            hashed.append(column)
+
+        def update(self, column: memoryview) -> None:
+            hashed.append(column)
+
+        def hexdigest(self) -> str:
+            return ""
+
+    monkeypatch.setattr(hashlib, "sha256", Recording)
+    indices, weights = np.arange(3), np.ones(3, np.float32)
+    subset_digest(indices, weights)
+    for column, whole in zip(hashed, (indices, weights), strict=True):
+        assert np.shares_memory(np.asarray(column), whole)
+    subset_digest(np.arange(6)[::2], weights)
+    assert hashed[2].c_contiguous
+
+
+def examples(indices: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Examples:
+    indices_K = np.array(indices, np.int64)
+    weights_K = np.ones(len(indices_K), np.float32) if weights is None else weights
+    return Examples(indices_K, np.array(weights_K, np.float32))
+
+
+def test_a_file_is_byte_planes_of_differences_and_weights() -> None:
+    content = gzip.decompress(pack(examples([3, 261], [1.0, 0.5])))
+    # 3 and 258 = 0x0102; 1.0 and 0.5 are 0x3f800000 and 0x3f000000.
+    differences = bytes([3, 2, 0, 1, *[0] * 12])
+    weights = bytes([0, 0, 0, 0, 0x80, 0x00, 0x3F, 0x3F])
+    assert content == differences + weights
+
+
+@given(
+    st.sets(st.integers(0, 2**62), max_size=20),
+    st.lists(st.floats(width=32), min_size=20, max_size=20),
+)
+def test_what_was_packed_is_unpacked_to_the_bit(indices: set[int], weights: list[float]) -> None:
+    packed = examples(sorted(indices), weights[: len(indices)])
+    content = pack(packed)
+    assert len(content) in packed_sizes(len(packed))
+    found = unpack(content, len(packed))
+    assert found.indices_K.tolist() == packed.indices_K.tolist()
+    assert found.weights_K.tobytes() == packed.weights_K.tobytes()
+
+
+def test_differences_go_on_from_block_to_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subsets, "_BLOCK", 4)
+    packed = examples(np.arange(11) ** 2, np.arange(11))
+    found = unpack(pack(packed), 11)
+    assert found.indices_K.tolist() == packed.indices_K.tolist()
+    assert found.weights_K.tolist() == packed.weights_K.tolist()
+
+
+def test_a_random_tenth_takes_few_bits_and_equal_weights_almost_none() -> None:
+    drawn = np.cumsum(np.random.default_rng(0).geometric(0.1, 200_000))
+    assert 8 * len(pack(examples(drawn))) / len(drawn) < 5.6
+    assert 8 * len(pack(examples(np.arange(200_000)))) / 200_000 < 0.2
+
+
+@pytest.mark.parametrize("num_examples", [-1, 2, 4, 2**40], ids=["none", "fewer", "more", "huge"])
+def test_another_number_of_examples_than_announced_is_refused(num_examples: int) -> None:
+    with pytest.raises(SubsetError, match="no file of a subset"):
+        unpack(pack(examples([1, 2, 3])), num_examples)
+
+
+def test_no_more_is_unpacked_than_was_announced() -> None:
+    bomb = gzip.compress(bytes(2**24))
+    assert len(bomb) > 2**24 // 1032
+    for num_examples in (10, 2**9):
+        with pytest.raises(SubsetError, match="cannot hold"):
+            unpack(bomb, num_examples)
+    with pytest.raises(SubsetError, match="more than 100000 examples"):
+        unpack(bomb, 100_000)
+
+
+@pytest.mark.parametrize("place", [0, 12, -5], ids=["header", "content", "checksum"])
+def test_a_damaged_file_is_refused(place: int) -> None:
+    content = bytearray(pack(examples(np.arange(0, 3000, 3), np.arange(1000))))
+    content[place] ^= 0xFF
+    with pytest.raises(SubsetError, match="no file of a subset"):
+        unpack(bytes(content), 1000)
+    with pytest.raises(SubsetError, match="no file of a subset"):
+        unpack(bytes(content[:-20]), 1000)
+
+
+def test_shared_examples_are_counted_beside_what_chance_gives() -> None:
+    found = overlap(np.array([0, 1, 4]), np.array([1, 2, 3, 4, 5]), LABELS)
+    assert found.shared == 2
+    assert found.jaccard == pytest.approx(2 / 6)
+    # Of the first class 2 x 3 / 4, of the second 1 x 2 / 2.
+    assert found.by_chance == pytest.approx(2.5)
+
+
+def test_a_class_that_is_empty_or_in_no_subset_counts_for_nothing() -> None:
+    found = overlap(np.array([1]), np.array([1, 2]), np.array([0, 2, 2]))
+    assert (found.shared, found.by_chance) == (1, 1.0)
