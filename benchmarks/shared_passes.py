@@ -10,8 +10,7 @@ Three parts, in one run:
 
     python -m benchmarks.shared_passes [--data cifar10:DIR] [--worker-seconds 40]
 
-With --ray ADDRESS the nodes of that Ray cluster take the workers' place in one pass more. Without
---data it is cifar10-jpeg in ../shared. Data of fewer than two ranges are not shared.
+Without --data it is cifar10-jpeg in ../shared. Data of fewer than two ranges are not shared.
 """
 
 from __future__ import annotations
@@ -76,15 +75,11 @@ def main() -> None:
     parser.add_argument("--data", default=DATA)
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--ray", help="a cluster's address")
     parser.add_argument("--worker-seconds", type=float, default=40.0, help="of a worker's range")
     arguments = parser.parse_args()
     console = Console(width=100)
     data, image_size = arguments.data, arguments.image_size
     console.print(together(data, image_size, arguments.rounds))
-    if arguments.ray:
-        seconds, by_ray, digest = pass_with(0, data, image_size, ray=arguments.ray)
-        console.print(f"on Ray: {seconds:.1f} s, {by_ray} ranges by it, {digest[:12]}")
     file_seconds, num_bytes = cost_of_a_range()
     console.print(
         f"a range of {IMAGENET.range_examples:,} examples: {num_bytes / 1e6:.1f} MB, "
@@ -107,17 +102,14 @@ def together(data: str, image_size: int, rounds: int) -> Table:
     return table
 
 
-def pass_with(
-    num_workers: int, data: str, image_size: int, ray: str | None = None
-) -> tuple[float, str, str]:
+def pass_with(num_workers: int, data: str, image_size: int) -> tuple[float, str, str]:
     """The seconds of a pass, which ranges workers did, and the subset's digest.
 
     Of the second pass: for their first one, workers open the data.
     """
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
-        on_ray = f'scoring = "ray"\nray_address = "{ray}"\n' if ray else ""
         of_data = f'[dataset]\nsource = "{data}"\nimage_size = {image_size}'
-        config = cluster.config(f"{CONFIG}{on_ray}{of_data}")
+        config = cluster.config(f"{CONFIG}{of_data}")
         coordinator = cluster.start_coordinator("--data", data, *config)
         blind = cluster.start_worker("trains")
         with cluster.client() as client:

@@ -153,13 +153,6 @@ class ScoringWorkers(StrEnum):
     NONE = "none"
 
 
-class Scoring(StrEnum):
-    """Who shares passes over the data."""
-
-    WORKERS = "workers"
-    RAY = "ray"
-
-
 class ComputeSettings(Section):
     """What is computed for trainers: cheap requests have one queue, dear ones another."""
 
@@ -173,13 +166,6 @@ class ComputeSettings(Section):
     scoring_workers: ScoringWorkers = ScoringWorkers.SAME
     """Which workers with the data before them (`--worker-data`) share passes over it: those of the
     `same` device, processor and versions, with the same bits; `any`; or `none`."""
-    scoring: Scoring = Scoring.WORKERS
-    """Who shares passes over the data: `workers` that have it before them, or `ray`, a pipeline of
-    Ray Data on the nodes of `ray_address`."""
-    ray_address: str = "auto"
-    """The Ray cluster, as `ray.init` takes it; `auto` is the one that this machine belongs to."""
-    ray_data: str | None = Field(default=None, examples=["webdataset:/mnt/train"])
-    """What nodes call the data. Default: what the coordinator calls it."""
     scoring_range: int = Field(default=4096, ge=1)
     """Examples that such a worker is given at a time, up to whole batches; a pass that was cut goes
     on with the ranges that are missing."""

@@ -109,7 +109,7 @@ def pretrain(
     # 3.3 The learners, none of which knows of another.
     initial = workspace.read_weights(initial_name, workspace.new_model(config))
     learners = tuple(
-        _learner(workspace, config, inputs, initial, index, ids, density)
+        one_learner(workspace, config, inputs, initial, index, ids, density)
         for index, (ids, density) in enumerate(cuts)
     )
     trained = monotonic()
@@ -129,7 +129,7 @@ def pretrain(
     return Pretrained(workspace, outcome, seconds, densities, merged)
 
 
-def _learner(
+def one_learner(
     workspace: InMemory,
     config: RunConfig,
     inputs: InputFormat,

@@ -7,31 +7,31 @@ import lipt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
-from lipt.arrow import Judge, select_from
+from lipt.arrow import Scorer, select_from
 from torchvision.io import encode_png
 
 # On a disk that all nodes have, as the file of weights beside it.
 FILE = Path("examples.parquet").absolute()
 
 
-def scored(groups, judge):
+def scored(groups, scorer):
     """The scores of a row group, on whatever node this is."""
     batches = pq.ParquetFile(FILE).iter_batches(row_groups=groups["group"].to_pylist())
-    return pa.Table.from_batches(judge.scores(batches))
+    return pa.Table.from_batches(scorer.scores(batches))
 
 
 def main():
     client, data = lipt.Client(os.environ["LIPT_COORDINATOR"]), lipt.open_dataset("mine:data")
     run = client.ready_run()
     client.save_weights("theta_p.safetensors")
-    judge = Judge.of(run.config, data, "theta_p.safetensors", threads=1, allow_modules=("mine",))
+    scorer = Scorer.of(run.config, data, "theta_p.safetensors", threads=1, allow_modules=("mine",))
 
     # An id is a row's number in the data, an image the bytes of an image file.
     images = [encode_png(row["image"]).numpy().tobytes() for row in data]
     labels = data.labels_N.tolist()
     table = pa.table({"id": range(len(data)), "label": labels, "image": images})
-    # Row groups of whole batches: each example is judged beside the same others as there.
-    pq.write_table(table, FILE, row_group_size=judge.batch_size)
+    # Row groups of whole batches: each example is scored beside the same others as there.
+    pq.write_table(table, FILE, row_group_size=scorer.batch_size)
 
     ray.init(
         log_to_driver=False
@@ -39,7 +39,7 @@ def main():
     number = pq.ParquetFile(FILE).num_row_groups
     groups = ray.data.from_items([{"group": group} for group in range(number)])
     scores = groups.repartition(number).map_batches(
-        scored, batch_size=1, batch_format="pyarrow", fn_kwargs={"judge": judge}
+        scored, batch_size=1, batch_format="pyarrow", fn_kwargs={"scorer": scorer}
     )
     parts = list(scores.iter_batches(batch_size=None, batch_format="pyarrow"))
 

@@ -12,6 +12,8 @@ import shutil
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
 
 from torch import nn
 
@@ -24,14 +26,14 @@ from lipt.common.models.freezing import frozen_names, head_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning.costs import Violation
 from lipt.common.planning.learner import MODEL_COPIES
-from lipt.common.process.machine import Machine
+from lipt.common.process.machine import Machine, this_machine
 from lipt.common.process.memory import is_out_of_memory
 from lipt.common.sizes import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.finite import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
 from lipt.coordinator.planning.ceilings import Ceilings, ceilings, require_none, violations
-from lipt.coordinator.planning.plan import DataFigures, plan_run
+from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings
 from lipt.core.sharding import num_validation_examples, require_shards_fit
 
@@ -52,6 +54,12 @@ class Examined:
     model: nn.Module
     figures: ModelFigures
     specs: dict[str, TensorSpec]
+
+    @classmethod
+    def of(cls, model: nn.Module, spec: str, inputs: InputSpec) -> Self:
+        """Look at a model on the CPU, or without values, by its name."""
+        figures = measure_model(model, spec, inputs=inputs)
+        return cls(model, figures, specs_of(model.state_dict()))
 
     def figures_of(self, config: RunConfig) -> ModelFigures:
         """What it takes in a run.
@@ -79,6 +87,39 @@ def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
             f"augmentation.method is {method}, which is of images; the data has {inputs}. Leave "
             "it out: such examples are not augmented."
         )
+
+
+def require_shards(config: RunConfig, data: DataFigures) -> None:
+    """Refuse learners whose shards are more than the training split.
+
+    Raises:
+        ConfigError: they are.
+    """
+    held_out = num_validation_examples(data.class_counts, config.validation)
+    require_shards_fit(data.num_examples - held_out, config.learners)
+
+
+def plan_here(
+    config: RunConfig, model: nn.Module, data: DataFigures, *, evaluation_batch_size: int
+) -> tuple[ModelFigures, RunPlan, tuple[Violation, ...]]:
+    """What a run takes, and what of it a coordinator on this machine with default limits refuses.
+
+    Args:
+        config: of the run.
+        model: its model, on the CPU.
+        data: what it is made on.
+        evaluation_batch_size: images per forward pass of the compute process.
+
+    Raises:
+        ConfigError: the run does not fit the data or the model, whatever the limits.
+    """
+    require_shards(config, data)
+    require_augmentation(config, data.inputs)
+    figures = Examined.of(model, config.model, data.inputs).figures_of(config)
+    plan = plan_run(config, figures, data, evaluation_batch_size=evaluation_batch_size)
+    free = shutil.disk_usage(Path.cwd()).free
+    limits = ceilings(LimitSettings(), this_machine(), free_disk_bytes=free)
+    return figures, plan, violations(plan, limits)
 
 
 class Admission:
@@ -133,8 +174,7 @@ class Admission:
             UnknownBlobError: the weights that it starts from were not uploaded.
             WeightsError: they are another model's, no safetensors file, or not finite.
         """
-        held_out = num_validation_examples(self._data.class_counts, config.validation)
-        require_shards_fit(self._data.num_examples - held_out, config.learners)
+        require_shards(config, self._data)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._require, config)
 
@@ -176,8 +216,7 @@ class Admission:
             return self._known[spec]
         users_own = is_users_own(spec)
         model = self._users_model(spec) if users_own else self._empty_model(spec)
-        figures = measure_model(model, spec, inputs=self._data.inputs)
-        examined = Examined(model, figures, specs_of(model.state_dict()))
+        examined = Examined.of(model, spec, self._data.inputs)
         # A user's factory may make another model next time.
         if not users_own and len(self._known) < _MAX_KNOWN:
             self._known[spec] = examined

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
+
+import torch
 
 from lipt.common.config.run_config import RunConfig, SoupMethod
+from lipt.common.data import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import ModelFigures
@@ -47,6 +51,14 @@ class DataFigures:
     inputs: InputSpec
     # Where examples have no single class; `class_counts` are those of their strata then.
     other_target: OtherTarget | None = None
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Self:
+        """Those of a data set that is open."""
+        targets = dataset.rows.targets
+        counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
+        other_target = None if targets is None else targets.target
+        return cls(tuple(counts_C.tolist()), dataset.inputs, other_target)
 
     @property
     def target(self) -> Target:
@@ -121,6 +133,11 @@ def plan_run(
         run_disk=(planner.disk(),),
         max_blob_bytes=planner.files(),
     )
+
+
+def result_bytes(figures: ModelFigures) -> int:
+    """What a learner hands in takes at most: all of its weights, and which of them are kept."""
+    return figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
 
 
 class _Planner:
@@ -209,7 +226,7 @@ class _Planner:
 
     def disk(self) -> Cost:
         learners, weights = self._config.learners, self._figures.weights_bytes
-        sent = self._figures.sent_bytes + self._figures.sent_bytes // _MASK_SHARE
+        sent = result_bytes(self._figures)
         shard = learners.num_minibatches * learners.batch_size * self._data.example_bytes
         number = learners.num_learners
         return Cost(

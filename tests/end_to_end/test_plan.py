@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from lipt.common.subsets import Examples, pack
 from tests import processes
 from tests.cluster import Cluster
 
@@ -65,7 +64,6 @@ def test_bytes_and_memory_are_within_a_factor_of_two_of_the_plan(
     environment = {"PYTHONPATH": str(cluster.directory)}
     source = f"sized:{size.data}"
     planned = plan(size, source, environment)
-    rows = {row["stage"]: row for row in planned["rows"]}
     coordinator = cluster.start_coordinator(
         *("--data", source, "--device", "cpu", "--allow-module", "sized"), environment=environment
     )
@@ -76,21 +74,26 @@ def test_bytes_and_memory_are_within_a_factor_of_two_of_the_plan(
         costs = run.costs
         assert costs is not None
         stored = disk_bytes(cluster.state / "blobs")
-        subset = client.subset(run.run_id, size.strategy, fraction=size.fraction)
+        client.subset(run.run_id, size.strategy, fraction=size.fraction)
         computing = max(most_bytes(child) for child in coordinator.computing())
         training = most_bytes(worker.process.pid)
 
-    moved = costs.bytes_to_workers + costs.bytes_from_workers
-    assert rows["learners"]["moved_bytes"] == pytest.approx(moved, rel=0.1)
-    in_run = sum(rows[stage]["disk_bytes"] for stage in ("theta*", "shards", "learners"))
-    # theta_p is as large as theta*.
-    assert in_run + rows["theta*"]["disk_bytes"] == pytest.approx(stored, rel=0.1)
+    assert planned["bytes_to_workers"] == pytest.approx(costs.bytes_to_workers, rel=0.1)
+    # Told as if nothing was pruned: at most 15% of the weights are.
+    assert costs.bytes_from_workers <= planned["bytes_from_workers"]
+    assert planned["bytes_from_workers"] <= 1.25 * costs.bytes_from_workers
+    # Besides, each file has a header.
+    assert stored <= 1.05 * planned["run_disk_bytes"] <= 1.25 * stored
     [kept] = (cluster.state / "signals").glob("signals-*")
-    assert rows["signals"]["disk_bytes"] == pytest.approx(kept.stat().st_size, rel=0.1)
-    sent = len(pack(Examples(subset.indices, subset.weights)))
-    assert within_a_factor_of_two(rows["subset"]["moved_bytes"], sent)
-    assert within_a_factor_of_two(planned["memory_bytes"]["compute"], computing)
-    assert within_a_factor_of_two(planned["memory_bytes"]["worker"], training)
+    assert planned["signals_bytes"] == pytest.approx(kept.stat().st_size, rel=0.1)
+    memory = {
+        process: max(
+            stage["memory_bytes"] for stage in planned["stages"] if stage["process"] == process
+        )
+        for process in ("compute", "worker")
+    }
+    assert within_a_factor_of_two(memory["compute"], computing)
+    assert within_a_factor_of_two(memory["worker"], training)
 
 
 def plan(size: Size, source: str, environment: dict[str, str]) -> Any:

@@ -1,18 +1,14 @@
-"""Ray Data pipelines that score all examples, on two nodes of which one vanishes on the way."""
+"""A Ray Data pipeline that scores all examples, on two nodes of which one vanishes on the way."""
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from tests.cluster import SMALL_RUN, Cluster
+from tests.cluster import Cluster
 from tests.ray_nodes import RayNodes, two_nodes
 
 pytest.importorskip("ray.data")
@@ -42,12 +38,6 @@ def waiting(given):
     return wait_and_give
 
 data, model = waiting(data), waiting(model)
-"""
-ON_RAY = """
-[compute]
-scoring = "ray"
-ray_address = "{address}"
-scoring_range = 128
 """
 
 
@@ -105,33 +95,6 @@ def test_node_that_vanishes_with_its_scores_changes_no_subset(
     gate.open()
     pipeline.wait_for("180 examples, as the coordinator: True")
     assert pipeline.process.wait() == 0
-
-
-def test_coordinator_that_scores_on_ray_loses_nothing_with_a_node(
-    cluster: Cluster, modules: Path, gate: Gate, nodes: RayNodes
-) -> None:
-    path = {"PYTHONPATH": str(modules)}
-    served = ("--model", "resnet8", "--data", "mine:data", "--image-size", "32")
-    started = partial(cluster.start_coordinator, *served, environment=path)
-    alone = started()
-    cluster.start_worker("one")
-    with cluster.client() as client:
-        client.wait(client.start_run({**SMALL_RUN, "evaluation_threads": 2}).run_id)
-        expected = client.subset(strategy="craig", fraction=0.1).digest
-    alone.stop()
-    # What was computed, and chosen, is forgotten.
-    shutil.rmtree(cluster.state / "signals")
-    with sqlite3.connect(cluster.state / "lipt.db") as database:
-        database.execute("DELETE FROM subsets")
-
-    coordinator = started(*cluster.config(ON_RAY.format(address=nodes.address)))
-    with cluster.client() as client, ThreadPoolExecutor() as threads:
-        wanted = threads.submit(client.subset, strategy="craig", fraction=0.1)
-        wait_until_at(gate, nodes)
-        nodes.vanish()
-        gate.open()
-        assert wanted.result().digest == expected
-    assert coordinator.wait_for(r"of 15 ranges, (\d+) by 1 workers")[1] == "15"
 
 
 def wait_until_at(gate: Gate, nodes: RayNodes) -> None:

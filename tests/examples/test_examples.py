@@ -302,9 +302,7 @@ SCORED = f"{NUM_CHOSEN} examples, as the coordinator: True\n"
 
 def test_dask_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:
     pytest.importorskip("dask")
-    said = run_example("dask_scores.py").stdout
-    # 32 channels of 6 x 6 places.
-    assert said == f"{SCORED}a ridge head of 1152 features\n"
+    assert run_example("dask_scores.py").stdout == SCORED
 
 
 def test_ray_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:

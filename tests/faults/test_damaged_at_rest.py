@@ -35,6 +35,10 @@ def of_the_coordinator(cluster: Cluster, run: RunView) -> Path:
     return blob_file(cluster.state, result.sha256)
 
 
+def blobs_in(cluster: Cluster) -> set[Path]:
+    return set((cluster.state / "blobs").glob("??/*"))
+
+
 @pytest.mark.parametrize("damaged", [of_the_worker, of_the_coordinator])
 def test_blob_that_changed_on_a_disk_is_noticed_and_asked_for_again(
     cluster: Cluster, damaged: Callable[[Cluster, RunView], Path]
@@ -54,15 +58,17 @@ def test_blob_that_changed_on_a_disk_is_noticed_and_asked_for_again(
 def test_theta_p_and_subsets_that_the_coordinator_s_disk_damages_or_loses_are_made_again(
     cluster: Cluster, damage: Callable[[Path], None]
 ) -> None:
-    store = cluster.state
     coordinator = cluster.start_coordinator()
     cluster.start_worker("worker")
     with cluster.client() as client:
         run = client.wait(client.start_run(RUN).run_id)
+        of_the_run = blobs_in(cluster)
         subset = client.subset(run.run_id, "el2n", fraction=0.1)
         assert run.pretrained_weights is not None
-        for sha256 in (run.pretrained_weights.sha256, subset.digest):
-            damage(blob_file(store, sha256))
+        of_the_subset = blobs_in(cluster) - of_the_run
+        assert of_the_subset
+        for path in {blob_file(cluster.state, run.pretrained_weights.sha256), *of_the_subset}:
+            damage(path)
         again = client.subset(run.run_id, "el2n", fraction=0.1)
         other = client.subset(run.run_id, "grand", fraction=0.1)
         assert client.weights(run.run_id)
@@ -100,7 +106,7 @@ def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
         run = client.run(run.run_id)
     coordinator.stop(signal.SIGKILL)
     # All that there is by now.
-    for path in (cluster.state / "blobs").glob("*/*"):
+    for path in blobs_in(cluster):
         flip_the_middle(path)
     coordinator = cluster.start_coordinator()
     coordinator.wait_for("3 inputs of run .* are not whole: they are made again")

@@ -9,7 +9,7 @@ computed here as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 
@@ -30,7 +30,6 @@ from lipt.common.targets.regression import Regression
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.believing import Believing
 from lipt.coordinator.compute.range_folder import HERE, RangeFile, RangeFolder, scans_dir
-from lipt.coordinator.compute.ray_scoring import RAY, OnNodes, scored_on_ray
 from lipt.coordinator.compute.scan import (
     RangeDone,
     Scan,
@@ -39,7 +38,7 @@ from lipt.coordinator.compute.scan import (
     WorkerDistrusted,
     range_size,
 )
-from lipt.coordinator.settings import Scoring, ScoringWorkers
+from lipt.coordinator.settings import ScoringWorkers
 from lipt.core.signals.compute import empty_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS
@@ -73,10 +72,8 @@ def scanned_signals(
         StateError: the state directory cannot be written.
     """
     scan = scan_of(context, config, inputs, model, weights)
-    compute = context.settings.compute
-    on_ray = compute.scoring is Scoring.RAY
-    shared = on_ray or compute.scoring_workers is not ScoringWorkers.NONE
-    if scan.num_ranges < 2 or not shared:
+    alone = context.settings.compute.scoring_workers is ScoringWorkers.NONE
+    if scan.num_ranges < 2 or alone:
         return model_signals(context, config, inputs, model)
     return _SharedPass(context, scan, model).run()
 
@@ -146,8 +143,6 @@ class _SharedPass:
         self._context.send(
             ScanOpened("", 0, 0, scan_id=self._scan.scan_id, scan=self._scan, present=present)
         )
-        if self._context.settings.compute.scoring is Scoring.RAY:
-            self._fill_on_ray()
         while True:
             self._fill()
             if self._holds() and (signals := self._gathered()) is not None:
@@ -176,39 +171,6 @@ class _SharedPass:
             self._context.send(RangeDone("", 0, 0, scan_id=self._scan.scan_id, index=index))
             if before == self._scan.num_ranges:
                 self._say_how_long(len(self._scan.task(index)))
-
-    def _fill_on_ray(self) -> None:
-        """Have Ray do what is missing; where it cannot, it is done as without it."""
-        missing = self._missing()
-        if not missing:
-            return
-        self._context.report("computing signals on Ray", 0, len(missing))
-        for done, (index, content) in enumerate(self._from_ray(missing), start=1):
-            self._folder.keep(index, RAY, content)
-            self._context.send(RangeDone("", 0, 0, scan_id=self._scan.scan_id, index=index))
-            self._context.report("computing signals on Ray", done, len(missing))
-
-    def _from_ray(self, missing: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        context, settings = self._context, self._context.settings
-        given = OnNodes(
-            address=settings.compute.ray_address,
-            source=settings.compute.ray_data or settings.dataset.source,
-            allow_modules=settings.allow_modules,
-            weights=context.blobs.read_bytes(self._scan.weights),
-            max_bytes=settings.limits.max_blob_bytes,
-            num_gpus=int(context.device.type == "cuda"),
-        )
-        try:
-            yield from scored_on_ray(self._scan, missing, given)
-        except Exception as error:  # noqa: BLE001 - Ray raises whatever it likes
-            # Of a traceback on a node the last line says why.
-            why = (str(error).strip() or repr(error)).splitlines()[-1].strip()
-            logger.warning(
-                "Ray has scored %d of %d ranges, and the rest is scored without it: %s",
-                len(missing) - len(self._missing()),
-                len(missing),
-                why,
-            )
 
     def _watching(self, index: int, num_done: int) -> _Watching:
         return _Watching(self._context, self._folder, index, num_done, len(self._scan.whole))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ from torch import nn
 
 from lipt.common.blobs.name import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import StateError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.ranges import encode_range, score_range
 from lipt.coordinator.compute.context import Context
@@ -19,7 +18,6 @@ from lipt.coordinator.compute.jobs import scanning
 from lipt.coordinator.compute.jobs.scanning import scan_of, scanned_signals
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.range_folder import HERE, RangeFolder, scans_dir
-from lipt.coordinator.compute.ray_scoring import OnNodes
 from lipt.coordinator.compute.scan import (
     RangeDone,
     Scan,
@@ -28,7 +26,7 @@ from lipt.coordinator.compute.scan import (
     ScanOpened,
     WorkerDistrusted,
 )
-from lipt.coordinator.settings import CoordinatorSettings, Scoring
+from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.model_signals import model_signals
 from tests.digits import digits_settings
@@ -237,75 +235,3 @@ def test_only_so_many_cut_passes_are_kept(tmp_path: Path) -> None:
         folder.open()
         folder.keep(0, HERE, b"content")
     assert {path.name for path in tmp_path.iterdir()} == {"scan-2", "scan-3", "scan-4"}
-
-
-def on_ray(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-    scored: Callable[..., Iterator[tuple[int, bytes]]],
-) -> None:
-    """Have these ranges come from Ray."""
-    compute = world.settings.compute.model_copy(update={"scoring": Scoring.RAY})
-    world.context = world.started(world.settings.model_copy(update={"compute": compute}))
-    assert world.context.blobs.put_bytes(b"theta_p") == WEIGHTS
-    monkeypatch.setattr(scanning, "scored_on_ray", scored)
-
-
-def test_what_ray_has_scored_is_not_scored_here(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def all_of_them(_: Scan, indexes: Sequence[int], given: OnNodes) -> Iterator[tuple[int, bytes]]:
-        assert (given.source, given.address, given.weights) == ("digits", "auto", b"theta_p")
-        return ((index, world.file(index, world.model)) for index in indexes)
-
-    on_ray(world, monkeypatch, all_of_them)
-    # A pass that was cut has left it.
-    world.when_opened = lambda _: world.sent("w1", 2)
-    assert same(world.signals(), world.alone())
-    assert world.done_here() == [0, 1, 3, 4, 5, 6, 7]
-
-
-def test_what_ray_does_not_score_is_scored_here(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def two_of_them(*_: object) -> Iterator[tuple[int, bytes]]:
-        for index in (5, 6):
-            yield index, world.file(index, world.model)
-        raise RuntimeError("Traceback:\n  the cluster is gone")
-
-    on_ray(world, monkeypatch, two_of_them)
-    assert same(world.signals(), world.alone())
-    assert world.done_here() == [5, 6, 7, 4, 3, 2, 1, 0]
-    assert (
-        "Ray has scored 2 of 8 ranges, and the rest is scored without it: the cluster is gone"
-        in caplog.text
-    )
-
-
-def test_ray_is_believed_no_more_than_a_worker(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = linear(num_classes=10)
-
-    def others(_: Scan, indexes: Sequence[int], __: OnNodes) -> Iterator[tuple[int, bytes]]:
-        return ((index, world.file(index, other)) for index in indexes)
-
-    on_ray(world, monkeypatch, others)
-    assert same(world.signals(), world.alone())
-    (distrusted,) = (said for said in world.news if isinstance(said, WorkerDistrusted))
-    assert (distrusted.worker_id, distrusted.ranges) == ("ray", set(range(8)))
-
-
-def test_a_disk_that_is_full_is_not_taken_for_ray_s_failure(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def one(*_: object) -> Iterator[tuple[int, bytes]]:
-        yield 0, world.file(0, world.model)
-
-    def full(*_: object) -> None:
-        raise StateError("the disk is full")
-
-    on_ray(world, monkeypatch, one)
-    monkeypatch.setattr(RangeFolder, "keep", full)
-    with pytest.raises(StateError, match="the disk is full"):
-        world.signals()

@@ -1,4 +1,4 @@
-"""Judge and select_from: the same subset as a coordinator's, from scores made in parts."""
+"""Scorer and select_from: the same subset as a coordinator's, from scores made in parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lipt.arrow import Judge, select_from
+from lipt.arrow import Scorer, select_from
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import ConfigError, DataError, SignalsError
@@ -28,9 +28,9 @@ STRATEGIES = ("el2n", "grand", "entropy", "craig", "gradmatch", "moderate", "uni
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """A judge, its data, and what a coordinator has chosen of it."""
+    """A scorer, its data, and what a coordinator has chosen of it."""
 
-    judge: Judge
+    scorer: Scorer
     data: Dataset
     subsets: dict[str, Subset]
 
@@ -46,8 +46,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
             name: session.client.subset(ready.run_id, name, fraction=0.1, proxy="soup")
             for name in STRATEGIES
         }
-        judge = Judge.of(ready.config, session.data, path)
-        yield Known(judge, session.data, subsets)
+        scorer = Scorer.of(ready.config, session.data, path)
+        yield Known(scorer, session.data, subsets)
 
 
 def batch_of(known: Known, ids: range, *, encoded: bool = False) -> Any:
@@ -74,20 +74,20 @@ def batches(known: Known, *ends: int, **given: Any) -> list[Any]:
 
 
 def chosen(known: Known, table: Any, strategy: str) -> str:
-    judge = known.judge
-    has = select_from(table, strategy, 0.1, judge.seed, threads=judge.threads)
+    scorer = known.scorer
+    has = select_from(table, strategy, 0.1, scorer.seed, threads=scorer.threads)
     return has.digest
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("encoded", [False, True])
 def test_the_subset_is_the_coordinator_s_own(known: Known, strategy: str, *, encoded: bool) -> None:
-    scored = list(known.judge.scores(batches(known, 7, 100, 101, encoded=encoded)))
+    scored = list(known.scorer.scores(batches(known, 7, 100, 101, encoded=encoded)))
     assert chosen(known, pa.Table.from_batches(scored), strategy) == known.subsets[strategy].digest
 
 
 def test_rows_of_the_table_may_be_in_any_order(known: Known) -> None:
-    table = pa.Table.from_batches(known.judge.scores(batches(known)))
+    table = pa.Table.from_batches(known.scorer.scores(batches(known)))
     order = random.Random(0).sample(range(240), 240)
     assert chosen(known, table.take(order), "craig") == known.subsets["craig"].digest
 
@@ -96,25 +96,25 @@ def test_parts_that_begin_with_a_batch_of_the_pass_give_the_same_bits(
     known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last part's batch is the short one, as that of a pass over all examples is."""
-    monkeypatch.setattr(Judge, "batch_size", 100)
-    judge = known.judge
-    at_once = pa.Table.from_batches(judge.scores(batches(known)))
-    parts = [judge.scores([batch]) for batch in batches(known, 100, 200)]
+    monkeypatch.setattr(Scorer, "batch_size", 100)
+    scorer = known.scorer
+    at_once = pa.Table.from_batches(scorer.scores(batches(known)))
+    parts = [scorer.scores([batch]) for batch in batches(known, 100, 200)]
     scored = [batch for part in reversed(parts) for batch in part]
     assert [len(batch) for batch in scored] == [40, 100, 100]
     assert pa.Table.from_batches(scored).sort_by("id").equals(at_once)
 
 
 def test_half_the_precision_takes_half_the_room(known: Known) -> None:
-    half = dataclasses.replace(known.judge, precision="float16")
-    (scored,), (whole,) = (list(one.scores(batches(known))) for one in (half, known.judge))
+    half = dataclasses.replace(known.scorer, precision="float16")
+    (scored,), (whole,) = (list(one.scores(batches(known))) for one in (half, known.scorer))
     assert str(scored.schema.field("errors").type) == "list<item: halffloat>"
     assert scored["el2n"].equals(whole["el2n"])
     errors = scored["errors"].flatten().to_numpy()
     assert errors == pytest.approx(whole["errors"].flatten().to_numpy(), rel=1e-3, abs=1e-7)
 
 
-def test_what_cannot_be_judged_is_refused(known: Known, tmp_path: Path) -> None:
+def test_what_cannot_be_scored_is_refused(known: Known, tmp_path: Path) -> None:
     whole = batch_of(known, range(4))
     png = _png(torch.zeros(8, 8, dtype=torch.uint8))
     for message, place, column in (
@@ -133,17 +133,17 @@ def test_what_cannot_be_judged_is_refused(known: Known, tmp_path: Path) -> None:
     ):
         wrong = whole.set_column(place, whole.schema.names[place], column)
         with pytest.raises(DataError, match=message):
-            list(known.judge.scores([wrong]))
+            list(known.scorer.scores([wrong]))
     missing = whole.drop_columns(["image"])
     with pytest.raises(DataError, match="no 'image'"):
-        list(known.judge.scores([missing]))
+        list(known.scorer.scores([missing]))
     table = open_dataset("breast_cancer-train")
-    with pytest.raises(ConfigError, match="judges images with one class each"):
-        Judge.of(RunConfig(), table, tmp_path / "none")
+    with pytest.raises(ConfigError, match="scores images with one class each"):
+        Scorer.of(RunConfig(), table, tmp_path / "none")
 
 
 def test_a_table_that_is_not_of_all_examples_is_refused(known: Known) -> None:
-    table = pa.Table.from_batches(known.judge.scores(batches(known)))
+    table = pa.Table.from_batches(known.scorer.scores(batches(known)))
     with pytest.raises(DataError, match=r"the table's 239 rows are not 0\.\.238"):
         select_from(table.slice(1), "el2n", 0.1)
     with pytest.raises(SignalsError, match="needs the learners' view"):

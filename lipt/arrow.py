@@ -1,0 +1,352 @@
+"""Arrow: scores and choice as functions over record batches, for Ray Data, Dask, Spark and others.
+
+`Scorer` gives each example's error, feature and scores under theta_p, `select_from` chooses from
+the table of them as a coordinator would. Nothing here starts a cluster, or imports one's library.
+
+A convolution's last digits can depend on which examples share a batch: partitions that begin at
+multiples of `batch_size` in the data's order give the coordinator's own bits.
+
+Shapes: N examples, B of a batch, C classes, D features.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.config.run_config import RunConfig
+from lipt.common.data import Dataset, input_format
+from lipt.common.data.sources.encoded import EncodedRows
+from lipt.common.data.sources.rows import ArrayRows, ImageRows
+from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism.seeding import derive_seed
+from lipt.common.errors import ConfigError, DataError, SignalsError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.imports.extras import import_extra
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.models.loading import load_model
+from lipt.common.signals.batches import Batches
+from lipt.common.subsets import resolve_budget, subset_digest
+from lipt.common.targets.kinds import TargetKind
+from lipt.core.evaluation import batch_size_for
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.selection.strategies.el2n import error_norms
+from lipt.core.selection.strategies.grand import last_layer_norms
+from lipt.core.sharding import split_validation
+from lipt.core.signals.compute import compute_signals
+from lipt.core.signals.signals import Signals
+from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.trainer.subsets.subset import Subset
+
+__all__ = ["Scorer", "select_from"]
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Model, weights and settings of a scoring pass over images, on a CPU.
+
+    It is a value: it can be sent to other processes, which read the weights where they are.
+
+    Attributes:
+        model: its name.
+        weights: the safetensors file of its weights, where every process finds it.
+        inputs: what it is given of an image.
+        class_names: of all classes.
+        seed: of the run.
+        threads: that a pass takes.
+        precision: what errors and features are given in.
+        allow_modules: that the model's name may import.
+    """
+
+    model: str
+    weights: Path
+    inputs: ImageFormat
+    class_names: tuple[str, ...]
+    seed: int = 0
+    threads: int = 1
+    precision: Literal["float32", "float16"] = "float32"
+    allow_modules: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: RunConfig, dataset: Dataset, weights: str | Path, **others: Any) -> Self:
+        """The scorer of a run's theta_p.
+
+        Args:
+            config: the run's, as `client.run().config` has it.
+            dataset: the run's data, of images with one class each.
+            weights: theta_p, as `client.save_weights` writes it.
+            others: threads, precision and allow_modules.
+
+        Raises:
+            ConfigError: the data is of another kind.
+        """
+        if dataset.target.kind is not TargetKind.CLASS or not isinstance(dataset.inputs, ImageSpec):
+            raise ConfigError(
+                f"{dataset.source} has {dataset.inputs} with {dataset.target.kind.words} targets; "
+                "lipt.arrow scores images with one class each. Let a coordinator score it."
+            )
+        train_ids = split_validation(
+            dataset.labels_N, config.validation, seed=config.seed
+        ).train_ids
+        inputs = input_format(dataset, train_ids, derive_seed(config.seed, "normalization"))
+        if not isinstance(inputs, ImageFormat):
+            raise TypeError(f"images have the format {inputs}")
+        names = dataset.class_names
+        others = {"threads": config.evaluation_threads} | others
+        return cls(config.model, Path(weights).absolute(), inputs, names, config.seed, **others)
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a forward pass, as a coordinator has it on a CPU."""
+        return batch_size_for(ImageSpec(*self.inputs.shape), _CPU)
+
+    def scores(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Record batches of scores for record batches of examples: what `mapInArrow` wants.
+
+        Args:
+            batches: with the columns id and label, whole numbers, and image: an image file's
+                bytes, alone or as Hugging Face's struct, or a list of its C x H x W uint8 pixels.
+
+        Yields:
+            id, label, errors and features (lists), and the scores el2n and grand, float32.
+
+        Raises:
+            DataError: a column is missing or of another type, or an image broken.
+            SignalsError: the outputs are not finite.
+            WeightsError: the file holds another model's weights.
+        """
+        model = self._model()
+        for batch in _of_size(batches, self.batch_size):
+            yield self._scored(model, batch)
+
+    def _model(self) -> nn.Module:
+        return load_model(
+            self.model,
+            self.weights,
+            num_classes=len(self.class_names),
+            inputs=ImageSpec(*self.inputs.shape),
+            device=_CPU,
+            seed=derive_seed(self.seed, "model"),
+            allowed_modules=self.allow_modules,
+            max_bytes=self.weights.stat().st_size,
+        )
+
+    def _scored(self, model: nn.Module, batch: Any) -> Any:
+        ids_B, labels_B = _whole_numbers(batch, "id"), _whole_numbers(batch, "label")
+        dataset = Dataset(self._rows(batch, ids_B, labels_B), "", ImageSpec(*self.inputs.shape))
+        examples = Batches(dataset, self.inputs, _CPU, self.batch_size, lambda *_: None)
+        try:
+            with pinned_kernels(self.threads):
+                signals = compute_signals(model, examples)
+        except SignalsError as error:
+            raise SignalsError(
+                f"in the batch of {len(ids_B)} examples that begins with id {int(ids_B[0])}, "
+                f"counted from there: {error}"
+            ) from error
+        kept = torch.float16 if self.precision == "float16" else torch.float32
+        columns = {
+            "id": ids_B.numpy(),
+            "label": labels_B.numpy(),
+            "errors": _lists_of(signals.errors_NC.to(kept)),
+            "features": _lists_of(signals.features_ND.to(kept)),
+            "el2n": error_norms(signals).numpy(),
+            "grand": last_layer_norms(signals).numpy(),
+        }
+        return _pyarrow().RecordBatch.from_pydict(columns)
+
+    def _rows(self, batch: Any, ids_B: Tensor, labels_B: Tensor) -> ImageRows:
+        source, column = "the record batch", _column_of(batch, "image")
+        if bool(((labels_B < 0) | (labels_B >= len(self.class_names))).any()):
+            raise DataError(f"a label is no number of the {len(self.class_names)} classes.")
+        if _is_list(column.type):
+            pixels_BX = _matrix_of(batch, "image")
+            channels, height, width = self.inputs.shape
+            if pixels_BX.dtype != torch.uint8 or pixels_BX.shape[1] != channels * height * width:
+                raise DataError(
+                    f"an image is {pixels_BX.shape[1]} values of {column.type}. Give "
+                    f"{channels} x {height} x {width} of uint8, or an image file's bytes."
+                )
+            images = pixels_BX.view(-1, channels, height, width).numpy()
+            return ArrayRows(source, self.class_names, labels_B, images)
+        types = _pyarrow().types
+        files = column.field("bytes") if types.is_struct(column.type) else column
+        if not (types.is_binary(files.type) or types.is_large_binary(files.type)):
+            raise DataError(f"the column 'image' is {column.type}. Give image files' bytes.")
+        return EncodedRows(
+            source,
+            self.class_names,
+            labels_B,
+            open=lambda row: io.BytesIO(files[row].as_py()),
+            where=lambda row: f"id {int(ids_B[row])}",
+        )
+
+
+def _of_size(batches: Iterable[Any], size: int) -> Iterator[Any]:
+    """The same rows in the same order, `size` at a time; the last ones may be fewer."""
+    pa, waiting, held = _pyarrow(), [], 0
+    for batch in batches:
+        start = 0
+        while start < len(batch):
+            part = batch.slice(start, size - held)
+            waiting.append(part)
+            start, held = start + len(part), held + len(part)
+            if held == size:
+                yield pa.Table.from_batches(waiting)
+                waiting, held = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def select_from(
+    table: Any,
+    strategy: str,
+    fraction: float | None = None,
+    seed: int = 0,
+    *,
+    budget: int | None = None,
+    balanced: bool | None = None,
+    options: Mapping[str, str] | None = None,
+    has_bias: bool = True,
+    threads: int = 1,
+    fingerprint: str = "",
+) -> Subset:
+    """The subset that a coordinator chooses on these signals of theta_p (proxy `soup`).
+
+    Args:
+        table: what `Scorer.scores` gave of every example, as one Arrow table, rows in any order.
+        strategy: one that looks at errors, features and labels alone.
+        fraction: of the examples, in (0, 1]; this or `budget`.
+        seed: the run's.
+        budget: how many examples.
+        balanced: equal shares per class; the strategy's default where None.
+        options: the strategy's own, by name, as text.
+        has_bias: whether the model's last layer has one.
+        threads: as the run's `evaluation_threads`.
+        fingerprint: of the data, for `Subset.apply` to compare.
+
+    Raises:
+        DataError: ids are not 0..N-1, each once, or a column is missing.
+        BudgetError, StrategyOptionError, UnknownNameError: as `Client.subset`.
+        SignalsError: the strategy needs what a table has not: learners, a validation split, ...
+    """
+    chosen_by = find_strategy(strategy)
+    parsed = chosen_by.parse_options(dict(options or {}))
+    signals = _signals(table, has_bias=has_bias)
+    budget = resolve_budget(fraction=fraction, budget=budget, num_examples=len(signals))
+    with pinned_kernels(threads):
+        chosen = select(
+            chosen_by,
+            signals,
+            budget,
+            balanced=chosen_by.resolve_balance(balanced),
+            seed=derive_seed(seed, "selection"),
+            options=parsed,
+        )
+    indices, weights = chosen.indices_K.numpy(), chosen.weights_K.numpy()
+    manifest = {"data": {"num_examples": len(signals)}, "stopped_early": chosen.stopped_early}
+    digest = subset_digest(indices, weights)
+    return Subset(indices, weights, fingerprint, digest, strategy, manifest)
+
+
+def _signals(table: Any, *, has_bias: bool) -> Signals:
+    ids_N = _whole_numbers(table, "id")
+    order_N = ids_N.argsort()
+    if not len(ids_N) or not torch.equal(ids_N[order_N], torch.arange(len(ids_N))):
+        raise DataError(
+            f"the ids of the table's {len(ids_N)} rows are not 0..{len(ids_N) - 1}, each once. "
+            "Give the scores of all examples, by their row numbers in the data."
+        )
+    errors_NC, features_ND = _matrix_of(table, "errors"), _matrix_of(table, "features")
+    # As a coordinator keeps so many.
+    limits = STORAGE_LIMITS
+    return Signals(
+        errors_NC[order_N].to(limits.error_dtype(errors_NC.numel())),
+        features_ND[order_N].to(limits.feature_dtype(features_ND.numel())),
+        _whole_numbers(table, "label")[order_N],
+        has_bias=has_bias,
+    )
+
+
+def _pyarrow() -> Any:
+    """The module.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    return import_extra("pyarrow", package="pyarrow", extra="parquet", needed_for="lipt.arrow")
+
+
+def _column_of(batch: Any, name: str) -> Any:
+    """A column of a record batch, or of a table in one piece.
+
+    Raises:
+        DataError: there is none of that name, or it has nulls.
+    """
+    if name not in batch.schema.names:
+        raise DataError(
+            f"the batch has the columns {', '.join(batch.schema.names)}, and no {name!r}. Rename "
+            "the one that it is."
+        )
+    column = batch.column(name)
+    if hasattr(column, "combine_chunks"):
+        column = column.combine_chunks()
+    if column.null_count:
+        raise DataError(f"{column.null_count} values of {name!r} are null. Leave out their rows.")
+    return column
+
+
+def _whole_numbers(batch: Any, name: str) -> Tensor:
+    """A column of whole numbers; N int64.
+
+    Raises:
+        DataError: as `_column_of`, or it has others.
+    """
+    column = _column_of(batch, name)
+    if not _pyarrow().types.is_integer(column.type):
+        raise DataError(f"the column {name!r} is {column.type}. Make it one of whole numbers.")
+    return torch.from_numpy(column.to_numpy(zero_copy_only=False).astype("int64"))
+
+
+def _matrix_of(batch: Any, name: str) -> Tensor:
+    """A column of lists of one length; N x D, of the lists' own type.
+
+    Raises:
+        DataError: as `_column_of`, or it has no lists of numbers, or these differ in length.
+    """
+    column, types = _column_of(batch, name), _pyarrow().types
+    if not _is_list(column.type) or not types.is_primitive(column.type.value_type):
+        raise DataError(f"the column {name!r} is {column.type}. Make it lists of numbers.")
+    flat = column.flatten()
+    num_rows = len(column)
+    width = len(flat) // max(1, num_rows)
+    # Of the same sum, lists may still differ.
+    compute = import_extra(
+        "pyarrow.compute", package="pyarrow", extra="parquet", needed_for="lipt.arrow"
+    )
+    lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
+    if flat.null_count or bool((lengths != width).any()):
+        raise DataError(f"the lists of {name!r} differ in length, or hold nulls. Make them whole.")
+    return torch.from_numpy(flat.to_numpy(zero_copy_only=False).copy()).view(num_rows, width)
+
+
+def _lists_of(matrix_ND: Tensor) -> Any:
+    """A column of lists, one a row."""
+    pa, (num_rows, width) = _pyarrow(), matrix_ND.shape
+    # Of lists of a fixed size Spark knows nothing.
+    offsets = torch.arange(num_rows + 1, dtype=torch.int32) * width
+    return pa.ListArray.from_arrays(offsets.numpy(), pa.array(matrix_ND.reshape(-1).numpy()))
+
+
+def _is_list(kind: Any) -> bool:
+    """Whether an Arrow type is one of lists."""
+    types = _pyarrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

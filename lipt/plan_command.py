@@ -1,0 +1,79 @@
+"""`lipt plan`: what a run and a subset cost, before anything runs.
+
+An entry point of `lipt.commands`: it imports the coordinator, which the trainer's own must not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lipt.common.config.knobs import option_help
+from lipt.common.config.run_config import RunConfig
+from lipt.trainer.cli.arguments import options as shared
+from lipt.trainer.views import DEFAULT_STRATEGY
+
+app = typer.Typer(rich_markup_mode=None)
+_LEARNERS = option_help(RunConfig, "learners.num_learners", show_default=False)
+
+
+@app.command()
+def plan(
+    data: Annotated[str, typer.Option(help="The data, as lipt-coordinator takes it.")],
+    model: Annotated[str | None, typer.Option(help="The model; else one that suits.")] = None,
+    strategy: Annotated[
+        str, typer.Option("--strategy", "-s", help="What is to choose.")
+    ] = DEFAULT_STRATEGY,
+    fraction: shared.Fraction = None,
+    budget: shared.Budget = None,
+    option: shared.Options = None,
+    balanced: Annotated[
+        bool | None,
+        typer.Option("--balanced/--no-balanced", help="Equal shares of the classes, or not."),
+    ] = None,
+    proxy: shared.Proxy = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Workers that train at a time, each on cores of its own.")
+    ] = 1,
+    num_learners: Annotated[int | None, typer.Option(help=_LEARNERS)] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the run; repeatable."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with a [run] table.")] = None,
+    image_size: shared.ImageSize = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.")] = "auto",
+    measure: Annotated[bool, typer.Option(help="Time a batch of each kind of work here.")] = True,
+    allow_module: shared.AllowModule = None,
+    json: shared.Json = False,
+) -> None:
+    """Tell what a run and a subset will cost here, by stage, before anything runs.
+
+    Images, bytes and memory are counted; seconds come from one batch each of training, evaluation
+    and scoring on this machine. No coordinator is needed; only the data's index is kept.
+    """
+    from lipt.core.stages.asking import SubsetQuery
+    from lipt.estimate import Estimate, estimate, lines_of
+    from lipt.pretraining import Pretrained
+    from lipt.trainer.cli.arguments import overrides
+    from lipt.trainer.cli.display.output import print_result
+    from lipt.trainer.cli.display.waiting import Say, run_talking
+
+    with overrides.refusing_as_usage():
+        flags = {"learners.num_learners": num_learners}
+        run = overrides.collect_overrides(flags, assignments or [], config)
+        options = overrides.parse_options(option or [])
+    if fraction is None and budget is None:
+        fraction = 0.1
+    query = SubsetQuery("", strategy, fraction, budget, balanced, options, None, proxy=proxy or "")
+    where: Any = {"device": device, "allow_modules": shared.modules_of(allow_module, data, model)}
+
+    def work(tell: Say) -> Estimate:
+        tell(f"opening {data}")
+        opened = Pretrained(data, model, run=run, image_size=image_size, progress=False, **where)
+        return estimate(opened, query, num_workers=workers, timed=measure, tell=tell, **where)
+
+    found = run_talking(work)
+    print_result(found, lines_of(found), as_json=json)
