@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -26,6 +27,7 @@ SMALL_RUN: Mapping[str, object] = {
     "soup": {"num_alphas": 3, "batch_norm_examples": 64},
 }
 _PATIENCE_SECONDS = 120.0
+_SHOWN_CHARACTERS = 8_000
 
 
 class LoggedProcess:
@@ -165,6 +167,9 @@ class Cluster:
         self._channels.close()
         for process in reversed(self._processes):
             process.stop(signal.SIGKILL)
+        # Shown by pytest, of a test that fails.
+        for process in self._processes:
+            sys.stdout.write(f"--- {process.log.name}\n{process.text()[-_SHOWN_CHARACTERS:]}\n")
 
     def start(
         self,

@@ -100,7 +100,7 @@ def counted(
     *,
     proxy: str | None = None,
     num_features: int = 64,
-    **options: str,
+    options: dict[str, str] | None = None,
 ) -> tuple[Stage, int]:
     """Of a model that takes no memory, whose run has ten learners."""
     strategy = find_strategy(name)
@@ -111,7 +111,7 @@ def counted(
         name,
         budget=100,
         balanced=strategy.resolve_balance(None),
-        options=tuple(options.items()),
+        options=tuple((options or {}).items()),
         proxy=proxy,
     )
     return count_subset(question, data, ModelFigures(0, 0, 0, 0), num_features, batch_size=1)
@@ -136,7 +136,7 @@ def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataFigures:
 def test_signals_are_of_what_a_strategy_needs(
     name: str, options: dict[str, str], images: int, signals_bytes: int
 ) -> None:
-    stage, told = counted(name, images_of(5000), **options)
+    stage, told = counted(name, images_of(5000), options=options)
     assert (stage.images, told) == (images, signals_bytes)
 
 
