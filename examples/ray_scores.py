@@ -33,9 +33,8 @@ def main():
     # Row groups of whole batches: each example is scored beside the same others as there.
     pq.write_table(table, FILE, row_group_size=scorer.batch_size)
 
-    ray.init(
-        log_to_driver=False
-    )  # the cluster that RAY_ADDRESS names, or one of this machine's own
+    # The cluster that RAY_ADDRESS names, or one of this machine's own.
+    ray.init(log_to_driver=False)
     number = pq.ParquetFile(FILE).num_row_groups
     groups = ray.data.from_items([{"group": group} for group in range(number)])
     scores = groups.repartition(number).map_batches(

@@ -117,8 +117,12 @@ def test_what_is_scraped_has_nothing_that_promtool_objects_to(scraped: Scraped) 
         ('lipt_rpc_duration_seconds_count{method="WorkerService/CommitResult",code="OK"}', [8.0]),
         ("lipt_leases", [0.0]),
         ("lipt_workers", [2.0]),
-        # What workers have sent and received is what this coordinator has, the other way round.
-        ("sum(lipt_worker_blob_bytes_total) - on () sum(lipt_blob_bytes_total)", [0.0]),
+        # What workers have sent is what the coordinator has received, and they alone send.
+        (
+            'sum(lipt_worker_blob_bytes_total{direction="sent"})'
+            ' - on () lipt_blob_bytes_total{direction="received"}',
+            [0.0],
+        ),
     ],
 )
 def test_prometheus_knows_what_has_happened(

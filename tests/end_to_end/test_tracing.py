@@ -58,7 +58,8 @@ lipt subset get (lipt)
     selection (lipt-coordinator)
       SelectSubset (lipt-compute)
         signals (lipt-compute)
-        select (lipt-compute)"""
+        select (lipt-compute)
+  lipt.v1.BlobService/ReadBlob (lipt)"""
 
 
 @dataclass(frozen=True)

@@ -308,7 +308,11 @@ def test_dask_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run)
 def test_ray_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:
     pytest.importorskip("ray.data")
     # A cluster of its own, that reports to nobody and makes no token in the home folder.
-    own = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    own = {
+        "RAY_ADDRESS": "local",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",
+    }
     assert run_example("ray_scores.py", **own).stdout.endswith(SCORED)
 
 
