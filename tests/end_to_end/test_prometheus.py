@@ -119,8 +119,10 @@ def test_what_is_scraped_has_nothing_that_promtool_objects_to(scraped: Scraped) 
         ("lipt_workers", [2.0]),
         # What workers have sent is what the coordinator has received, and they alone send.
         (
-            'sum(lipt_worker_blob_bytes_total{direction="sent"})'
-            ' - on () lipt_blob_bytes_total{direction="received"}',
+            (
+                'sum(lipt_worker_blob_bytes_total{direction="sent"})'
+                ' - on () lipt_blob_bytes_total{direction="received"}'
+            ),
             [0.0],
         ),
     ],
