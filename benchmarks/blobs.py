@@ -29,10 +29,10 @@ from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.common.rpc.status import ErrorInterceptor
+from lipt.common.weights.codec import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
-from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.rpc import blobs
 from lipt.coordinator.storage.accounts import Accounts
 from lipt.coordinator.storage.quota import Quota

@@ -27,9 +27,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from lipt.common.network.address import split_address
-from lipt.common.rpc.showing import local_credentials
-from lipt.common.rpc.status import from_rpc_error
+from lipt.common.network.tls import split_address
+from lipt.common.rpc.status import from_rpc_error, local_credentials
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import subset_pb2 as pb

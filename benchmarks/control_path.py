@@ -35,13 +35,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from lipt.common.access.worker_secret import WORKER_SECRET
-from lipt.common.blobs.messages import blob_from_proto, blob_to_proto, fill_chunk
-from lipt.common.blobs.name import BlobName
-from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, fill_chunk
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.weights.codec import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
-from lipt.common.weights.sparse import encode_sparse
-from lipt.core.learner.pruning.masks import masks_of_largest
+from lipt.core.learner.pruning import masks_of_largest
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, lay_out
-from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import Evaluator, batch_size_for
 

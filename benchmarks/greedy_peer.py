@@ -30,8 +30,7 @@ import grpc.aio
 from rich.console import Console
 from rich.table import Table
 
-from lipt.common.blobs.messages import blob_to_proto, fill_chunk
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel

@@ -31,11 +31,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.images.formats import ImageFormat
-from lipt.common.observability.events import Events
+from lipt.common.observability.logs import Events
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.database import Database

@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.selection.meter import metered
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.solvers.neighbours import nearest_neighbours
 

@@ -32,10 +32,9 @@ from lipt.common.config.settings import load_settings
 from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.shard import unpack_shard
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.determinism.seeding import derive_generator
-from lipt.common.inputs.formats import InputFormat
-from lipt.common.weights.sparse import encode_sparse
+from lipt.common.determinism import derive_generator, pinned_kernels
+from lipt.common.inputs.specs import InputFormat
+from lipt.common.weights.codec import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights
 from lipt.coordinator.settings import CoordinatorSettings
@@ -48,7 +47,7 @@ from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.signals.compute_dynamics import margins_of
 from lipt.core.signals.dynamics import Dynamics, mean_over_learners, mean_over_moments
 from lipt.core.stages.proxy_features import FeatureMaker, ProxyQuestion
-from lipt.core.stages.trajectories import dynamics_of
+from lipt.core.stages.warm_up import dynamics_of
 
 CPU = torch.device("cpu")
 LEARNERS = LearnersConfig(num_learners=8, batch_size=64, learning_rate=0.2)

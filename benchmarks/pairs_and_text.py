@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from benchmarks.signals_memory import stage
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.input_format import input_format
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.signals.batches import Batches
+from lipt.common.determinism import pinned_kernels
+from lipt.common.signals.passes import Batches
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.compute import compute_signals

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients.pairs import Proximity, proximity
 from lipt.core.selection.gradients.vectors import gradients_of

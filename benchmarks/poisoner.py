@@ -29,8 +29,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.learner_task import LearnerTask
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import (
     LearnersConfig,
     RunConfig,
@@ -38,16 +37,17 @@ from lipt.common.config.run_config import (
     SoupMethod,
 )
 from lipt.common.config.settings import load_settings
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset, unpack_shard
 from lipt.common.data.shard import Shard
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import call_model
 from lipt.common.inputs.stored import images_in
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import unpack
+from lipt.common.weights.codec import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
-from lipt.common.weights.sparse import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -62,7 +62,7 @@ from lipt.coordinator.runs.transitions import LearnerResult, done, leased
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.learner import train_learner
-from lipt.core.stages.asking import SubsetQuery, question_of
+from lipt.core.stages.question import SubsetQuery, question_of
 
 TRAIN, TEST = "digits-train", "digits-test"
 NUM_LEARNERS = 10

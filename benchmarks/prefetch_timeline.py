@@ -33,16 +33,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset
 from lipt.common.data.shard import Shard, open_shard, unpack_shard
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.core.learner import minibatches
 from lipt.core.learner.minibatches import BatchTimes
 from lipt.core.learner.training import ComputeMode, compute_mode, train_on_shard

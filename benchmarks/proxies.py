@@ -23,16 +23,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import LearnersConfig, PruningMethod, RunConfig
 from lipt.common.config.settings import load_settings
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset, in_memory
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.weights.container import pack
-from lipt.common.weights.sparse import encode_sparse
+from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.diagnosis.label_errors import find_label_errors
@@ -41,7 +41,7 @@ from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.sharding import draw_shards
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.proxied import proxied_signals
+from lipt.core.stages.proxy import proxied_signals
 from lipt.core.stages.proxy_features import ProxyQuestion
 
 CPU = torch.device("cpu")

@@ -21,9 +21,8 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandAugment
 from torchvision.transforms.autoaugment import _apply_op
 
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.core.learner.augmentation.operations import OPERATIONS
-from lipt.core.learner.augmentation.randaugment import randaugment
+from lipt.common.determinism import pinned_kernels
+from lipt.core.learner.augmentation import OPERATIONS, randaugment
 
 MAGNITUDE = 9
 CAPTION = "median of the turns"

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.core.proxies.gram_sums import GramSums, WeightedRows, class_weights, scaling_of
 from lipt.core.proxies.ridge import leave_one_out
 

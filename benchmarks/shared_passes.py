@@ -28,10 +28,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.images.formats import ImageFormat
-from lipt.common.signals.ranges import encode_range, read_range
+from lipt.common.signals.passes import encode_range, read_range
 from lipt.coordinator.compute.range_folder import RangeFolder
 from lipt.coordinator.compute.scan import Scan
 from lipt.coordinator.dispatch.ranges import RangeTable

@@ -26,9 +26,9 @@ from rich.table import Table
 from torch import nn
 
 from lipt.common.data.dataset import in_memory
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import ImageFormat
-from lipt.common.signals.batches import Batches
+from lipt.common.signals.passes import Batches
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.compute import compute_signals

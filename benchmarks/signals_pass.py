@@ -34,13 +34,13 @@ from torch import nn
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset, in_memory
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec, Inputs
 from lipt.common.models import build_model, forward_with_features, lay_out
 from lipt.common.process.devices import resolve_device
-from lipt.common.process.threads import wait_passively
-from lipt.common.signals.batches import Batches, Read
+from lipt.common.process.machine import wait_passively
+from lipt.common.signals.passes import Batches, Read
 from lipt.core.evaluation import batch_size_for
 from lipt.core.signals.compute import compute_signals
 

@@ -42,18 +42,16 @@ from lipt.common.config.run_config import (
     SoupSearch,
 )
 from lipt.common.config.settings import load_settings
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.stored import num_stored
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.evaluation import Evaluator, Scored
-from lipt.core.evaluators import Evaluators, evaluate_for_soup
-from lipt.core.frozen_part import LearnerReader
+from lipt.core.evaluation import Evaluator, LearnerReader, Scored
+from lipt.core.evaluators import Evaluators, StackedEvaluator, evaluate_for_soup
 from lipt.core.pipeline import soup_evaluator
 from lipt.core.soup import Evaluate, OpenWeights, Soup, greedy_soup
-from lipt.core.stacked import StackedEvaluator
 
 GRID, ONE_THREAD, TOGETHER, STACKED = "grid", "one thread", "together", "stacked"
 COARSE = "coarse to fine"

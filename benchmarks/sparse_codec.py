@@ -16,9 +16,8 @@ from typing import TypeVar
 import torch
 
 from lipt.common.config.run_config import WeightEncoding
-from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import encode_weights, open_weights
-from lipt.common.weights.files import read_weights
+from lipt.common.weights.files import pack, read_weights
 from lipt.common.weights.specs import Weights, specs_of
 
 ResultT = TypeVar("ResultT")

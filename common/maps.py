@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed
 
 _MOST_AT_RANDOM = 1000
 # Of all subsets together, beyond those that are drawn at random.

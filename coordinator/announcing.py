@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.text.empty_classes import empty_classes
+from lipt.common.text import empty_classes
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 
 _MOST_NAMED = 20

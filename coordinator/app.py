@@ -11,8 +11,8 @@ from time import monotonic, time
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import StateError
-from lipt.common.observability.events import Events
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.logs import Events
+from lipt.common.observability.metrics import Meters
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.states import RunState

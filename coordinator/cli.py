@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from lipt.common.config.example_file import example_file
 from lipt.common.config.knobs import option_help
-from lipt.common.text.terminal import complain, say_document
-from lipt.common.text.version import SHORT_HELP, Version
+from lipt.common.config.settings import example_file
+from lipt.common.text import SHORT_HELP, Version, complain, say_document
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
 app = typer.Typer(
@@ -111,9 +110,9 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
 
     from lipt.common.config.settings import load_settings
     from lipt.common.observability.exporting import exporting
-    from lipt.common.process.logs import configure_logging
-    from lipt.common.process.talking import talking
-    from lipt.common.process.threads import wait_passively
+    from lipt.common.observability.logs import configure_logging
+    from lipt.common.process.machine import wait_passively
+    from lipt.common.process.service import talking
     from lipt.coordinator.compute.children import start_server
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))

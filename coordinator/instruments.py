@@ -7,7 +7,7 @@ are asked for, in `lipt.coordinator.metrics`.
 from __future__ import annotations
 
 from lipt.common.config.run_config import WeightEncoding
-from lipt.common.observability.instruments import Counter, Gauge, Histogram, Instrument
+from lipt.common.observability.metrics import Counter, Gauge, Histogram, Instrument
 
 # From what is answered out of memory to what is longer than a caller's patience.
 _ANSWERS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

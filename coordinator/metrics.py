@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lipt.common.errors import LiptError, StateError
-from lipt.common.observability.instruments import Readings
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.metrics import Meters, Readings
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher

@@ -23,14 +23,17 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local_token import published
-from lipt.common.network.address import require_deliberate_exposure, split_address
-from lipt.common.network.renewal import server_credentials
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.tls import (
+    TlsFiles,
+    require_deliberate_exposure,
+    server_credentials,
+    split_address,
+)
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.observability.tracing import is_tracing
 from lipt.common.process.devices import device_name, resolve_device
-from lipt.common.process.service_manager import tell_manager
-from lipt.common.rpc.kept_handlers import KeptHandlers
+from lipt.common.process.service import tell_manager
+from lipt.common.rpc.handlers import KeptHandlers
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.rpc.traced import TracingInterceptor
 from lipt.coordinator.access.admission import Admission, admission, describe_exposure

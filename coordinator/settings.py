@@ -18,7 +18,7 @@ from lipt.common.config.settings import (
     MetricsAddress,
     TlsKey,
 )
-from lipt.common.imports.factory import modules_of
+from lipt.common.imports import modules_of
 from lipt.common.process.machine import Machine
 
 # What looks like `module:factory` and is not.

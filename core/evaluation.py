@@ -1,39 +1,165 @@
-"""Validation score: what the soup decides by; of classes, the accuracy.
-
-Scores are counted, not averaged over batches, so that equal predictions are
-equal scores whatever the batch size. Small splits are normalized once; of large ones
-images stay uint8 and are normalized batch by batch: ImageNet's as floats would take 15 GB.
-
-Shapes: N examples, M for batch norm, B of them in a batch, C classes.
-"""
+"""Evaluation: accuracy of a model on the validation split."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Generic, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.inputs.specs import ImageSpec, Inputs, InputSpec, call_model
+from lipt.common.inputs.specs import ImageSpec, InputFormat, Inputs, InputSpec, call_model
 from lipt.common.inputs.stored import Stored, num_stored, split_evenly, split_stored
 from lipt.common.models import find_head, forward_with_features
-from lipt.common.models.evaluation_mode import evaluation_mode
-from lipt.common.models.freezing import head_names
+from lipt.common.models.head import head_names
+from lipt.common.models.modes import evaluation_mode
 from lipt.common.targets.target import Target
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.encodings import open_weights
+from lipt.common.weights.files import pack
+from lipt.common.weights.specs import TensorSpec, Weights
 from lipt.core.batch_norm import (
     batch_norm_statistics,
     has_batch_norm,
     reestimate_batch_norm,
 )
-from lipt.core.prepared_inputs import Kept, PreparedInputs
+
+# Frozen part: what learners have of theta* as it is, and what they hand in without it.
+#
+# A learner's file has what it trained alone. theta*'s own file says in its metadata, under
+# `lipt.frozen`, which of its tensors that leaves out, as a JSON list of sorted names: who checks
+# what comes in needs neither the model nor the patterns. A run without frozen layers has no such
+# entry.
+
+_KEY = "lipt.frozen"
+
+
+def pack_initial(weights: Weights, frozen: Collection[str]) -> bytes:
+    """theta*'s file; `frozen` names what learners leave as it is."""
+    return pack(weights, {_KEY: json.dumps(sorted(frozen))} if frozen else None)
+
+
+def frozen_in(metadata: Mapping[str, str]) -> frozenset[str]:
+    """What `pack_initial` was told, from the file's metadata."""
+    return frozenset(json.loads(metadata.get(_KEY, "[]")))
+
+
+@dataclass(frozen=True)
+class LearnerReader:
+    """Opens learners' files as whole states of their model.
+
+    specs: the model's tensors.
+    frozen: those of theta* that no learner changes; shared among all that is opened.
+    """
+
+    specs: Mapping[str, TensorSpec]
+    frozen: Weights
+
+    @classmethod
+    def of(
+        cls, specs: Mapping[str, TensorSpec], initial: Mapping[str, Tensor], frozen: Collection[str]
+    ) -> LearnerReader:
+        """A reader that keeps of theta* no more than it needs."""
+        return cls(specs, {name: initial[name] for name in specs if name in frozen})
+
+    def open(self, source: bytes | Path) -> Mapping[str, Tensor]:
+        """Open a result or a snapshot; each access decodes a tensor anew, or gives theta*'s own.
+
+        Raises:
+            BlobTooLargeError, WeightsError: as `open_weights`.
+        """
+        trained = {name: spec for name, spec in self.specs.items() if name not in self.frozen}
+        opened = open_weights(source, like=trained)
+        return _Whole(self.specs, self.frozen, opened) if self.frozen else opened
+
+
+@dataclass(frozen=True, eq=False)
+class _Whole(Mapping[str, Tensor]):
+    specs: Mapping[str, TensorSpec]
+    frozen: Weights
+    trained: Mapping[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.frozen[name] if name in self.frozen else self.trained[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+
+# Prepared inputs: made once, as long as they take little memory, for many passes of a model.
+
+# Of inputs of the validation split, of those of batch norm, and of features, each.
+_MOST_KEPT_BYTES = 256 * 1024**2
+InputsT = TypeVar("InputsT", bound=Inputs)
+
+
+class Kept(Generic[InputsT]):
+    """What was made for batches, by their numbers, as far as it fits; for several threads."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, InputsT] = {}
+        self._num_bytes = 0
+        self._lock = threading.Lock()
+
+    def find(self, number: int) -> InputsT | None:
+        """What is kept for a batch, if it is."""
+        return self._values.get(number)
+
+    def keep(self, number: int, value: InputsT) -> None:
+        """Keep it where there is room, and it is not there yet."""
+        tensors = [value] if isinstance(value, Tensor) else value.values()
+        num_bytes = sum(tensor.nbytes for tensor in tensors)
+        with self._lock:
+            fits = self._num_bytes + num_bytes <= _MOST_KEPT_BYTES
+            if fits and number not in self._values:
+                self._values[number] = value
+                self._num_bytes += num_bytes
+
+
+@dataclass(frozen=True)
+class PreparedInputs(Sequence[Inputs]):
+    """Batches of stored examples as model inputs; the first ones, that fit in memory, are kept."""
+
+    stored: Sequence[Stored]
+    inputs: InputFormat
+    device: torch.device | str
+    kept: Kept[Inputs] = field(default_factory=Kept)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    @overload
+    def __getitem__(self, number: int) -> Inputs: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Inputs]: ...
+    def __getitem__(self, number: int | slice) -> Inputs | Sequence[Inputs]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(len(self))[number]]
+        inputs_B = self.kept.find(number)
+        if inputs_B is None:
+            inputs_B = to_model_input(self.stored[number], self.inputs, self.device)
+            self.kept.keep(number, inputs_B)
+        return inputs_B
+
+
+# Validation score: what the soup decides by; of classes, the accuracy.
+#
+# Scores are counted, not averaged over batches, so that equal predictions are
+# equal scores whatever the batch size. Small splits are normalized once; of large ones
+# images stay uint8 and are normalized batch by batch: ImageNet's as floats would take 15 GB.
+#
+# Shapes: N examples, M for batch norm, B of them in a batch, C classes.
 
 
 def batch_size_for(inputs: InputSpec, device: torch.device) -> int:

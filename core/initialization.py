@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data import Dataset
-from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
-from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import RunFailedError
-from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.inputs.specs import call_model
+from lipt.common.inputs.specs import InputFormat, call_model
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 _MOMENTUM = 0.9

@@ -18,33 +18,30 @@ from time import monotonic
 
 from torch import Tensor
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.learner_task import LearnerTask
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig, SoupMethod
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import input_format, pack_shard
 from lipt.common.data.shard import open_shard
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.determinism.seeding import derive_seed
-from lipt.common.inputs.formats import InputFormat
-from lipt.common.models.freezing import freeze, head_names
+from lipt.common.determinism import derive_seed, pinned_kernels
+from lipt.common.inputs.specs import InputFormat
+from lipt.common.models.head import freeze, head_names
 from lipt.common.observability.tracing import span
 from lipt.common.weights.checkpoints import read_checkpoint
-from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import encode_weights
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import Evaluator
+from lipt.core.evaluation import Evaluator, pack_initial
 from lipt.core.evaluators import evaluate_for_soup
-from lipt.core.frozen_part import pack_initial
-from lipt.core.in_memory import InMemory
 from lipt.core.initialization import initialize
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome
 from lipt.core.sharding import draw_densities, draw_shards
 from lipt.core.soup import OnIngredient, OpenWeights, Soup, greedy_soup, uniform_soup
-from lipt.core.stages.asking import SubsetQuery, question_of
-from lipt.core.stages.choosing import Chosen, Question
-from lipt.core.stages.choosing import choose as answer
-from lipt.core.workspace import Workspace
+from lipt.core.stages.choice import Chosen, Question
+from lipt.core.stages.choice import choose as answer
+from lipt.core.stages.question import SubsetQuery, question_of
+from lipt.core.workspace import InMemory, Workspace
 
 # What a run is called that has no coordinator.
 _NAME = "in this process"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.specs import InputFormat
 
 
 @dataclass(frozen=True)

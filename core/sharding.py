@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, ValidationConfig
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 
 

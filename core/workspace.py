@@ -1,39 +1,40 @@
-"""Workspace: the data, the device and the weights that the stages of LiPT work on.
-
-The stages of `lipt.core` read no file of their own. They ask a workspace: in one process that is
-`lipt.core.pipeline.InMemory`, in the service a job's context, which has a state directory.
-
-Shapes: N examples.
-"""
+"""Workspace: what stages read and keep, in memory or in a service."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.numbering import Numbering
-from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.data.quarantine import Numbering
+from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import WeightsError
-from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.specs import InputFormat
 from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out
-from lipt.common.models.freezing import frozen_names
-from lipt.common.signals.batches import Batches
-from lipt.common.weights.finite import non_finite
-from lipt.common.weights.specs import Weights
-from lipt.core.evaluation import batch_size_for
+from lipt.common.models.head import frozen_names
+from lipt.common.signals.passes import Batches
+from lipt.common.weights.files import non_finite, read_weights
+from lipt.common.weights.specs import Weights, specs_of
+from lipt.core.evaluation import LearnerReader, batch_size_for
 from lipt.core.proxies.backbone import Backbone
 from lipt.core.sharding import Split, split_validation
 from lipt.core.signals.user_features import UserFeatures
 from lipt.core.warm_up import Warmed
+
+# Workspace: the data, the device and the weights that the stages of LiPT work on.
+#
+# The stages of `lipt.core` read no file of their own. They ask a workspace: in one process that is
+# `lipt.core.pipeline.InMemory`, in the service a job's context, which has a state directory.
+#
+# Shapes: N examples.
 
 
 class Saveable(Protocol):
@@ -210,3 +211,122 @@ class Workspace(ABC):
 def model_seed(config: RunConfig) -> int:
     """The seed that a run's model is built with."""
     return derive_seed(config.seed, "model")
+
+
+# In memory: a workspace that keeps files as bytes, and what was computed as it is.
+
+# Called with what is done, how much of it, and of how much.
+OnProgress = Callable[[str, int, int], None]
+
+
+class InMemory(Workspace):
+    """The workspace of one process: nothing is written anywhere.
+
+    Args:
+        dataset: what to choose from.
+        device: where models are trained and evaluated.
+        allowed_modules: modules that model factories may be imported from.
+        on_progress: told how far the work is.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        device: torch.device,
+        *,
+        allowed_modules: tuple[str, ...] = (),
+        on_progress: OnProgress = lambda _activity, _done, _total: None,
+    ) -> None:
+        self._dataset = dataset
+        self._device = device
+        self._allowed_modules = allowed_modules
+        self._on_progress = on_progress
+        self._files: dict[BlobName, bytes] = {}
+        self._features: dict[BlobName, UserFeatures] = {}
+        self._kept: dict[tuple[object, ...], Any] = {}
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data set."""
+        return self._dataset
+
+    @property
+    def device(self) -> torch.device:
+        """Where models are trained and evaluated."""
+        return self._device
+
+    @property
+    def allowed_modules(self) -> tuple[str, ...]:
+        """Modules that model factories may be imported from."""
+        return self._allowed_modules
+
+    @property
+    def backbone(self) -> Backbone | None:
+        """None: only a coordinator's operator names one."""
+        return None
+
+    def report(self, activity: str, done: int, total: int) -> None:
+        """Say how far the work is."""
+        self._on_progress(activity, done, total)
+
+    def put(self, content: bytes) -> BlobName:
+        """Keep a file."""
+        name = BlobName.of(content)
+        self._files[name] = content
+        return name
+
+    def read(self, name: BlobName) -> bytes:
+        """A file that was kept."""
+        return self._files[name]
+
+    def put_features(self, features: UserFeatures, content: bytes) -> BlobName:
+        """Keep a user's features, by the name of the file that holds them."""
+        name = BlobName.of(content)
+        self._features[name] = features
+        return name
+
+    def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
+        """Weights of all tensors of a model, on the CPU."""
+        content = self._files[name]
+        return read_weights(content, like=specs_of(model.state_dict()), max_bytes=len(content))
+
+    def read_learners(self, config: RunConfig, initial: BlobName, model: nn.Module) -> ReadStates:
+        """What reads states of learners, completed by what is frozen in theta*."""
+        frozen = self.frozen(config, model)
+        weights = self.read_weights(initial, model) if frozen else {}
+        reader = LearnerReader.of(specs_of(model.state_dict()), weights, frozen)
+        return lambda name: dict(reader.open(self._files[name]))
+
+    def user_features(self, features: BlobName) -> UserFeatures:
+        """What a user has given for every example."""
+        return self._features[features]
+
+    def cached(
+        self,
+        kind: str,
+        depends_on: tuple[object, ...],
+        *,
+        load: Callable[[Path], SaveableT],  # noqa: ARG002 - there are no files
+        compute: Callable[[], SaveableT],
+        warm_up_models: int = 0,  # noqa: ARG002 - everything is kept
+    ) -> SaveableT:
+        """What `compute` makes, once."""
+        key = (kind, repr(depends_on))
+        if key not in self._kept:
+            self._kept[key] = compute()
+        kept: SaveableT = self._kept[key]
+        return kept
+
+    def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
+        """An ordinary warm-up that has ended."""
+        found: Warmed | None = self._kept.get(("warm-up", repr(depends_on)))
+        return found
+
+    def keep_warm_up(
+        self,
+        depends_on: tuple[object, ...],
+        warmed: Warmed,
+        num_models: int,  # noqa: ARG002 - everything is kept
+    ) -> None:
+        """Keep how far an ordinary warm-up is."""
+        self._kept["warm-up", repr(depends_on)] = warmed

@@ -15,9 +15,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lipt.calls import compare, diagnose, select
-    from lipt.comparing import Comparison
-    from lipt.opening import open_dataset, open_pairs
+    from lipt.calls import Comparison, compare, diagnose, select
+    from lipt.data import open_dataset, open_pairs
     from lipt.pretraining import Pretrained, pretrain
     from lipt.trainer.client.client import Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
@@ -69,9 +68,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "lipt.calls": ("compare", "diagnose", "select"),
-    "lipt.comparing": ("Comparison",),
-    "lipt.opening": ("open_dataset", "open_pairs"),
+    "lipt.calls": ("Comparison", "compare", "diagnose", "select"),
+    "lipt.data": ("open_dataset", "open_pairs"),
     "lipt.pretraining": ("Pretrained", "pretrain"),
     "lipt.trainer.client.client": ("Client",),
     "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),

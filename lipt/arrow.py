@@ -22,16 +22,15 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, input_format
-from lipt.common.data.sources.encoded import EncodedRows
+from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import ArrayRows, ImageRows
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.loading import load_model
-from lipt.common.signals.batches import Batches
+from lipt.common.signals.passes import Batches
 from lipt.common.subsets import resolve_budget, subset_digest
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.evaluation import batch_size_for

@@ -54,8 +54,8 @@ def plan(
     Images, bytes and memory are counted; seconds come from one batch each of training, evaluation
     and scoring on this machine. No coordinator is needed; only the data's index is kept.
     """
-    from lipt.core.stages.asking import SubsetQuery
-    from lipt.estimate import Estimate, estimate, lines_of
+    from lipt.core.stages.question import SubsetQuery
+    from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
     from lipt.trainer.cli.arguments import overrides
     from lipt.trainer.cli.display.output import print_result

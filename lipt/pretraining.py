@@ -3,8 +3,8 @@
     pretrained = lipt.pretrain((images, labels))
     subset = pretrained.select("craig", fraction=0.1)
 
-Nothing listens on a port, and nothing is written. The same data, model, configuration and seed give
-the same subset as a coordinator on the same kind of machine.
+Nothing listens on a port, and nothing is written. The same data, model, configuration and seed
+give the same subset as a coordinator on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.validation import dump, merge, validate
+from lipt.common.config.values import dump, merge, validate
 from lipt.common.data import Dataset
-from lipt.common.imports.factory import modules_of
+from lipt.common.imports import modules_of
+from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.process.devices import resolve_device
 from lipt.common.subsets import subset_digest
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.fitting import fit_defaults
-from lipt.core.in_memory import InMemory
 from lipt.core.pipeline import Pretrained as Trained
 from lipt.core.pipeline import begin, choose, look_at
 from lipt.core.pipeline import pretrain as pretrain_all
@@ -38,18 +38,34 @@ from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
 from lipt.core.sharding import split_validation
 from lipt.core.signals.user_features import read_user_features
-from lipt.core.stages.asking import SubsetQuery, Training, training_for
-from lipt.core.stages.choosing import told_of
-from lipt.core.stages.diagnosing import diagnose
+from lipt.core.stages.choice import told_of
+from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.proxy_features import ProxyQuestion
-from lipt.defaults import default_model
-from lipt.given import MODULE, name_model
-from lipt.opening import open_dataset
-from lipt.showing import showing
+from lipt.core.stages.question import SubsetQuery, Training, training_for
+from lipt.core.workspace import InMemory
+from lipt.data import MODULE, name_model, open_dataset
+from lipt.progress import showing
 from lipt.trainer.client.sources import Features, features_source
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
+
+# Images up to this keep their own size, and gain nothing from a network for larger ones.
+_SMALL_IMAGE = 64
+
+
+def default_model(inputs: InputSpec) -> str:
+    """The built-in model that suits what examples are.
+
+    Of words `text:tiny`, of other examples that are no images `mlp`; of images `resnet8`, or
+    `torchvision:resnet18` where they are larger than 64 pixels.
+    """
+    if isinstance(inputs, ImageSpec):
+        large = max(inputs.height, inputs.width) > _SMALL_IMAGE
+        return "torchvision:resnet18" if large else "resnet8"
+    (first, *others) = inputs.columns
+    words = not others and len(first.shape) == 1 and first.num_values > 0
+    return "text:tiny" if words else "mlp"
 
 
 class Pretrained:

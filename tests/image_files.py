@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from lipt.common.data.encoded_images import EncodedImages
+from lipt.common.data.shard import EncodedImages
 from lipt.common.images.formats import ImageFormat
 
 FORMAT = ImageFormat(3, 4, 5, (0.0,) * 3, (1.0,) * 3)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.settings import load_settings
 from lipt.common.rpc.channel import open_channel

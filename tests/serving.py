@@ -8,9 +8,8 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.network.address import split_address
-from lipt.common.rpc.showing import local_credentials
-from lipt.common.rpc.status import ErrorInterceptor
+from lipt.common.network.tls import split_address
+from lipt.common.rpc.status import ErrorInterceptor, local_credentials
 
 
 @asynccontextmanager

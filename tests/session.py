@@ -23,16 +23,16 @@ import torch
 from torch import nn
 
 from lipt.common.config.settings import load_settings
-from lipt.common.config.validation import merge
+from lipt.common.config.values import merge
 from lipt.common.errors import ConfigError
-from lipt.common.imports.factory import is_factory_spec
+from lipt.common.imports import is_factory_spec
 from lipt.common.states import LearnerState, RunState
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.defaults import default_model
-from lipt.opening import open_dataset
-from lipt.showing import Show
+from lipt.data import open_dataset
+from lipt.pretraining import default_model
+from lipt.progress import Show
 from lipt.trainer.cli.display.progress import state_line
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView, RunView

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from lipt.common.backoff import RetryPolicy, retry
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import (
     IncompatibleProtocolError,
     LearnerRejectedError,
@@ -34,10 +34,9 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.network.tls import TlsFiles
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name, versions_on
-from lipt.common.process.log_context import logging_about
 from lipt.worker.client import (
     POLL_SECONDS,
     Assignment,

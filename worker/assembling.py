@@ -8,7 +8,7 @@ import grpc
 import torch
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.observability.events import Events
+from lipt.common.observability.logs import Events
 from lipt.worker.agent import Agent, Runner
 from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.client import CoordinatorClient, Leased, ScoringAssignment

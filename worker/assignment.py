@@ -8,11 +8,11 @@ from time import perf_counter
 
 import torch
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.learner_task import LearnerTask
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import WeightEncoding
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.shard import EncodedShard, Shard, open_shard
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.tracing import span
 from lipt.common.weights.encodings import encode_weights

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.common.config.example_file import example_file
 from lipt.common.config.knobs import option_help
-from lipt.common.text.terminal import complain, say_document
-from lipt.common.text.version import SHORT_HELP, Version
+from lipt.common.config.settings import example_file
+from lipt.common.text import SHORT_HELP, Version, complain, say_document
 from lipt.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from lipt.common.access.token_source import TokenSource
+    from lipt.common.access.tokens import TokenSource
 
 app = typer.Typer(
     add_completion=False,
@@ -105,11 +104,10 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from contextlib import ExitStack
 
     from lipt.common.config.settings import load_settings
-    from lipt.common.imports.factory import require_importable
-    from lipt.common.network.address import require_deliberate_exposure
-    from lipt.common.network.tls import TlsFiles
-    from lipt.common.process.logs import configure_logging
-    from lipt.common.process.threads import wait_passively
+    from lipt.common.imports import require_importable
+    from lipt.common.network.tls import TlsFiles, require_deliberate_exposure
+    from lipt.common.observability.logs import configure_logging
+    from lipt.common.process.machine import wait_passively
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level, settings.log_format)
@@ -124,8 +122,8 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     wait_passively()
     # Now, rather than when every learner has failed on it.
     require_importable(settings.allow_modules)
-    from lipt.common.observability.events import Events
     from lipt.common.observability.exporting import exporting
+    from lipt.common.observability.logs import Events
     from lipt.common.observability.metrics import serving_metrics
     from lipt.common.process.devices import resolve_device
     from lipt.common.process.machine import this_machine
@@ -169,7 +167,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
 
 
 def _token_source(settings: WorkerSettings) -> TokenSource | None:
-    from lipt.common.access.token_source import TokenSource
+    from lipt.common.access.tokens import TokenSource
 
     secret = settings.token.get_secret_value() if settings.token is not None else None
     return TokenSource.from_options(settings.token_file, secret)

@@ -13,13 +13,11 @@ from typing import Any
 
 import grpc
 
-from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.learner_task import LearnerTask
-from lipt.common.config.messages import scoring_from_proto, task_from_proto
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
+from lipt.common.config.tasks import LearnerTask, ScoringTask
+from lipt.common.config.values import scoring_from_proto, task_from_proto
 from lipt.common.errors import LiptError
-from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.rpc.traced import received
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc

@@ -13,7 +13,7 @@ from time import sleep
 from typing import TypeVar
 
 from lipt.common.backoff import RetryPolicy, retry
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import (
@@ -24,7 +24,7 @@ from lipt.common.errors import (
     UnknownBlobError,
     UnreachableError,
 )
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
 from lipt.worker.client import CoordinatorClient
 from lipt.worker.instruments import BLOB_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from lipt.common.observability.instruments import Counter, Gauge, Histogram, Instrument
+from lipt.common.observability.metrics import Counter, Gauge, Histogram, Instrument
 
 
 class Phase(StrEnum):

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.client import CoordinatorClient, Leased
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from lipt.common.config.learner_task import LearnerTask
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.errors import OverLimitError
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.models.footprint import ModelFigures, measure_model
-from lipt.common.models.freezing import frozen_names
+from lipt.common.models.head import frozen_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning.costs import Cost, Limit, violation
 from lipt.common.planning.learner import learner_memory, learner_threads

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lipt.common.observability.instruments import Readings
-from lipt.common.observability.meters import Meters, Phases
+from lipt.common.observability.metrics import Meters, Phases, Readings
 from lipt.worker.instruments import DEVICE_MEMORY, SECONDS, Phase
 
 

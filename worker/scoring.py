@@ -15,8 +15,8 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Dataset
 from lipt.common.errors import (
     ConfigError,
@@ -27,9 +27,9 @@ from lipt.common.errors import (
     StaleLeaseError,
 )
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.observability.tracing import span
-from lipt.common.signals.ranges import encode_range, score_range
+from lipt.common.signals.passes import encode_range, score_range
 from lipt.common.signals.task_parts import is_data_of, load_task_model, open_task_data
 from lipt.worker.client import CoordinatorClient, Report, ScoringAssignment
 from lipt.worker.exchange import Exchange

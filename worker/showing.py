@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import grpc
 
-from lipt.common.access.worker_secret import WORKER_SECRET
-from lipt.common.rpc.showing import with_metadata
+from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.rpc.status import with_metadata
 
 
 def showing(channel: grpc.Channel, secret: Callable[[], str]) -> grpc.Channel:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from lipt.common.config.validation import merge
+from lipt.common.config.values import merge
 
 EVERYTHING, REDRAWN, RANDOM, AUTO = "everything", "redrawn", "uniform_per_class", "auto"
 # Those that need no coordinator.

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 

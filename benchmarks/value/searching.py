@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.value.cells import SEARCH, SEARCH_STEPS, STEPS_OF_EVERYTHING, Cell
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 
 _HEADER = (
     *("data", "setting", "kept", "searched on", "steps", "rank correlation"),

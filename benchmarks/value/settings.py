@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.value.originals import Images
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 
 # CIFAR-10's classes that people confuse: truck -> automobile, bird -> airplane, deer -> horse,
 # cat <-> dog. Classes without an entry keep their labels.

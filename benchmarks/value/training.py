@@ -15,7 +15,7 @@ from benchmarks.value.settings import Dirty
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
 from lipt.common.data.fingerprinting import fingerprint
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed
 from lipt.common.subsets import budget_from_fraction, subset_digest
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from lipt.common.access.roles import Role
-from lipt.common.text.printable import printable
+from lipt.common.text import printable
 
 # Under which gRPC shows the certificate of a peer, without what follows in its chain.
 _PEM = "x509_pem_cert"

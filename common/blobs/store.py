@@ -1,32 +1,311 @@
-"""Blob store: a directory of contents, each in a file named by its digest and durable.
-
-    blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
-    uploads/SHA256.part  the beginning of one that is being received
-    uploads/*.tmp        one that this machine is writing; deleted when its process died
-
-Several processes may use one directory: a blob appears under its name all at
-once, and a partial file has one writer, by a lock that dies with its process.
-"""
+"""Blob store: files named by digest, uploads that resume, and their expiry."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
+from typing import Self
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import (
+    directory_lock,
     make_directory,
     publish,
     remove_stale_temporaries,
     state_errors,
     sync,
     temporary_file,
+    try_lock,
     write_all,
 )
-from lipt.common.blobs.expiry import Expiry
-from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.upload import Upload
-from lipt.common.errors import BlobTooLargeError, CorruptBlobError, UnknownBlobError
+from lipt.common.errors import (
+    BlobTooLargeError,
+    CorruptBlobError,
+    UnknownBlobError,
+    UploadInProgressError,
+    WrongOffsetError,
+)
+
+# Expiry: old blobs and cut uploads are removed from a store while it is in use.
+#
+# A blob is as old as its last use. Whoever is told that it is there uses it first, under a lock
+# that its removal takes as well, also between processes: what was acknowledged a moment ago is
+# never removed, however old its content is.
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a store.
+
+    sha256: of the blob that it holds, or is the beginning of.
+    used_at: seconds since 1970; of a beginning, when its last byte came.
+    """
+
+    sha256: str
+    size_bytes: int
+    used_at: float
+
+
+class Expiry:
+    """What may be removed from one directory of blobs, and its removal; for any thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._blobs = root / "blobs"
+        self._uploads = root / "uploads"
+        self._held: Counter[str] = Counter()
+        self._holding = threading.Lock()
+
+    def digests(self) -> Iterator[str]:
+        """Those of all whole blobs, folder by folder; none of them is looked at."""
+        with state_errors(self._blobs):
+            for folder in _names(self._blobs):
+                yield from _names(self._blobs / folder)
+
+    def blob(self, sha256: str) -> StoredFile | None:
+        """A whole blob, where it is there."""
+        return _file(self._blobs / sha256[:2] / sha256)
+
+    def parts(self) -> Iterator[StoredFile]:
+        """All blobs that have begun to arrive."""
+        with state_errors(self._uploads):
+            found = sorted(self._uploads.glob("*.part"))
+        yield from filter(None, map(_file, found))
+
+    def touch(self, path: Path) -> bool:
+        """Whether a file is there; it counts as used now.
+
+        Raises:
+            StateError: the disk refuses.
+        """
+        with state_errors(path), contextlib.suppress(FileNotFoundError):
+            with directory_lock(path.parent, exclusive=False):
+                try:
+                    os.utime(path)
+                except FileNotFoundError:
+                    raise
+                except OSError:
+                    # What cannot be touched, on a disk that is read-only, cannot be removed.
+                    return path.exists()
+            return True
+        return False
+
+    @contextmanager
+    def holding(self, *digests: str) -> Iterator[None]:
+        """Let these blobs, where they are there, not expire during the block."""
+        with self._holding:
+            self._held.update(digests)
+        try:
+            yield
+        finally:
+            with self._holding:
+                self._held.subtract(digests)
+                self._held += Counter()
+
+    def remove_blob(self, sha256: str, *, before: float) -> bool:
+        """Remove a blob unless it is held, or was used after `before`; whether it was removed.
+
+        Raises:
+            StateError: the disk refuses.
+        """
+        path = self._blobs / sha256[:2] / sha256
+        with (
+            state_errors(path),
+            contextlib.suppress(FileNotFoundError),
+            directory_lock(path.parent, exclusive=True),
+            self._holding,
+        ):
+            if not self._held[sha256] and path.stat().st_mtime <= before:
+                path.unlink()
+                return True
+        return False
+
+    def remove_part(self, sha256: str, *, before: float) -> bool:
+        """Remove a beginning unless it is being sent, or got a byte after `before`.
+
+        Raises:
+            StateError: the disk refuses.
+        """
+        path = self._uploads / f"{sha256}.part"
+        with (
+            state_errors(path),
+            contextlib.suppress(FileNotFoundError),
+            FileIO(str(path), "r+") as file,
+        ):
+            if try_lock(file, path) and os.fstat(file.fileno()).st_mtime <= before:
+                path.unlink()
+                return True
+        return False
+
+
+def _names(folder: Path) -> list[str]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries)
+    return []
+
+
+def _file(path: Path) -> StoredFile | None:
+    with state_errors(path), contextlib.suppress(FileNotFoundError):
+        stat = path.stat()
+        return StoredFile(path.stem, stat.st_size, stat.st_mtime)
+    return None
+
+
+# Upload: a blob that arrives piece by piece, and goes on where it was after any crash.
+
+_READ_BYTES = 1024 * 1024
+
+
+class Upload:
+    """The only writer of a partial blob; `BlobStore.open_upload` makes it.
+
+    Its methods may be called from any thread: a cancelled call's `close` waits
+    for the write that is still running.
+    """
+
+    def __init__(
+        self,
+        name: BlobName,
+        offset_bytes: int,
+        *,
+        part: Path,
+        target: Path,
+        on_arrival: Callable[[BlobName], object],
+    ) -> None:
+        """Continue the partial file at its end; `on_arrival` is told when all of it is durable.
+
+        Raises:
+            UploadInProgressError: someone else is writing it.
+            WrongOffsetError: it ends elsewhere.
+            StateError: the disk refuses.
+        """
+        self.name = name
+        self.offset_bytes = 0
+        self._part = part
+        self._target = target
+        self._on_arrival = on_arrival
+        self._digest = hashlib.sha256()
+        self._lock = threading.Lock()
+        with state_errors(part):
+            self._file = _open_locked(name, part)
+        try:
+            with state_errors(part):
+                self._resume(offset_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _resume(self, offset_bytes: int) -> None:
+        # A longer one was begun by a peer that declared another size.
+        if self._file.seek(0, 2) > self.name.size_bytes:
+            self._file.truncate(0)
+        self.offset_bytes = self._file.seek(0, 2)
+        if self.offset_bytes != offset_bytes:
+            raise WrongOffsetError(
+                f"blob {self.name} is kept up to byte {self.offset_bytes}, not {offset_bytes}. "
+                "Ask for the status and resume there."
+            )
+        self._file.seek(0)
+        while piece := self._file.read(_READ_BYTES):
+            self._digest.update(piece)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; they survive this process from here on, and a power cut once synced.
+
+        Raises:
+            WrongOffsetError: more than the declared size; nothing is written.
+            StateError: the disk refuses; the upload is closed, what fits is kept.
+        """
+        with self._lock:
+            if self.offset_bytes + len(data) > self.name.size_bytes:
+                raise WrongOffsetError(
+                    f"{len(data)} bytes at {self.offset_bytes} go on after the end of blob "
+                    f"{self.name}. Send the blob of the declared size."
+                )
+            try:
+                with state_errors(self._part):
+                    write_all(self._file, data)
+            except BaseException:
+                self._file.close()
+                raise
+            self._digest.update(data)
+            self.offset_bytes += len(data)
+
+    def finish(self) -> BlobName:
+        """Verify the digest and make the blob durable under its name; closes the upload.
+
+        Raises:
+            WrongOffsetError: bytes are missing; the partial file stays.
+            CorruptBlobError: the digest differs; the partial file is gone, start again.
+            StateError: the disk refuses.
+        """
+        with self._lock, self._file, state_errors(self._part):
+            if self.offset_bytes != self.name.size_bytes:
+                if not self.offset_bytes:
+                    self._part.unlink()
+                raise WrongOffsetError(
+                    f"blob {self.name} ends at byte {self.offset_bytes}. Send the rest from there."
+                )
+            if self._digest.hexdigest() != self.name.sha256:
+                self._part.unlink()
+                raise CorruptBlobError(
+                    f"blob {self.name} arrived as {self._digest.hexdigest()[:12]}: bytes changed "
+                    "on the way or while it was read. Send it again from the start."
+                )
+            # Its age counts from now, also where its last byte came long ago.
+            os.utime(self._part)
+            publish(self._file, self._part, self._target)
+            self._on_arrival(self.name)
+        return self.name
+
+    def close(self) -> None:
+        """Give the partial file back for a later upload; harmless after `finish`."""
+        with self._lock, state_errors(self._part):
+            if not self._file.closed and self.offset_bytes == 0:
+                self._part.unlink(missing_ok=True)
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open_locked(name: BlobName, part: Path) -> FileIO:
+    while True:
+        file = FileIO(str(part), "a+", opener=_private)
+        try:
+            locked = try_lock(file, part)
+        except BaseException:
+            file.close()
+            raise
+        if locked:
+            return file
+        file.close()
+        if locked is False:
+            raise UploadInProgressError.of(name)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+# Blob store: a directory of contents, each in a file named by its digest and durable.
+#
+#     blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
+#     uploads/SHA256.part  the beginning of one that is being received
+#     uploads/*.tmp        one that this machine is writing; deleted when its process died
+#
+# Several processes may use one directory: a blob appears under its name all at
+# once, and a partial file has one writer, by a lock that dies with its process.
 
 # Most are asked for at once; what nobody ever asks for must not pile up.
 _MAX_ARRIVALS = 10_000

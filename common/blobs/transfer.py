@@ -16,8 +16,7 @@ from typing import Protocol, TypeVar, cast
 import grpc
 
 from lipt.common.backoff import RetryPolicy, retry
-from lipt.common.blobs.messages import blob_to_proto, chunk_data, fill_chunk
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto, chunk_data, fill_chunk
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,
@@ -28,8 +27,8 @@ from lipt.common.errors import (
     UnreachableError,
     WrongOffsetError,
 )
-from lipt.common.rpc.idle import IdleWatchdog
-from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.rpc.channel import IdleWatchdog
+from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 

@@ -1,13 +1,10 @@
-"""Settings of a process: from a TOML file, then LIPT_* variables, then flags.
-
-Later ones win. A nested key is `LIPT_RUN__LEARNERS__NUM_STEPS` in the environment. Errors bring
-gRPC along, and are imported where they are raised: a command's help needs settings, and no more.
-"""
+"""Settings of processes: flags, environment, and a file."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -18,6 +15,19 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
+
+# Example files: every setting of a command in TOML, installed with the package.
+
+
+def example_file(name: str) -> str:
+    """The content of a file of deploy/, such as "run.example.toml"."""
+    return files("lipt.deploy").joinpath(name).read_text(encoding="utf-8")
+
+
+# Settings of a process: from a TOML file, then LIPT_* variables, then flags.
+#
+# Later ones win. A nested key is `LIPT_RUN__LEARNERS__NUM_STEPS` in the environment. Errors bring
+# gRPC along, and are imported where they are raised: a command's help needs settings, and no more.
 
 SettingsT = TypeVar("SettingsT", bound="LayeredSettings")
 
@@ -102,7 +112,7 @@ def load_settings(
         ConfigError: the file is not TOML, a key does not exist, a value is out of
             range; the sentence names the file, the key, the value and what is allowed.
     """
-    from lipt.common.config.validation import explain
+    from lipt.common.config.values import explain
     from lipt.common.errors import ConfigError
 
     toml = read_toml(config) if config else {}

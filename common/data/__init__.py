@@ -4,10 +4,9 @@ Owns the ids of examples: row n is the same example in every process. For the co
 opens and cuts, the worker, which reads shards, and the trainer, which trains on subsets.
 """
 
-from lipt.common.data.channel_statistics import normalization
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.fingerprinting import fingerprint
-from lipt.common.data.input_format import input_format
+from lipt.common.data.input_format import input_format, normalization
 from lipt.common.data.loading import Bearable
 from lipt.common.data.quarantine import all_labels, without_quarantined
 from lipt.common.data.registry import dataset_of, known_sources, open_dataset

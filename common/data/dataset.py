@@ -19,14 +19,13 @@ from torch import Tensor
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import map_rows
+from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
-from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import DataError
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.inputs.stored import Stored, rows_of
-from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
-from lipt.common.targets.values import TargetValues
+from lipt.common.targets.values import SingleLabel, TargetValues
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.registry import open_rows
-from lipt.common.data.sources.encoded import EncodedRows
+from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.errors import DataError
 
 # What most models see. Whether a file can be decoded does not depend on it.

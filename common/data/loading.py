@@ -1,10 +1,4 @@
-"""Loading: a source's rows made into a data set, with every image checked.
-
-Here it is decided at which size a model sees the images, whether they stay in memory, and which
-are left out because they are broken.
-
-Shapes: N images, C channels, H x W pixels.
-"""
+"""Loading: a data set is scanned once, scaled, and kept in memory or read on demand."""
 
 from __future__ import annotations
 
@@ -18,16 +12,204 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.data.broken import BrokenImages
 from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.fingerprinting import fingerprint
-from lipt.common.data.looked_at import Look, looked_at
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.scaling import MAX_OWN_SIZE, Sizes, scaling_note
+from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data.sources.index import kept
 from lipt.common.data.sources.rows import ImageRows, Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.sizes import format_bytes
+
+# Broken images: all of a set are found before any is complained of, and named in one refusal.
+
+_MOST_NAMED = 20
+
+
+class BrokenImages:
+    """What is wrong with the files of a set.
+
+    Only files are gone on after: what is wrong with one row of a user's own function is wrong
+    with all of them most likely.
+
+    Args:
+        rows: the set's.
+        at_most: how many may be.
+    """
+
+    def __init__(self, rows: Rows, at_most: int = 0) -> None:
+        self._rows = rows
+        self._at_most = at_most
+        self._first: DataError | None = None
+        self._named: list[str] = []
+        self._count = 0
+        # Of more than there may be, nobody asks.
+        self.ids: list[int] = []
+
+    def note(self, row: int, error: DataError) -> None:
+        """Keep that a row cannot be used.
+
+        Raises:
+            DataError: `error` itself, where the rows are no files.
+        """
+        if not isinstance(self._rows, EncodedRows):
+            raise error
+        self._first = self._first or error
+        self._count += 1
+        if self._count <= self._at_most:
+            self.ids.append(row)
+        if len(self._named) < _MOST_NAMED:
+            self._named.append(f"image {row} ({self._rows.where(row)}): {error.__cause__ or error}")
+
+    def require_few(self) -> None:
+        """Refuse a set that has more than it may.
+
+        Raises:
+            DataError: names the first 20, and says how many there are.
+        """
+        if self._first is None or self._count <= self._at_most:
+            return
+        if self._count == 1:
+            raise self._first
+        listed = "\n".join(self.named)
+        allowed = f", and at most {self._at_most} may be left out" if self._at_most else ""
+        raise DataError(
+            f"{self._count} of {len(self._rows)} images of {self._rows.source} cannot be used"
+            f"{allowed}. Replace them, or remove them and open the data again:\n{listed}"
+        )
+
+    @property
+    def named(self) -> list[str]:
+        """The first 20 and what is wrong with them, and how many more there are."""
+        more = self._count - len(self._named)
+        return [*self._named, *([f"and {more} more: lipt check --data lists all"] if more else [])]
+
+
+# Scaling: what a set's images are scaled to, what that costs, and how to choose otherwise.
+
+# The largest size that images keep where all have it; a step on it is what others are compared to.
+MAX_OWN_SIZE = 64
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a set's images, from the smallest side to the largest; height before width."""
+
+    low: tuple[int, int]
+    high: tuple[int, int]
+
+    @classmethod
+    def of(cls, header: Header) -> Sizes:
+        """Those of one image."""
+        return cls((header.height, header.width), (header.height, header.width))
+
+    def with_one(self, header: Header) -> Sizes:
+        """These, and another image's."""
+        height, width = header.height, header.width
+        return Sizes(
+            (min(self.low[0], height), min(self.low[1], width)),
+            (max(self.high[0], height), max(self.high[1], width)),
+        )
+
+    @property
+    def differ(self) -> bool:
+        """Whether the images have more than one size."""
+        return self.low != self.high
+
+    def __str__(self) -> str:
+        low, high = (" x ".join(map(str, size)) for size in (self.low, self.high))
+        return f"sizes from {low} to {high}" if self.differ else f"{low} pixels"
+
+
+def scaling_note(
+    sizes: Sizes, image_shape: tuple[int, int, int], num_examples: int, *, in_memory: bool
+) -> str:
+    """What to say of images that are not seen at their own size; empty where they are.
+
+    Args:
+        sizes: their own.
+        image_shape: channels, height and width as the model sees them.
+        num_examples: N.
+        in_memory: whether they stay in memory, scaled.
+    """
+    channels, height, width = image_shape
+    if not sizes.differ and sizes.low == (height, width):
+        return ""
+    each = channels * height * width
+    where = "in memory" if in_memory else "in all, decoded anew whenever they are needed"
+    note = (
+        f"its images have {sizes} and are scaled to {height} x {width}: {format_bytes(each)} "
+        f"each, {format_bytes(num_examples * each)} {where}"
+    )
+    times = height * width / MAX_OWN_SIZE**2
+    if times <= 1:
+        return note
+    return (
+        f"{note}; a training step takes about {times:.0f} times what it would at {MAX_OWN_SIZE} x "
+        f"{MAX_OWN_SIZE}. Choose another size with --image-size, such as --image-size "
+        f"{MAX_OWN_SIZE}"
+    )
+
+
+# Images looked at: what the images of a set have in common, kept, so that all are opened once.
+#
+# Of a set that stays encoded, every image's header and end are read before it is used. Of a million
+# images that takes minutes on a disk, and an hour where every image is a request to a store.
+
+# What is kept, and how images are checked; raised whenever that changes.
+_FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at all images of a set has shown.
+
+    sizes: of those that can be used.
+    grayscale: whether all of these are.
+    quarantined: the ids of those that cannot, ascending.
+    """
+
+    sizes: Sizes
+    grayscale: bool
+    quarantined: tuple[int, ...] = ()
+
+
+def looked_at(rows: ImageRows, look: Callable[[], Look], asked: tuple[object, ...]) -> Look:
+    """What `look` has shown once.
+
+    Args:
+        rows: the set's. Where its files are not known, or look otherwise than then, `look` is
+            called again.
+        look: goes through all images; raises DataError where too many are broken, and nothing is
+            kept.
+        asked: how closely it looks, and what may be broken.
+    """
+    if rows.stamp is None:
+        return look()
+    depends_on = (_FORMAT, rows.source, len(rows), rows.stamp.paths, rows.stamp.digest, asked)
+
+    def make() -> dict[str, torch.Tensor]:
+        found = look()
+        return {
+            "sizes": torch.tensor([*found.sizes.low, *found.sizes.high]),
+            "gray": torch.tensor([found.grayscale]),
+            "quarantined": torch.tensor(found.quarantined, dtype=torch.int64),
+        }
+
+    tensors = kept("images", depends_on, make)
+    low_height, low_width, high_height, high_width = tensors["sizes"].tolist()
+    sizes = Sizes((low_height, low_width), (high_height, high_width))
+    return Look(sizes, bool(tensors["gray"].item()), tuple(tensors["quarantined"].tolist()))
+
+
+# Loading: a source's rows made into a data set, with every image checked.
+#
+# Here it is decided at which size a model sees the images, whether they stay in memory, and which
+# are left out because they are broken.
+#
+# Shapes: N images, C channels, H x W pixels.
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +222,6 @@ _MAX_SIZE = 4096
 
 # For hashing files, whose bytes come from a disk or a network.
 _NUM_HASHING_THREADS = 4
-
-_MOST_NAMED = 20
 
 
 @dataclass(frozen=True)

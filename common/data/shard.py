@@ -1,52 +1,130 @@
-"""Shard: the few examples that one learner trains on, as one safetensors file.
-
-A set in memory travels as pixels, at the size that the model sees:
-
-    images     U8   n x C x H x W
-    labels     I64  n
-
-An encoded set travels as its image files, which the reader decodes and fits:
-
-    encoded    U8   E           the n files, one after another
-    offsets    I64  n + 1       file i is encoded[offsets[i] : offsets[i + 1]]
-    labels     I64  n
-
-Examples that are no images travel as their columns, each of its own type:
-
-    column.NAME        n x its shape; "column." where a lone column has no name
-    labels     I64     n
-
-In place of labels, examples without a single class have
-
-    targets    U8   n x C       1 for each of their labels, or
-               F32  n x T       their numbers, in the data's own units
-
-Exactly these tensors, no metadata. The same examples give the same bytes. The
-peer that sent a shard is not trusted: what its header declares is compared with
-what was expected, and with the bytes at hand, before anything is allocated.
-
-Shapes: n examples, C x H x W pixels as the model sees them.
-"""
+"""Shard: the examples of one learner as a safetensors file."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.encoded_images import EncodedImages
+from lipt.common.data.parallel import map_rows, threads_for
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
+from lipt.common.images.decode import decode_image
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import MAX_COLUMNS, ColumnType
-from lipt.common.inputs.formats import ColumnsFormat, InputFormat, spec_of
+from lipt.common.inputs.specs import ColumnsFormat, InputFormat, spec_of
 from lipt.common.inputs.stored import Stored
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.target import Target
-from lipt.common.weights.container import Container, pack, read_container
+from lipt.common.weights.files import Container, pack, read_container
 from lipt.common.weights.specs import TensorSpec, quoted
+
+# Encoded images: files one after another, each decoded when its pixels are first asked for.
+#
+# Pixels are kept, as a learner asks for all of them in every pass; the files are let go of with the
+# last one that is decoded.
+#
+# Shapes: N images, B of a batch, C x H x W pixels as the model sees them.
+
+
+class EncodedImages:
+    """The images of a shard; for one thread at a time.
+
+    Args:
+        files: their bytes, one file after another.
+        offsets: N + 1, rising from 0 to the end: file i is `files[offsets[i] : offsets[i + 1]]`.
+        image: the format that they are decoded to.
+    """
+
+    def __init__(
+        self, files: NDArray[np.uint8], offsets: Sequence[int], image: ImageFormat
+    ) -> None:
+        self._files: NDArray[np.uint8] | None = files
+        self._offsets = offsets
+        self._image = image
+        self._missing = set(range(len(offsets) - 1))
+        # Memory is taken page by page, as it is written to.
+        self._images_NCHW = torch.empty((len(self), *image.shape), dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self._offsets) - 1
+
+    def rows(self, rows_B: Tensor) -> Tensor:
+        """Pixels of some images, uint8 B x C x H x W, on the CPU.
+
+        Args:
+            rows_B: their numbers, int64, on the CPU.
+
+        Raises:
+            DataError: an image cannot be decoded.
+        """
+        self._decode(rows_B.tolist())
+        return self._images_NCHW[rows_B]
+
+    def all(self) -> Tensor:
+        """Pixels of all images, not copied.
+
+        Raises:
+            DataError: an image cannot be decoded.
+        """
+        self._decode(range(len(self)))
+        return self._images_NCHW
+
+    def _decode(self, rows: Sequence[int]) -> None:
+        files = self._files
+        if files is None:
+            return
+        missing = [row for row in rows if row in self._missing]
+
+        def decode(row: int) -> None:
+            file = files[self._offsets[row] : self._offsets[row + 1]].tobytes()
+            try:
+                self._images_NCHW[row] = decode_image(file, self._image.shape)
+            except DataError as error:
+                raise DataError(f"image {row} of the shard cannot be used: {error}") from error
+
+        num_threads = threads_for(self._image.height * self._image.width)
+        for _ in map_rows(decode, missing, num_threads=num_threads):
+            pass
+        self._missing.difference_update(missing)
+        if not self._missing:
+            self._files = None
+
+
+# Shard: the few examples that one learner trains on, as one safetensors file.
+#
+# A set in memory travels as pixels, at the size that the model sees:
+#
+#     images     U8   n x C x H x W
+#     labels     I64  n
+#
+# An encoded set travels as its image files, which the reader decodes and fits:
+#
+#     encoded    U8   E           the n files, one after another
+#     offsets    I64  n + 1       file i is encoded[offsets[i] : offsets[i + 1]]
+#     labels     I64  n
+#
+# Examples that are no images travel as their columns, each of its own type:
+#
+#     column.NAME        n x its shape; "column." where a lone column has no name
+#     labels     I64     n
+#
+# In place of labels, examples without a single class have
+#
+#     targets    U8   n x C       1 for each of their labels, or
+#                F32  n x T       their numbers, in the data's own units
+#
+# Exactly these tensors, no metadata. The same examples give the same bytes. The
+# peer that sent a shard is not trusted: what its header declares is compared with
+# what was expected, and with the bytes at hand, before anything is allocated.
+#
+# Shapes: n examples, C x H x W pixels as the model sees them.
 
 # One more than a shard has, and the container's limit on the header goes with it.
 _MAX_TENSORS = 4

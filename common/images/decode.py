@@ -19,8 +19,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from lipt.common.errors import DataError
-from lipt.common.images.formats import Header
-from lipt.common.images.pixels import fit_image, is_grayscale
+from lipt.common.images.formats import Header, fit_image, is_grayscale
 
 # Pillow has readers that start other programs (EPS) or are hardly ever used.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")

@@ -4,8 +4,7 @@ Owns how a name becomes a model, and what a user's own model must do. For all th
 """
 
 from lipt.common.models.head import find_head, forward_with_features
-from lipt.common.models.layout import lay_out, memory_format
-from lipt.common.models.registry import build_model, known_models
+from lipt.common.models.registry import build_model, known_models, lay_out, memory_format
 
 __all__ = [
     "build_model",

@@ -22,10 +22,10 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lipt.common.determinism.kernels import seeded_generators
+from lipt.common.determinism import seeded_generators
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import InputSpec, arguments_of
-from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.models.modes import evaluation_mode
 
 # A batch norm needs more than one value per channel to train on.
 _FEW, _MANY = 2, 4

@@ -1,17 +1,22 @@
-"""Head: the last layer of a model, and what goes into it.
-
-That is all that last-layer gradients need.
-
-Shapes: N examples, C classes, D features.
-"""
+"""A model's head: the last linear layer, its inputs, and which weights are frozen."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.specs import Inputs, call_model
+from lipt.common.inputs.specs import ColumnsSpec, Inputs, InputSpec, call_model
+from lipt.common.models.modes import evaluation_mode
+
+# Head: the last layer of a model, and what goes into it.
+#
+# That is all that last-layer gradients need.
+#
+# Shapes: N examples, C classes, D features.
 
 
 def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
@@ -102,3 +107,180 @@ def require_head(model: nn.Module, inputs: Inputs) -> None:
             f"{name!r}. Define the classifier last, return its raw logits, and leave softmax "
             "to the loss."
         )
+
+
+# Output check: a model that we did not write is tried on a batch before any training.
+
+_BATCH_SIZE = 2
+
+
+def require_logits(
+    model: nn.Module,
+    spec: str,
+    *,
+    num_classes: int,
+    inputs: InputSpec,
+    device: str = "cpu",
+) -> None:
+    """Run the model on a batch of zeros and check its logits and its head.
+
+    The model's training flags are restored, and batch norm's statistics stay as they were.
+
+    Args:
+        model: on `device`.
+        spec: the model's name, for the message.
+        num_classes: C.
+        inputs: what the model is given of the data.
+        device: the CPU, or the meta device for a model without values.
+
+    Raises:
+        ConfigError: the model fails on such inputs, returns something else than N x C
+            floating-point logits, or does not end in a linear layer.
+    """
+    batch = inputs.zeros(_BATCH_SIZE, device)
+    try:
+        with evaluation_mode(model), torch.no_grad():
+            outputs: object = call_model(model, batch)
+            _require_shape(outputs, spec, num_classes=num_classes, inputs=inputs)
+            require_head(model, batch)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the model {spec!r} fails on {inputs} with {type(error).__name__}: {error}. "
+            f"{_remedy(inputs)}"
+        ) from error
+
+
+def _remedy(inputs: InputSpec) -> str:
+    if isinstance(inputs, ColumnsSpec):
+        doubles = any(column.type.value == "float64" for column in inputs.columns)
+        return (
+            "Choose a model that takes one batched tensor, or several by these names as keywords"
+            + (", and give float32 where its weights are float32." if doubles else ".")
+        )
+    return (
+        "Choose a model that takes this size, or give the data set's images the size that the "
+        "model takes (--image-size)."
+    )
+
+
+def _require_shape(outputs: object, spec: str, *, num_classes: int, inputs: InputSpec) -> None:
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(
+            f"the model {spec!r} returns a {type(outputs).__name__} instead of a tensor. "
+            "Return the N x C logits alone, or an output that has them as `logits`."
+        )
+    if outputs.shape != (_BATCH_SIZE, num_classes) or not outputs.is_floating_point():
+        raise ConfigError(
+            f"the model {spec!r} maps {_BATCH_SIZE} examples of {inputs} to "
+            f"{outputs.dtype} of shape {tuple(outputs.shape)}; {num_classes} classes need "
+            f"floating-point logits of shape ({_BATCH_SIZE}, {num_classes}). Use the factory's "
+            "argument num_classes for the last layer."
+        )
+
+
+# Freezing: the layers of a model that stay as they are while the others are trained.
+#
+# A layer keeps its statistics, such as batch norm's, where all parameters of its own are frozen:
+# it is in evaluation mode then. What is frozen is told by names in the model's state dict, so that
+# who has no more than a file of weights can leave it out as well.
+
+# In place of a pattern: all parameters but those of the last layer.
+ALL_BUT_HEAD = "all-but-head"
+# An error names this many parameters and counts the rest.
+_MAX_NAMED = 10
+
+
+def head_names(model: nn.Module) -> frozenset[str]:
+    """The names of the head's tensors in the model's state dict.
+
+    Raises:
+        ConfigError: the model has no head.
+    """
+    prefix, head = find_head(model)
+    return frozenset(_joined(prefix, name) for name in head.state_dict())
+
+
+def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
+    """The names in the model's state dict of what patterns freeze.
+
+    A parameter that has several names is frozen under all of them if one matches.
+
+    Args:
+        model: any, with or without values; it stays as it is.
+        patterns: globs (`*`, `?`, `[...]`) over the names of parameters, and of the statistics of
+            layers without any; or `all-but-head`.
+
+    Returns:
+        Parameters, and the statistics of layers whose parameters are all among them.
+
+    Raises:
+        ConfigError: a pattern matches nothing, or nothing is left to train.
+    """
+    patterns = tuple(patterns)
+    if not patterns:
+        return frozenset()
+    layers = dict(_layers(model))
+    parameters = {name: item for own, _ in layers.values() for name, item in own.items()}
+    of_statistics = {name for own, kept in layers.values() if not own for name in kept}
+    matched = frozenset[str]().union(
+        *(_matched(model, pattern, [*parameters, *sorted(of_statistics)]) for pattern in patterns)
+    )
+    held = {id(item) for name, item in parameters.items() if name in matched}
+    frozen = {name for name, item in parameters.items() if id(item) in held}
+    if len(frozen) == len(parameters):
+        raise ConfigError(
+            f"learners.frozen = {_listed(patterns)} freezes all {len(parameters)} parameters of "
+            f"the model, so that nothing is left to train. Freeze fewer, or {ALL_BUT_HEAD!r}."
+        )
+    for own, kept in layers.values():
+        if own.keys() <= frozen if own else kept <= matched:
+            frozen |= kept
+    return frozenset(frozen)
+
+
+def freeze(model: nn.Module, frozen: Collection[str]) -> None:
+    """Take the gradients from what `frozen_names` gave, and its layers out of training mode."""
+    parts = dict(model.named_modules(remove_duplicate=False))
+    for prefix, (own, kept) in _layers(model):
+        for name in own.keys() & set(frozen):
+            own[name].requires_grad = False
+        # This layer's own flag alone: what is in it has parameters of its own.
+        if (names := own.keys() | kept) and names <= set(frozen):
+            parts[prefix].training = False
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, tuple[dict[str, nn.Parameter], set[str]]]]:
+    """Of each module its name, its own parameters, and the names of its own statistics."""
+    known = model.state_dict().keys()
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        parameters = module.named_parameters(recurse=False, remove_duplicate=False)
+        own = {_joined(prefix, name): item for name, item in parameters}
+        buffers = module.named_buffers(recurse=False, remove_duplicate=False)
+        kept = {_joined(prefix, name) for name, _ in buffers}
+        yield prefix, ({name: own[name] for name in own if name in known}, kept & known)
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _matched(model: nn.Module, pattern: str, names: list[str]) -> set[str]:
+    if pattern == ALL_BUT_HEAD:
+        return set(names) - head_names(model)
+    found = {name for name in names if fnmatchcase(name, pattern)}
+    if not found:
+        more = len(names) - _MAX_NAMED
+        raise ConfigError(
+            f"learners.frozen: {pattern!r} matches none of the model's {len(names)} parameters: "
+            + ", ".join(names[:_MAX_NAMED])
+            + (f" and {more} more" if more > 0 else "")
+            + f". Give a glob over such names, as '{names[0].partition('.')[0]}.*', or "
+            f"{ALL_BUT_HEAD!r}."
+        )
+    return found
+
+
+def _listed(patterns: Iterable[str]) -> str:
+    return f"[{', '.join(map(repr, patterns))}]"

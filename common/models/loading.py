@@ -1,4 +1,4 @@
-"""Loading: a model with weights from a safetensors file, ready to be evaluated."""
+"""Models in use: initial weights, loading, evaluation mode."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from lipt.common.inputs.specs import InputSpec
-from lipt.common.models.layout import lay_out
-from lipt.common.models.registry import build_model
+from lipt.common.models.registry import build_model, lay_out
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
+
+# Loading: a model with weights from a safetensors file, ready to be evaluated.
 
 
 def load_model(

@@ -1,4 +1,4 @@
-"""Registry of models: the built-in ones by name, torchvision's, and the user's own."""
+"""Registry: a model name builds a model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,53 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lipt.common.determinism.kernels import seeded_generators
+from lipt.common.determinism import seeded_generators
 from lipt.common.errors import ConfigError, UnknownNameError
-from lipt.common.imports.factory import is_factory_spec
+from lipt.common.imports import is_factory_spec, load_factory
 from lipt.common.inputs.specs import ImageSpec, InputSpec
-from lipt.common.models.convnet import convnet
-from lipt.common.models.dense import linear, mlp
-from lipt.common.models.factory import build_from_factory
-from lipt.common.models.outputs import require_logits
-from lipt.common.models.resnet import resnet8, resnet18
-from lipt.common.models.text_transformer import text_tiny
-from lipt.common.models.torchvision_models import PREFIX, build_torchvision
-from lipt.common.models.wide_resnet import wrn28_10
+from lipt.common.models.head import require_logits
+from lipt.common.models.models import (
+    PREFIX,
+    build_torchvision,
+    convnet,
+    linear,
+    mlp,
+    resnet8,
+    resnet18,
+    text_tiny,
+    wrn28_10,
+)
+
+# Model factory: a user's own model, from a function `package.module:factory`.
+
+
+def build_from_factory(
+    spec: str, *, num_classes: int, allowed_modules: Collection[str]
+) -> nn.Module:
+    """Call the factory that `spec` names, with the keyword num_classes only.
+
+    Raises:
+        FactoryNotAllowedError: this process's flags do not allow the module.
+        ConfigError: the factory cannot be imported, fails, or returns something else
+            than an nn.Module.
+    """
+    factory = load_factory(spec, allowed_modules=allowed_modules)
+    try:
+        model = factory(num_classes=num_classes)
+    except Exception as error:
+        raise ConfigError(
+            f"{spec!r} called with num_classes={num_classes} failed with "
+            f"{type(error).__name__}: {error}. Define it as def factory(*, num_classes: int)."
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"{spec!r} returned a {type(model).__name__}, not a torch.nn.Module. "
+            "Return the model itself."
+        )
+    return model
+
+
+# Registry of models: the built-in ones by name, torchvision's, and the user's own.
 
 _OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {"resnet8": resnet8, "resnet18": resnet18, "wrn28_10": wrn28_10}
@@ -143,3 +178,33 @@ def _image(spec: str, inputs: InputSpec) -> ImageSpec:
             "(package.module:factory)."
         )
     return inputs
+
+
+# Layout: how a model lies in memory, decided in one place for training and evaluation.
+#
+# Measured on a CPU: channels-last training is 1.0 to 1.6 times as fast, evaluation of a
+# small ResNet in batches of 64 2.5 times as fast as contiguous in batches of 128.
+
+
+def memory_format(spec: str) -> torch.memory_format:
+    """The layout that a model's activations take.
+
+    Channels-last for the package's own and torchvision's models. A user's model may
+    call `view` on its activations, which fails on that layout: it runs contiguous.
+    """
+    return torch.contiguous_format if is_users_own(spec) else torch.channels_last
+
+
+def lay_out(model: nn.Module, spec: str, device: torch.device) -> nn.Module:
+    """Move a model to a device, its convolutions' weights in its memory format.
+
+    The weights' layout decides that of all activations. Values, names and shapes stay.
+
+    Returns:
+        The same model.
+    """
+    model.to(device)
+    for parameter in model.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=memory_format(spec))
+    return model

@@ -1,12 +1,10 @@
-"""TLS files: certificates by the same three flags on all three sides.
-
-A server with `ca` asks its peers for a certificate of that authority (mTLS); a
-client with `ca` alone checks the server, with `cert` and `key` it also proves
-who it is.
-"""
+"""TLS: addresses, certificates, credentials and their renewal."""
 
 from __future__ import annotations
 
+import ipaddress
+import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,17 +12,215 @@ from pathlib import Path
 from typing import Self
 
 import grpc
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.certificates import (
-    SOON_DAYS,
-    PemFile,
-    read_certificates,
-    require_authority,
-    require_certificate,
-    require_key,
-    shown,
-)
+
+# Addresses: host and port, who can reach them, and whether that needs to be asked for.
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as a pair.
+
+    Raises:
+        ConfigError: the address has another form, or its port is out of range.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"address {address!r} is not host:port. Example: 127.0.0.1:50051")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def require_deliberate_exposure(
+    listen: str, tls: TlsFiles | None, *, insecure: bool, flag: str = "--listen"
+) -> None:
+    """Refuse to listen beyond this machine unencrypted unless it was asked for.
+
+    Raises:
+        ConfigError: `listen` is beyond loopback, there is no TLS, and no `--insecure`.
+    """
+    host, _ = split_address(listen)
+    # A client's authority alone encrypts nothing that is served.
+    encrypted = tls is not None and tls.cert is not None
+    if not is_loopback(host) and not encrypted and not insecure:
+        raise ConfigError(
+            f"{flag} {listen} is reachable from other machines and there is no TLS. Give "
+            "--tls-cert and --tls-key (with --tls-ca only certified peers get in), or --insecure "
+            "where the network itself keeps strangers out."
+        )
+
+
+# Certificates: PEM files looked at before they are used, for gRPC says little of what fails it.
+
+# From here on whoever starts or looks is told.
+SOON_DAYS = 14
+
+
+@dataclass(frozen=True)
+class PemFile:
+    """A PEM file as it was read, and what gave its path.
+
+    flag: the option, for errors.
+    path: where it was.
+    content: what it held.
+    """
+
+    flag: str
+    path: Path
+    content: bytes
+
+    @classmethod
+    def read(cls, flag: str, path: Path) -> PemFile:
+        """The file of an option.
+
+        Raises:
+            ConfigError: it is no file, or cannot be read.
+        """
+        if not path.is_file():
+            raise ConfigError(f"{flag} {path} is not a file. Give the path of a PEM file.")
+        try:
+            return cls(flag, path, path.read_bytes())
+        except OSError as error:
+            raise ConfigError(
+                f"{flag} {path} cannot be read: {error.strerror}. Let this process's user read it."
+            ) from None
+
+    def __str__(self) -> str:
+        return f"{self.flag} {self.path}"
+
+
+def require_certificate(pem: PemFile, now: datetime) -> None:
+    """Refuse a certificate's file that nobody could be shown.
+
+    Raises:
+        ConfigError: it holds no certificate, or the first one is not valid at this time.
+    """
+    _require_valid(pem, read_certificates(pem)[0], now)
+
+
+def require_authority(pem: PemFile, now: datetime) -> None:
+    """Refuse an authority's file that would let nobody in.
+
+    Raises:
+        ConfigError: it holds no certificate, or none that is valid at this time.
+    """
+    certificates = read_certificates(pem)
+    # The one that counts for longest stands for all: older ones may stay in the file.
+    _require_valid(pem, max(certificates, key=lambda each: each.not_valid_after_utc), now)
+
+
+def require_key(key: PemFile, cert: PemFile) -> None:
+    """Refuse a key that cannot be used, or is another certificate's.
+
+    Raises:
+        ConfigError: it is encrypted, no key at all, of a kind that gRPC does not take, or does
+            not belong to `cert`.
+    """
+    private = read_key(key)
+    if isinstance(private, Ed25519PrivateKey | Ed448PrivateKey):
+        # Its library, BoringSSL, has none of these in a handshake, and closes without a word.
+        raise ConfigError(
+            f"{key} is an Edwards curve's, which gRPC does not take. Make the pair again with an "
+            "EC key on P-256, or an RSA key."
+        )
+    if private.public_key() != read_certificates(cert)[0].public_key():
+        raise ConfigError(
+            f"{key} does not belong to {cert}: that certificate is of "
+            "another key. Give the two files that were made together."
+        )
+
+
+def read_certificates(pem: PemFile) -> list[x509.Certificate]:
+    """All of a file, in their order; at least one.
+
+    Raises:
+        ConfigError: there is none, or one is damaged.
+    """
+    try:
+        return x509.load_pem_x509_certificates(pem.content)
+    except ValueError as error:
+        raise ConfigError(
+            f"{pem} holds no certificate ({_reason(error)}). Give a PEM file: one with a part that "
+            "begins with -----BEGIN CERTIFICATE-----."
+        ) from None
+
+
+def dns_names(pem: PemFile) -> tuple[str, ...]:
+    """The host names that a certificate is for, addresses aside.
+
+    Raises:
+        ConfigError: the file holds no certificate.
+    """
+    try:
+        names = read_certificates(pem)[0].extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(names.value.get_values_for_type(x509.DNSName))
+
+
+def read_key(pem: PemFile) -> PrivateKeyTypes:
+    """The private key of a file.
+
+    Raises:
+        ConfigError: there is none, or it is encrypted.
+    """
+    try:
+        return load_pem_private_key(pem.content, password=None)
+    except TypeError:  # a password was not given
+        raise ConfigError(
+            f"{pem} is encrypted, and nobody can type its password. Write it unencrypted, "
+            f"readable by this user alone: openssl pkey -in {pem.path} -out PLAIN"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(
+            f"{pem} holds no private key ({_reason(error)}). Give the PEM file of "
+            "the key that the certificate was made for."
+        ) from None
+
+
+def _require_valid(pem: PemFile, certificate: x509.Certificate, now: datetime) -> None:
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if begin <= now <= end:
+        return
+    what = "has expired" if now > end else "is not valid yet"
+    raise ConfigError(
+        f"{pem} {what}: it is valid from {shown(begin)} to {shown(end)} UTC, and now it is "
+        f"{shown(now)}. Renew it, or set this machine's clock."
+    )
+
+
+def shown(time: datetime) -> str:
+    """To the minute, in UTC."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def _reason(error: Exception) -> str:
+    """What OpenSSL or its successor says, without a pointer to its manual."""
+    return str(error).split(". See ", maxsplit=1)[0].rstrip(".")
+
+
+# TLS files: certificates by the same three flags on all three sides.
+#
+# A server with `ca` asks its peers for a certificate of that authority (mTLS); a
+# client with `ca` alone checks the server, with `cert` and `key` it also proves
+# who it is.
 
 _CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
 # All that gRPC says of a server that did not like our certificate, or missed it.
@@ -153,3 +349,92 @@ class TlsFiles:
             f"{_CERT} {self.cert} expires in {days} days, on {shown(end)} UTC. Renew it: "
             "nobody connects after that."
         )
+
+
+# Renewal: TLS files that are read again when they change, and used from then on where they work.
+#
+# A process runs for longer than its certificate counts. Who renews the files replaces them while
+# they are in use, one after the other: what is half written, or a pair that does not fit together,
+# leaves in use what was there before.
+
+logger = logging.getLogger(__name__)
+
+# When a file was written, its size and its number: no replacement leaves all three as they were.
+_Stamp = tuple[int, int, int]
+
+
+class Renewal:
+    """The newest contents of TLS files that work; may be asked in any thread.
+
+    Raises:
+        ConfigError: the files do not work to begin with.
+    """
+
+    def __init__(self, files: TlsFiles, *, now: Callable[[], datetime] = utc_now) -> None:
+        self._files, self._now = files, now
+        self._lock = threading.Lock()
+        # Before the contents: of a change in between, the next who asks hears.
+        self._used = self._refused = self._stamps()
+        self._contents = files.read(now())
+
+    def current(self) -> TlsContents:
+        """The contents to use from now on; the very same object until they change."""
+        with self._lock:
+            stamps = self._stamps()
+            if stamps != self._used:
+                self._renew(stamps)
+            return self._contents
+
+    def _renew(self, stamps: list[_Stamp | None]) -> None:
+        try:
+            contents = self._files.read(self._now())
+        except ConfigError as error:
+            # Read again every time, for it may only have to come into its time; said once.
+            if stamps != self._refused:
+                logger.warning("%s What was read before stays in use.", error)
+            self._refused = stamps
+            return
+        self._used = stamps
+        if contents != self._contents:
+            self._contents = contents
+            names = ", ".join(map(str, _paths(self._files)))
+            logger.info("new connections use the new content of %s", names)
+
+    def _stamps(self) -> list[_Stamp | None]:
+        return [_stamp(path) for path in _paths(self._files)]
+
+
+def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """What a server shows, and whom it lets in, at each connection as the files are then.
+
+    Raises:
+        ConfigError: there is no certificate to show, or the files do not work.
+    """
+    renewal = Renewal(files)
+    shown = renewal.current()
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        contents = renewal.current()
+        if contents is shown:
+            return None
+        shown = contents
+        return contents.server_configuration()
+
+    return grpc.dynamic_ssl_server_credentials(
+        shown.server_configuration(),
+        changed,  # type: ignore[arg-type]  # the stubs know of no None, which gRPC documents
+        require_client_authentication=files.ca is not None,
+    )
+
+
+def _paths(files: TlsFiles) -> list[Path]:
+    return [path for path in (files.cert, files.key, files.ca) if path is not None]
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

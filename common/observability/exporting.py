@@ -80,7 +80,7 @@ def wanted_exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def _set_up(wanted: Sequence[str], service: str, instance: str) -> Any:
     """A tracer provider, which is the process's from here on; None where it had one."""
-    from lipt.common.imports.extras import require_extra  # noqa: PLC0415 - it imports gRPC
+    from lipt.common.imports import require_extra  # noqa: PLC0415 - it imports gRPC
 
     require_extra(
         "opentelemetry", package="opentelemetry-sdk", extra="otel", needed_for="tracing by OTEL_*"
@@ -105,7 +105,7 @@ def _set_up(wanted: Sequence[str], service: str, instance: str) -> Any:
 
 
 def _import(module: str) -> Any:
-    from lipt.common.imports.extras import import_extra  # noqa: PLC0415 - as above
+    from lipt.common.imports import import_extra  # noqa: PLC0415 - as above
 
     return import_extra(
         module, package="opentelemetry-sdk", extra="otel", needed_for="tracing by OTEL_*"

@@ -19,8 +19,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.renewal import Renewal
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.tls import Renewal, TlsFiles
 
 logger = logging.getLogger(__name__)
 

@@ -1,24 +1,236 @@
-"""Channel to the coordinator, with the retries that are safe for every plain call.
-
-Every request of the contract may be repeated, so UNAVAILABLE is retried by
-gRPC itself for some seconds; longer absences are the caller's decision.
-"""
+"""Channel: one connection to the coordinator, idle time-outs, renewed certificates."""
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 import grpc
 
-from lipt.common.access.token_source import TokenSource
-from lipt.common.network.address import is_loopback, split_address
-from lipt.common.network.renewal import Renewal
-from lipt.common.network.tls import TlsContents, TlsFiles
-from lipt.common.rpc.renewing import RenewingChannel
-from lipt.common.rpc.showing import local_credentials, showing
+from lipt.common.access.tokens import TokenSource
+from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
+from lipt.common.rpc.status import local_credentials, showing
 from lipt.common.rpc.traced import traced
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
+
+# Idle watchdog: ends a call on which nothing moves.
+#
+# gRPC's deadlines count from a call's start, and a run is watched for hours, a blob takes as long
+# as it takes. A peer that vanished without a word is told by the time since its last message.
+
+MessageT = TypeVar("MessageT")
+
+
+class Cancellable(Protocol):
+    """A call in flight."""
+
+    def cancel(self) -> object:
+        """End it; whoever waits for its next message is woken with an error."""
+        ...
+
+
+class IdleWatchdog:
+    """Cancels a call when one wait on it takes longer than `idle_seconds`.
+
+    Attributes:
+        expired: whether it did.
+    """
+
+    def __init__(self, idle_seconds: float) -> None:
+        self.expired = False
+        self._idle_seconds = idle_seconds
+        self._deadline: float | None = None
+        self._over = threading.Event()
+
+    @contextmanager
+    def over(self, call: Cancellable) -> Iterator[None]:
+        """Watch a call during the block, and end it with the block if it is still open."""
+        self.wait_begins()
+        thread = threading.Thread(target=self._watch, args=[call], name="lipt-idle", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+            call.cancel()
+
+    def messages(self, call: Iterable[MessageT]) -> Iterator[MessageT]:
+        """The call's messages; who takes them may be as long as it likes over each."""
+        for message in call:
+            self._deadline = None
+            yield message
+            self.wait_begins()
+
+    def wait_begins(self) -> None:
+        """From now on the peer has `idle_seconds` again."""
+        self._deadline = time.monotonic() + self._idle_seconds
+
+    def _watch(self, call: Cancellable) -> None:
+        left: float = self._idle_seconds
+        # It looks in time for a wait that began while it slept: no message has to wake it.
+        while not self._over.wait(left):
+            deadline = self._deadline
+            left = self._idle_seconds if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                self.expired = True
+                call.cancel()
+                return
+
+
+# Renewing channel: one whose calls go over a new connection once its TLS files have changed.
+#
+# gRPC keeps the certificates that a channel was opened with, also when it connects again. So calls
+# that begin after a change get another channel; those under way stay on theirs, which is closed
+# when they are done.
+
+
+class _Opened:
+    """A channel, what it was opened with, and how many calls are under way on it."""
+
+    def __init__(self, contents: TlsContents, channel: grpc.Channel) -> None:
+        self.contents = contents
+        self.channel = channel
+        self.num_calls = 0
+
+
+class RenewingChannel(grpc.Channel):
+    """A channel that follows the files of `renewal`.
+
+    Args:
+        renewal: asked at every call.
+        connect: opens a channel with these contents; it connects when it is first used.
+    """
+
+    def __init__(self, renewal: Renewal, connect: Callable[[TlsContents], grpc.Channel]) -> None:
+        self._renewal, self._connect = renewal, connect
+        self._lock = threading.Lock()
+        contents = renewal.current()
+        self._newest = _Opened(contents, connect(contents))
+        self._older: list[_Opened] = []
+        self._closed = False
+
+    def begin_call(self) -> _Opened:
+        """The channel to make a call on; `end_call` says when it is done."""
+        contents = self._renewal.current()
+        with self._lock:
+            if contents is not self._newest.contents and not self._closed:
+                self._older.append(self._newest)
+                self._newest = _Opened(contents, self._connect(contents))
+            newest = self._newest
+            newest.num_calls += 1
+            done = [opened for opened in self._older if not opened.num_calls]
+            self._older = [opened for opened in self._older if opened.num_calls]
+        for opened in done:
+            opened.channel.close()
+        return newest
+
+    def end_call(self, opened: _Opened) -> None:
+        """Note that a call is done; it may be gRPC's own thread that says so, so close nothing."""
+        with self._lock:
+            opened.num_calls -= 1
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        """As gRPC's; the other three as well."""
+        return _Method(self, lambda channel: channel.unary_unary(*arguments, **options))
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:  # noqa: D102
+        return _StreamMethod(self, lambda channel: channel.unary_stream(*arguments, **options))
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:  # noqa: D102
+        return _Method(self, lambda channel: channel.stream_unary(*arguments, **options))
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:  # noqa: D102
+        return _StreamMethod(self, lambda channel: channel.stream_stream(*arguments, **options))
+
+    def subscribe(self, *arguments: Any, **options: Any) -> None:
+        """Follow the state of the channel that is the newest at this time."""
+        self._newest.channel.subscribe(*arguments, **options)
+
+    def unsubscribe(self, callback: Callable[..., Any]) -> None:
+        """End that."""
+        self._newest.channel.unsubscribe(callback)
+
+    def close(self) -> None:
+        """End every call, on older channels as well."""
+        with self._lock:
+            self._closed = True
+            every, self._older = [*self._older, self._newest], []
+        for opened in every:
+            opened.channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Method:
+    """A method of the contract, made anew on each channel: with one answer, waited for or not."""
+
+    def __init__(self, channel: RenewingChannel, make: Callable[[grpc.Channel], Any]) -> None:
+        self._channel, self._make = channel, make
+        self._made: tuple[_Opened | None, Any] = (None, None)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._to_its_end(lambda method: method(*arguments, **options))
+
+    def with_call(self, *arguments: Any, **options: Any) -> Any:
+        # What an interceptor in front of the channel calls.
+        return self._to_its_end(lambda method: method.with_call(*arguments, **options))
+
+    def future(self, *arguments: Any, **options: Any) -> Any:
+        return self._under_way(lambda method: method.future(*arguments, **options))
+
+    def _to_its_end(self, make: Callable[[Any], Any]) -> Any:
+        opened = self._channel.begin_call()
+        try:
+            return make(self._on(opened))
+        finally:
+            self._channel.end_call(opened)
+
+    def _under_way(self, start: Callable[[Any], Any]) -> Any:
+        opened = self._channel.begin_call()
+        try:
+            call = start(self._on(opened))
+        except BaseException:
+            self._channel.end_call(opened)
+            raise
+        if not call.add_callback(lambda: self._channel.end_call(opened)):
+            self._channel.end_call(opened)  # it is done already
+        return call
+
+    def _on(self, opened: _Opened) -> Any:
+        on, method = self._made
+        if on is not opened:
+            method = self._make(opened.channel)
+            self._made = opened, method
+        return method
+
+
+class _StreamMethod(_Method):
+    """A method with any number of answers."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._under_way(lambda method: method(*arguments, **options))
+
+
+# Channel to the coordinator, with the retries that are safe for every plain call.
+#
+# Every request of the contract may be repeated, so UNAVAILABLE is retried by
+# gRPC itself for some seconds; longer absences are the caller's decision.
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,4 @@
-"""Status: an error on the wire, a `google.rpc.Status` with the reason in `ErrorInfo`.
-
-The server turns a `LiptError` into its status in one place, an interceptor, so
-that servicers simply raise; the client turns the status back into the class.
-"""
+"""Status: errors as `google.rpc.Status`, and back as text for people."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import grpc
 import grpc.aio
@@ -20,6 +16,8 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from lipt.common.access.local_token import METADATA_KEY, find_local_token
+from lipt.common.access.tokens import TokenSource
 from lipt.common.errors import (
     DOMAIN,
     InvalidRequestError,
@@ -29,7 +27,7 @@ from lipt.common.errors import (
     error_class,
     revive,
 )
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.rpc.handlers import (
     Context,
     behaviour_of,
@@ -37,8 +35,13 @@ from lipt.common.rpc.handlers import (
     with_behaviour,
     within,
 )
-from lipt.common.rpc.lengths import require_lengths
-from lipt.common.text.printable import printable
+from lipt.common.rpc.messages import require_lengths
+from lipt.common.text import printable
+
+# Status: an error on the wire, a `google.rpc.Status` with the reason in `ErrorInfo`.
+#
+# The server turns a `LiptError` into its status in one place, an interceptor, so
+# that servicers simply raise; the client turns the status back into the class.
 
 logger = logging.getLogger(__name__)
 
@@ -208,3 +211,94 @@ def incident(error: Exception, where: str) -> LiptError:
     number = uuid.uuid4().hex[:8]
     logger.error("incident %s in %s", number, where, exc_info=error)
     return LiptError(f"internal error; the coordinator's log has it as incident {number}.")
+
+
+# Showing: how a client's calls carry its token, and what else they prove themselves with.
+
+Entries = Callable[[], tuple[tuple[str, str], ...]]
+
+
+def local_credentials(port: int) -> grpc.ChannelCredentials:
+    """For a connection in the clear to a loopback port: the local token, wherever there is one.
+
+    gRPC asks for it once a connection stands, and again when it repeats the call: a call that
+    waits for a coordinator to come up finds the token that was not there when it was made.
+    """
+    return grpc.composite_channel_credentials(
+        grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP),
+        grpc.metadata_call_credentials(_LocalToken(port)),
+    )
+
+
+def showing(token: TokenSource | None, channel: grpc.Channel) -> grpc.Channel:
+    """The channel, whose calls show this token; as it is where there is none."""
+    if token is None:
+        return channel
+    return with_metadata(channel, lambda: (("authorization", f"Bearer {token.read()}"),))
+
+
+def with_metadata(channel: grpc.Channel, entries: Entries) -> grpc.Channel:
+    """The channel, each of whose calls has what `entries` says then in its metadata, too."""
+    return grpc.intercept_channel(channel, _WithMetadata(entries))
+
+
+class _LocalToken(grpc.AuthMetadataPlugin):
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def __call__(
+        self,
+        context: grpc.AuthMetadataContext,  # noqa: ARG002 - gRPC's signature
+        callback: grpc.AuthMetadataPluginCallback,
+    ) -> None:
+        token = find_local_token(self._port)
+        callback(((METADATA_KEY, token),) if token else (), None)
+
+
+class Details(NamedTuple):
+    """`grpc.ClientCallDetails`, which has no constructor."""
+
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class _WithMetadata(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Gives every call of a channel what `entries` says then, over whatever it goes."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+
+    def intercept_unary_unary(
+        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
+    ) -> Any:
+        """A call with the metadata."""
+        return continuation(self._shown(client_call_details), request)
+
+    intercept_unary_stream = intercept_unary_unary
+
+    def intercept_stream_unary(
+        self, continuation: Callable[..., Any], client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        """As a call of a single request."""
+        return continuation(self._shown(client_call_details), request_iterator)
+
+    intercept_stream_stream = intercept_stream_unary
+
+    def _shown(self, details: Any) -> Details:
+        return Details(
+            details.method,
+            details.timeout,
+            (*(details.metadata or ()), *self._entries()),
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )

@@ -32,7 +32,7 @@ from lipt.common.rpc.handlers import (
     with_behaviour,
     within,
 )
-from lipt.common.rpc.showing import Details
+from lipt.common.rpc.status import Details
 
 _WITHOUT_SPAN = frozenset(
     {

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.models.loading import load_model
 
 

@@ -1,11 +1,4 @@
-"""Target: what the stages of the pipeline ask of any kind of target.
-
-A model's last layer gives T outputs of an example. Of every kind the gradient of the example's
-own loss by these outputs is a residual, what the model says minus what is true, so that the
-last layer's gradient is the outer product of residual and feature.
-
-Shapes: B examples, T outputs.
-"""
+"""Targets: kinds, and how the labels of data are read as one."""
 
 from __future__ import annotations
 
@@ -15,6 +8,14 @@ from typing import Protocol
 from torch import Tensor
 
 from lipt.common.targets.kinds import TargetKind
+
+# Target: what the stages of the pipeline ask of any kind of target.
+#
+# A model's last layer gives T outputs of an example. Of every kind the gradient of the example's
+# own loss by these outputs is a residual, what the model says minus what is true, so that the
+# last layer's gradient is the outer product of residual and feature.
+#
+# Shapes: B examples, T outputs.
 
 
 class Tally(ABC):

@@ -1,29 +1,374 @@
-"""Target values: a data set's targets where they are no single class, checked and grouped.
-
-Shapes: N examples, C labels, T numbers.
-"""
+"""Target values: one label, several labels, or numbers, and their strata."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional
 
-from lipt.common.errors import DataError
-from lipt.common.targets.multi_label import MultiLabel
-from lipt.common.targets.regression import Regression
-from lipt.common.targets.strata import (
-    label_strata_names,
-    quantile_edges,
-    quantile_names,
-    quantile_strata,
-    rarest_label_strata,
-)
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.targets.kinds import TargetKind
+from lipt.common.targets.target import Tally
+
+# Strata: groups that examples without a single class are dealt with in, as others are by class.
+#
+# Splits are stratified by them, and balanced quotas give each an equal share. Examples with numbers
+# are grouped by the quantile of their first number, so that a subset has low and high ones alike;
+# those with labels by the rarest label that they have, so that it is not lost.
+#
+# Shapes: N examples, C labels, Q edges.
+
+NUM_BINS = 10
+NO_LABEL = "none"
+
+
+def quantile_edges(values_N: Tensor, num_bins: int = NUM_BINS) -> Tensor:
+    """The largest value of each bin but the last; Q float64, ascending, at least one.
+
+    Equal values are in one bin, the lower one, so that there are fewer bins where many are equal,
+    and none of them is empty.
+
+    Args:
+        values_N: any real type, finite, at least two that differ.
+        num_bins: how many bins there are at most, 2 or more.
+    """
+    sorted_N = values_N.to(torch.float64).sort().values
+    ends_Q = -(-torch.arange(1, num_bins) * len(sorted_N) // num_bins)
+    edges_Q = torch.unique(sorted_N[(ends_Q - 1).clamp(min=0)])
+    edges_Q = edges_Q[edges_Q < sorted_N[-1]]
+    # Where nearly all are the largest, the others are a bin of their own.
+    return edges_Q if len(edges_Q) else sorted_N[sorted_N < sorted_N[-1]][-1:]
+
+
+def quantile_strata(values_N: Tensor, edges_Q: Tensor) -> Tensor:
+    """Each example's bin: how many edges are below its value; N int64."""
+    return torch.searchsorted(edges_Q, values_N.to(torch.float64))
+
+
+def quantile_names(edges_Q: Tensor, what: str = "") -> tuple[str, ...]:
+    """The bins' names: `up to 60`, `60 to 80`, `above 80`."""
+    texts = [f"{edge:.5g}" for edge in edges_Q.tolist()]
+    between = (f"{low} to {high}" for low, high in itertools.pairwise(texts))
+    names = (f"up to {texts[0]}", *between, f"above {texts[-1]}")
+    return tuple(f"{what} {name}" if what else name for name in names)
+
+
+def rarest_label_strata(targets_NC: Tensor) -> Tensor:
+    """The rarest of each example's labels, of equally rare ones the first; C without any.
+
+    Args:
+        targets_NC: 0 and 1.
+
+    Returns:
+        N int64.
+    """
+    has_NC = targets_NC > 0
+    counts_C = has_NC.sum(dim=0)
+    # More than any count, where the example lacks the label.
+    rarity_NC = torch.where(has_NC, counts_C, len(targets_NC) + 1)
+    strata_N = rarity_NC.argmin(dim=1)
+    return strata_N.where(has_NC.any(dim=1), targets_NC.shape[1])
+
+
+def label_strata_names(labels: Sequence[str]) -> tuple[str, ...]:
+    """The strata's names: the labels' own, and one for examples without any."""
+    return (*labels, NO_LABEL)
+
+
+# Single label: an example is of one of several classes.
+#
+# The loss is the cross-entropy, its residual softmax - onehot, the score the accuracy.
+#
+# Shapes: B examples, C classes.
+
+
+@dataclass(frozen=True)
+class SingleLabel:
+    """One class of `num_classes`; targets are int64 B."""
+
+    num_classes: Annotated[int, Field(ge=1)]
+    kind: Literal[TargetKind.CLASS] = TargetKind.CLASS
+
+    @property
+    def num_outputs(self) -> int:
+        """C."""
+        return self.num_classes
+
+    def losses(
+        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
+    ) -> Tensor:
+        """The cross-entropies; as in `Target`."""
+        return functional.cross_entropy(
+            outputs_BT.float(), targets_B, reduction="none", label_smoothing=label_smoothing
+        )
+
+    def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The mean cross-entropy, by PyTorch's own reduction."""
+        return functional.cross_entropy(outputs_BT.float(), targets_B)
+
+    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The softmax minus the one-hot label; as in `Target`."""
+        residuals_BC = outputs_BT.to(torch.float64).softmax(dim=-1)
+        residuals_BC -= functional.one_hot(targets_B, outputs_BT.shape[-1])
+        return residuals_BC.to(torch.float32)
+
+    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """Whether the largest output is the class's own."""
+        return (outputs_BT.argmax(dim=-1) == targets_B).float()
+
+    def tally(self) -> Accuracy:
+        """Count right answers."""
+        return Accuracy()
+
+    def __str__(self) -> str:
+        return f"{self.num_classes} classes"
+
+
+class Accuracy(Tally):
+    """The share of examples whose largest output is their class's.
+
+    An example with an output that is not finite counts as wrong.
+    """
+
+    def __init__(self) -> None:
+        self._right = torch.zeros((), dtype=torch.int64)
+        self._seen = 0
+
+    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
+        """Count a batch, where it is: reading it would make a device wait."""
+        right_B = outputs_BT.argmax(dim=-1) == targets_B
+        self._right = self._right.to(outputs_BT.device)
+        self._right += (right_B & outputs_BT.isfinite().all(dim=-1)).sum()
+        self._seen += len(targets_B)
+
+    def score(self) -> float:
+        """In [0, 1]."""
+        return int(self._right) / self._seen
+
+    def best_possible(self, num_left: int) -> float:
+        """What all right answers to come would lead to; as exact as the score."""
+        return (int(self._right) + num_left) / (self._seen + num_left)
+
+
+# Multi-label: an example has any of several labels.
+#
+# The loss is the binary cross-entropy of every label with the logit given for it, summed over the
+# labels, so that its residual is sigmoid - y. The score is the micro F1 at even odds: all labels of
+# all examples are one heap of answers, of which 2 TP / (2 TP + FP + FN) is taken. The share of
+# answers that are right would be no judge of a soup: where labels are rare, saying no to all of
+# them is right nearly always, and a learner that begins to find some loses by its first mistakes.
+#
+# Shapes: B examples, C labels.
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """Any of `num_labels`; targets are uint8 B x C, 1 for a label that the example has."""
+
+    num_labels: Annotated[int, Field(ge=1)]
+    kind: Literal[TargetKind.CLASSES] = TargetKind.CLASSES
+
+    @property
+    def num_outputs(self) -> int:
+        """C."""
+        return self.num_labels
+
+    def losses(
+        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
+    ) -> Tensor:
+        """The binary cross-entropies' sum; smoothing draws 0 and 1 towards a half."""
+        wanted_BC = targets_B.float() * (1 - label_smoothing) + label_smoothing / 2
+        return functional.binary_cross_entropy_with_logits(
+            outputs_BT.float(), wanted_BC, reduction="none"
+        ).sum(dim=-1)
+
+    def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The mean of the losses."""
+        return self.losses(outputs_BT, targets_B).mean()
+
+    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The sigmoid minus the labels; as in `Target`."""
+        return (outputs_BT.to(torch.float64).sigmoid() - targets_B).to(torch.float32)
+
+    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The share of the labels that are answered rightly."""
+        return ((outputs_BT > 0) == (targets_B > 0)).float().mean(dim=-1)
+
+    def tally(self) -> MicroF1:
+        """Count answers."""
+        return MicroF1()
+
+    def __str__(self) -> str:
+        return f"{self.num_labels} labels"
+
+
+class MicroF1(Tally):
+    """2 TP / (2 TP + FP + FN) over all labels of all examples; 1 where there is none to find.
+
+    An output that is not finite counts as the wrong answer.
+    """
+
+    def __init__(self) -> None:
+        # True positives, and wrong answers of either sort.
+        self._counts = torch.zeros(2, dtype=torch.int64)
+
+    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
+        """Count a batch, where it is."""
+        has_BC, finite_BC = targets_B > 0, outputs_BT.isfinite()
+        said_BC = outputs_BT > 0
+        found = (said_BC & has_BC & finite_BC).sum()
+        wrong = ((said_BC != has_BC) | ~finite_BC).sum()
+        self._counts = self._counts.to(outputs_BT.device) + torch.stack([found, wrong])
+
+    def score(self) -> float:
+        """In [0, 1]."""
+        found, wrong = self._counts.tolist()
+        return 2 * found / (2 * found + wrong) if found or wrong else 1.0
+
+
+# Regression: of an example one number or several are to be told.
+#
+# A model gives them standardized, by the mean and the deviation that they have in the data set,
+# which travel with a learner's task as those of images do. The loss is half the squared error in
+# these units, summed over the numbers, so that its residual is output - y. The score is R², the
+# share of the numbers' variance that is explained, in the mean over the numbers: the same in any
+# units, 0 for who always says the mean.
+#
+# Shapes: B examples, T numbers.
+
+# There is no worst R²; outputs that are not finite have none.
+_LOWEST_SCORE = -1.0
+_MAX_OUTPUTS = 100_000
+
+Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=_MAX_OUTPUTS)]
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Numbers; targets are float32 B x T in the data's own units.
+
+    Attributes:
+        mean: of every number over the data set.
+        std: population standard deviation, above 0.
+
+    Raises:
+        ConfigError: not one finite mean and one positive deviation for each number.
+    """
+
+    mean: Numbers
+    std: Numbers
+    kind: Literal[TargetKind.NUMBER] = TargetKind.NUMBER
+
+    def __post_init__(self) -> None:
+        """Refuse what no number can be standardized by."""
+        finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        positive = all(deviation > 0 for deviation in self.std)
+        if not len(self.mean) == len(self.std) or not finite or not positive:
+            raise ConfigError(
+                f"targets cannot be standardized by the means {list(self.mean)} and the "
+                f"deviations {list(self.std)}: one finite mean and one positive deviation is "
+                "needed for each number."
+            )
+
+    @property
+    def num_outputs(self) -> int:
+        """T."""
+        return len(self.mean)
+
+    def standardized(self, targets_BT: Tensor) -> Tensor:
+        """Numbers in their own units as a model gives them; float64."""
+        mean_T, std_T = self._scales(targets_BT)
+        return (targets_BT.to(torch.float64) - mean_T) / std_T
+
+    def in_own_units(self, outputs_BT: Tensor) -> Tensor:
+        """What a model gives, in the data's units; float64."""
+        mean_T, std_T = self._scales(outputs_BT)
+        return outputs_BT.to(torch.float64) * std_T + mean_T
+
+    def losses(
+        self,
+        outputs_BT: Tensor,
+        targets_B: Tensor,
+        *,
+        label_smoothing: float = 0.0,  # noqa: ARG002 - as in `Target`
+    ) -> Tensor:
+        """Half the squared errors' sum; as in `Target`."""
+        wanted_BT = self.standardized(targets_B).float()
+        return (outputs_BT.float() - wanted_BT).square().sum(dim=-1) / 2
+
+    def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The mean of the losses."""
+        return self.losses(outputs_BT, targets_B).mean()
+
+    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The outputs minus the standardized numbers; as in `Target`."""
+        return (outputs_BT.to(torch.float64) - self.standardized(targets_B)).to(torch.float32)
+
+    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """1 less the squared error, whose mean over the data set is R²."""
+        off_BT = outputs_BT.to(torch.float64) - self.standardized(targets_B)
+        return (1 - off_BT.square().mean(dim=-1)).float()
+
+    def tally(self) -> ExplainedVariance:
+        """Collect squared errors."""
+        return ExplainedVariance(self)
+
+    def _scales(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        mean_T = torch.tensor(self.mean, dtype=torch.float64, device=like.device)
+        return mean_T, torch.tensor(self.std, dtype=torch.float64, device=like.device)
+
+    def __str__(self) -> str:
+        return "a number" if self.num_outputs == 1 else f"{self.num_outputs} numbers"
+
+
+class ExplainedVariance(Tally):
+    """R², the mean over the numbers; whatever is below -1 is -1.
+
+    Sums are exact, so that they do not depend on the order or the batches. A number that is
+    the same for all counts 1 where it is told exactly, else 0.
+    """
+
+    def __init__(self, target: Regression) -> None:
+        """Collect in the units of `target`."""
+        self._target = target
+        self._wanted: list[Tensor] = []
+        self._squares: list[Tensor] = []
+
+    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
+        """Collect a batch, on the CPU."""
+        wanted_BT = self._target.standardized(targets_B)
+        self._wanted.append(wanted_BT.cpu())
+        self._squares.append((outputs_BT.to(torch.float64) - wanted_BT).square().cpu())
+
+    def score(self) -> float:
+        """In [-1, 1]."""
+        squares_TN, wanted_TN = torch.cat(self._squares).T, torch.cat(self._wanted).T
+        if not bool(squares_TN.isfinite().all()):
+            return _LOWEST_SCORE
+        pairs = zip(squares_TN.tolist(), wanted_TN.tolist(), strict=True)
+        scores = [_explained(squares, wanted) for squares, wanted in pairs]
+        return max(_LOWEST_SCORE, math.fsum(scores) / len(scores))
+
+
+def _explained(squares: list[float], wanted: list[float]) -> float:
+    mean = math.fsum(wanted) / len(wanted)
+    left = math.fsum(squares)
+    total = math.fsum((number - mean) ** 2 for number in wanted)
+    if total == 0:
+        return float(left == 0)
+    return 1 - left / total
+
+
+# Target values: a data set's targets where they are no single class, checked and grouped.
+#
+# Shapes: N examples, C labels, T numbers.
 
 # What is told of a target where that is no single class.
 OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from lipt.common.config.run_config import WeightEncoding
-from lipt.common.weights import planes, sparse
-from lipt.common.weights.container import read_container
+from lipt.common.weights import codec, planes
+from lipt.common.weights.files import read_container
 from lipt.common.weights.specs import TensorSpec
 
 # Another model's file is small enough to be opened and its differences named.
@@ -25,13 +25,13 @@ def encode_weights(weights: Mapping[str, torch.Tensor], encoding: WeightEncoding
         WeightsError: a tensor's dtype is not one of the format's.
     """
     if encoding is WeightEncoding.BITMASK:
-        return sparse.encode_sparse(weights)
+        return codec.encode_sparse(weights)
     return planes.encode_planes(weights, bfloat16=encoding is WeightEncoding.BFLOAT16_PLANES)
 
 
 def open_weights(
     source: bytes | Path, *, like: Mapping[str, TensorSpec]
-) -> planes.PlanesWeights | sparse.SparseWeights:
+) -> planes.PlanesWeights | codec.SparseWeights:
     """Open a file of `encode_weights`, whichever encoding it is in; `dict` of it decodes all.
 
     Args:
@@ -57,4 +57,4 @@ def open_weights(
         max_tensors=max_tensors,
     )
     compressed = planes.METADATA_KEY in container.metadata
-    return (planes.PlanesWeights if compressed else sparse.SparseWeights)(container, like)
+    return (planes.PlanesWeights if compressed else codec.SparseWeights)(container, like)

@@ -1,12 +1,58 @@
-"""Dense weights: a state dict read from a safetensors file; `container.pack` writes one."""
+"""Weights files: safetensors that are checked before memory is taken for them."""
 
 from __future__ import annotations
 
+import json
+import mmap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lipt.common.weights.container import read_container
-from lipt.common.weights.specs import TensorSpec, Weights, check_specs
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lipt.common.errors import BlobTooLargeError, WeightsError
+from lipt.common.weights.header import LENGTH_BYTES, malformed, values_begin
+from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
+
+# Protocol 0 and 1 pickles have no magic; torch.save never wrote those.
+
+
+# Finite weights: one NaN or infinity would spread to all that is made of them.
+
+
+def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
+    """Which weights are NaN or infinite, as the beginning of a sentence; empty where none is.
+
+    Args:
+        weights: tensors by name, any shape and dtype. Integers are always finite.
+
+    Returns:
+        The first such tensor by name, how many of its values it concerns, and how many other
+        tensors have some.
+    """
+    bad = {name: count for name, tensor in weights.items() if (count := _num_non_finite(tensor))}
+    if not bad:
+        return ""
+    name, count = next(iter(bad.items()))
+    said = f"{name!r} has NaN or infinite values ({count} of {weights[name].numel()})"
+    others = len(bad) - 1
+    if not others:
+        return said
+    return (
+        f"{said}, and so {'does 1 other tensor' if others == 1 else f'do {others} other tensors'}"
+    )
+
+
+def _num_non_finite(tensor: torch.Tensor) -> int:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return 0
+    return tensor.numel() - int(torch.isfinite(tensor).sum())
+
+
+# Dense weights: a state dict read from a safetensors file; `container.pack` writes one.
 
 # Another model's file is small enough to be opened and its differences named.
 _SPARE_TENSORS = 1000
@@ -47,3 +93,259 @@ def read_specs(path: Path) -> dict[str, TensorSpec]:
     """
     max_bytes = path.stat().st_size if path.is_file() else 0
     return read_container(path, max_bytes=max_bytes, max_tensors=_MAX_TENSORS).specs
+
+
+# Safetensors container: written the same way every time, read without trust.
+#
+# The library writes a header's metadata in random order, and checks a file only
+# while it allocates. Here one set of tensors is one byte string, so that it has
+# one digest, and a reader learns from the header alone what a file claims to
+# hold. The format (https://huggingface.co/docs/safetensors):
+#
+#     8 bytes    length H of the header, unsigned, little-endian
+#     H bytes    JSON: {NAME: {"dtype", "shape", "data_offsets": [begin, end]}, ...}, and
+#                optionally {"__metadata__": {TEXT: TEXT}}; padded with spaces to 8 bytes
+#     the rest   values, little-endian, row-major, without holes, offsets from here
+#
+# Tensors are written by falling item size, then name, so that every value is aligned.
+
+_METADATA = "__metadata__"
+# An entry takes some 120 bytes; long module paths take more.
+_HEADER_BYTES_PER_TENSOR = 1024
+# A single call writes at most 2 GiB.
+_WRITTEN_BYTES = 2**30
+
+_NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The file that holds these tensors: equal tensors and metadata give equal bytes.
+
+    Args:
+        tensors: by name, any shape, layout and device, of a dtype that the format has; those
+            that share memory are stored each on its own.
+        metadata: texts for the header; left out when there are none.
+
+    Raises:
+        WeightsError: a tensor's dtype is not one of the format's.
+    """
+    return b"".join(_parts(tensors, metadata))
+
+
+def write_packed(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write what `pack` gives into a file, without a copy of it in memory.
+
+    Raises:
+        WeightsError: a tensor's dtype is not one of the format's.
+        OSError: the file cannot be written.
+    """
+    with path.open("wb", buffering=0) as file:
+        for part in _parts(tensors, None):
+            left = memoryview(part)
+            while left:
+                left = left[file.write(left[:_WRITTEN_BYTES]) :]
+
+
+def _parts(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None
+) -> list[bytes | memoryview]:
+    header: dict[str, Any] = {}
+    if metadata:
+        header[_METADATA] = dict(sorted(metadata.items()))
+    parts: list[memoryview] = []
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
+        if tensor.dtype not in _NAMES:
+            raise WeightsError(
+                f"{quoted(name)} is {tensor.dtype}, which cannot be stored. Convert it to one of "
+                f"{', '.join(str(dtype) for dtype in _NAMES)}."
+            )
+        values = bytes_of(tensor).data
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [end, end + len(values)],
+        }
+        parts.append(values)
+        end += len(values)
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % LENGTH_BYTES)
+    return [len(text).to_bytes(LENGTH_BYTES, "little"), text, *parts]
+
+
+def bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """A tensor's values as they are stored, 1-D; a view of it where its layout allows."""
+    contiguous = tensor.detach().cpu().contiguous()
+    # Empty and one-element tensors are contiguous with any stride, which view() refuses.
+    flat = contiguous.as_strided((contiguous.numel(),), (1,))
+    return flat.view(torch.uint8).numpy()
+
+
+@dataclass(frozen=True)
+class Container:
+    """A file whose header was checked; its values are still where they were."""
+
+    metadata: dict[str, str]
+    specs: dict[str, TensorSpec]
+    _begins: dict[str, int]
+    _data: memoryview
+
+    def values(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor's bytes, read-only and without a copy."""
+        if isinstance(self._data.obj, mmap.mmap):
+            # The tensors read before stay in the page cache, but not in this process.
+            self._data.obj.madvise(mmap.MADV_DONTNEED)
+        begin = self._begins[name]
+        return np.frombuffer(self._data[begin : begin + self.specs[name].num_bytes], np.uint8)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A copy of a tensor, independent of the file."""
+        spec = self.specs[name]
+        tensor = torch.empty(spec.shape, dtype=spec.dtype)
+        bytes_of(tensor)[:] = self.values(name)
+        return tensor
+
+
+def read_container(
+    source: bytes | Path, *, max_bytes: int, max_tensors: int, max_metadata_bytes: int = 0
+) -> Container:
+    """Open a file and believe nothing: sizes first, then the header, then its sums.
+
+    Args:
+        source: the content, or a path to map into memory. A mapped file must not
+            change while its container is in use.
+        max_bytes: the largest file that is read at all.
+        max_tensors: the most tensors that a header may declare; its length is
+            limited in proportion.
+        max_metadata_bytes: how much longer it may be for the sake of its metadata.
+
+    Raises:
+        BlobTooLargeError: the file, its header, or its tensor count is over a limit.
+        WeightsError: not a safetensors file, or one that contradicts itself.
+    """
+    data = _open(source, max_bytes)
+    label = str(source) if isinstance(source, Path) else "the file"
+    start = values_begin(bytes(data[: LENGTH_BYTES + 1]), len(data), label)
+    length = start - LENGTH_BYTES
+    max_length = max_tensors * _HEADER_BYTES_PER_TENSOR + max_metadata_bytes
+    if length > max_length:
+        raise BlobTooLargeError(
+            f"{label} has a header of {length} bytes; at most {max_length} are read. "
+            "Give weights of this model."
+        )
+    header = _parse(bytes(data[LENGTH_BYTES:start]), label)
+    metadata = _check_metadata(header.pop(_METADATA, {}), label)
+    if len(header) > max_tensors:
+        raise BlobTooLargeError(
+            f"{label} declares {len(header)} tensors; at most {max_tensors} are read. "
+            "Give weights of this model."
+        )
+    specs: dict[str, TensorSpec] = {}
+    begins: dict[str, int] = {}
+    for name, entry in header.items():
+        specs[name], begins[name] = _check_entry(name, entry, label)
+    _check_cover(specs, begins, len(data) - start, label)
+    return Container(metadata, specs, begins, data[start:])
+
+
+def _open(source: bytes | Path, max_bytes: int) -> memoryview:
+    if isinstance(source, bytes):
+        _check_size(len(source), max_bytes, "the file")
+        return memoryview(source)
+    try:
+        with source.open("rb") as file:
+            size = file.seek(0, 2)
+            _check_size(size, max_bytes, str(source))
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise WeightsError(
+            f"{source} cannot be read: {error.strerror}. Give the path of a safetensors file."
+        ) from error
+
+
+def _check_size(size: int, max_bytes: int, label: str) -> None:
+    if size > max_bytes:
+        raise BlobTooLargeError(
+            f"{label} has {size} bytes; at most {max_bytes} are read. Give weights of this model."
+        )
+    if size <= LENGTH_BYTES:
+        raise malformed(label, f"{size} bytes are too few")
+
+
+def _parse(text: bytes, label: str) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name occurs twice")
+        return found
+
+    try:
+        header = json.loads(text, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise malformed(label, f"its header is not JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise malformed(label, "its header is not a JSON object")
+    return header
+
+
+def _check_metadata(metadata: Any, label: str) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) for value in metadata.values()
+    ):
+        raise malformed(label, "its metadata is not a map from text to text")
+    return metadata
+
+
+def _check_entry(name: str, entry: Any, label: str) -> tuple[TensorSpec, int]:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise malformed(label, f"{quoted(name)} needs a dtype, a shape and data_offsets, only")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise malformed(
+            label, f"{quoted(name)} has dtype {str(dtype)[:20]!r}, known are {', '.join(_DTYPES)}"
+        )
+    if not is_shape(shape):
+        raise malformed(label, f"{quoted(name)} has no possible shape")
+    spec = TensorSpec(tuple(shape), _DTYPES[dtype])
+    if not is_shape(offsets) or len(offsets) != 2:
+        raise malformed(label, f"{quoted(name)} has no possible data_offsets")
+    begin, end = offsets
+    if end - begin != spec.num_bytes:
+        raise malformed(
+            label, f"{quoted(name)} is {spec}, {spec.num_bytes} bytes, but lies at {begin}..{end}"
+        )
+    return spec, begin
+
+
+def is_shape(value: Any) -> bool:
+    """Whether a JSON value can be a shape: at most 16 integers in [0, 2**63)."""
+    return (
+        isinstance(value, list)
+        and len(value) <= 16
+        and all(type(size) is int and 0 <= size < 2**63 for size in value)
+    )
+
+
+def _check_cover(
+    specs: Mapping[str, TensorSpec], begins: Mapping[str, int], num_bytes: int, label: str
+) -> None:
+    # A hole could hide bytes, an overlap could make a small file claim much.
+    end = 0
+    for name in sorted(specs, key=lambda name: (begins[name], specs[name].num_bytes)):
+        if begins[name] != end:
+            raise malformed(label, f"{quoted(name)} lies at byte {begins[name]}, expected at {end}")
+        end += specs[name].num_bytes
+    if end != num_bytes:
+        raise malformed(label, f"its header describes {end} bytes, {num_bytes} are there")

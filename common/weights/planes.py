@@ -37,7 +37,7 @@ from lipt.common.weights.codec import (
     read_description,
     split,
 )
-from lipt.common.weights.container import is_shape, pack
+from lipt.common.weights.files import is_shape, pack
 from lipt.common.weights.specs import TensorSpec, quoted
 
 METADATA_KEY = "lipt.planes"

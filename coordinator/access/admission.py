@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
-from lipt.common.network.address import is_loopback, split_address
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.tls import TlsFiles, is_loopback, split_address
 
 
 class Admission(StrEnum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.common.blobs.durable import publish, temporary_file, write_all
 
 logger = logging.getLogger(__name__)

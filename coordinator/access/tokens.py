@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from lipt.common.access.roles import Role
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.common.errors import InvalidRequestError, UnauthenticatedError, UnknownTokenError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.state.database import Database

@@ -17,7 +17,7 @@ import hmac
 import re
 from dataclasses import dataclass, field
 
-from lipt.common.access.worker_secret import MIN_SECRET_CHARACTERS
+from lipt.common.access.tokens import MIN_SECRET_CHARACTERS
 from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.access.caller import ANYBODY, Caller
 

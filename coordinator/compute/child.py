@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 
 from lipt.common.errors import ComputeError, LiptError
 from lipt.common.observability.exporting import exporting
-from lipt.common.process.logs import configure_logging
+from lipt.common.observability.logs import configure_logging
 from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
 from lipt.coordinator.compute.children import IGNORED_SIGNALS
 from lipt.coordinator.compute.context import Context, Report

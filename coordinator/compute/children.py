@@ -29,7 +29,7 @@ _PRELOADED = [
     "lipt.coordinator.compute.jobs.diagnosing",
     "lipt.coordinator.compute.jobs.pretraining",
     "lipt.coordinator.compute.jobs.selecting",
-    "lipt.core.stages.warming_up",
+    "lipt.core.stages.warm_up",
 ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
@@ -24,7 +24,7 @@ from lipt.coordinator.compute.kept_quarantine import with_kept_quarantine
 from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.compute.warm_up_files import WarmUpFile, read_warm_up
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.frozen_part import LearnerReader
+from lipt.core.evaluation import LearnerReader
 from lipt.core.proxies.backbone import Backbone, load_backbone
 from lipt.core.signals.user_features import UserFeatures, read_user_features
 from lipt.core.warm_up import Warmed

@@ -12,8 +12,8 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from lipt.common.errors import QueueFullError
-from lipt.common.observability.events import EventKind, Events
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Meters
 from lipt.coordinator.compute.messages import Asked, DroppedError, Job, name_of
 from lipt.coordinator.compute.order import PIPELINE, Shares, Waiting, in_order
 from lipt.coordinator.compute.progress import Aside, OnProgress, Progressed

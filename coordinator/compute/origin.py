@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from lipt.common.observability.logs import log_context, logging_about
 from lipt.common.observability.tracing import attached, current_traceparent, span
-from lipt.common.process.log_context import log_context, logging_about
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import Job, name_of
 

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from lipt.common.errors import ComputeError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.process.machine import this_machine
 from lipt.common.sizes import format_bytes
 from lipt.coordinator.compute.child import OpenContext, serve

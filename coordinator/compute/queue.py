@@ -12,8 +12,8 @@ from functools import partial
 from time import monotonic
 from typing import TypeVar
 
-from lipt.common.observability.events import Events
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.logs import Events
+from lipt.common.observability.metrics import Meters
 from lipt.common.process.machine import this_machine
 from lipt.coordinator.compute.cheap import CheapContext, KnownData
 from lipt.coordinator.compute.child import OpenContext

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import (
     make_directory,
     publish,
@@ -22,7 +23,6 @@ from lipt.common.blobs.durable import (
     temporary_file,
     write_all,
 )
-from lipt.common.blobs.name import BlobName
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.tasks import ScoringTask
 from lipt.coordinator.compute.progress import Aside
 
 # What the id of every scan begins with, and no run's.

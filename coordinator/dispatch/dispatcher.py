@@ -13,10 +13,10 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
-from lipt.common.observability.events import EventKind, Events
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import waits, why_idle, why_waiting

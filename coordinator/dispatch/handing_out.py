@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from functools import cache
 
-from lipt.common.observability.events import EventKind
+from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import Offers, choose_learner, openings, why_idle

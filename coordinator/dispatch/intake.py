@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import LearnerRejectedError
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
-from lipt.common.weights.container import read_container
+from lipt.common.weights.files import read_container
 from lipt.common.weights.specs import TensorSpec
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -32,7 +32,7 @@ from lipt.coordinator.dispatch.learner_check import (
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.frozen_part import frozen_in
+from lipt.core.evaluation import frozen_in
 
 # Each takes the memory of two dense models while it lasts.
 _CHECKS_AT_ONCE = 1

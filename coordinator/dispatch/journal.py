@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from lipt.common.observability.events import EventKind, Events
-from lipt.common.process.log_context import logging_about
+from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.workers import WorkerRegistry
 from lipt.coordinator.runs.store import RunStore

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lipt.common.errors import BlobTooLargeError, LearnerRejectedError, WeightsError
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.finite import non_finite
+from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec
-from lipt.core.pruned import is_pruned_from
+from lipt.core.learner.pruning import is_pruned_from
 
 # A few steps of training leave the length of the weights about where it was.
 MAX_GROWTH = 100.0
@@ -145,7 +145,7 @@ def _require_norm(norm: float, initial_norm: float) -> None:
 
 
 def _require_density(weights: Mapping[str, Tensor], density: float) -> None:
-    # What pruning may touch: see lipt.core.learner.pruning.inputs.
+    # What pruning may touch: see lipt.core.learner.pruning.
     prunable = [item for item in weights.values() if item.is_floating_point() and item.ndim >= 2]
     total = sum(item.numel() for item in prunable)
     kept = sum(int(torch.count_nonzero(item)) for item in prunable)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,
@@ -17,7 +17,7 @@ from lipt.common.errors import (
     SignalsError,
     WeightsError,
 )
-from lipt.common.signals.ranges import read_range
+from lipt.common.signals.passes import read_range
 from lipt.coordinator.compute.range_folder import RangeFolder
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.scans import RangeGrant, Scans

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import StaleLeaseError
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.metrics import Meters
 from lipt.coordinator.compute.scan import (
     SCAN,
     RangeDone,

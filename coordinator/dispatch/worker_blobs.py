@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.dispatch.assignment import AssignmentKey

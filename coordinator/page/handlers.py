@@ -12,10 +12,10 @@ from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
 from lipt.common.access.roles import Role
-from lipt.common.config.messages import overrides_to_proto
+from lipt.common.config.values import overrides_to_proto
 from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedError
 from lipt.common.maps import rows_to_draw
-from lipt.common.rpc.lengths import require_lengths
+from lipt.common.rpc.messages import require_lengths
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.table import require_role
 from lipt.coordinator.compute.jobs.mapping import MapExamples

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from lipt.common.errors import PermissionDeniedError
-from lipt.common.network.address import is_loopback
+from lipt.common.network.tls import is_loopback
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "

@@ -14,10 +14,8 @@ from time import monotonic
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports.extras import import_extra, require_extra
-from lipt.common.network.address import split_address
-from lipt.common.network.certificates import PemFile, dns_names
-from lipt.common.network.tls import TlsFiles
+from lipt.common.imports import import_extra, require_extra
+from lipt.common.network.tls import PemFile, TlsFiles, dns_names, split_address
 from lipt.common.observability.serving import server_context
 from lipt.coordinator.app import App
 from lipt.coordinator.page.security import own_names

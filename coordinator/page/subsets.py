@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from starlette.responses import Response
 
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed
 from lipt.common.errors import InvalidRequestError, OtherDataError
-from lipt.common.rpc.lengths import require_lengths
+from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.app import App
 from lipt.coordinator.page.http import Body, PageRequest, answer, as_dict, in_lines

@@ -22,7 +22,7 @@ from lipt.common.config.run_config import AugmentationMethod, RunConfig
 from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
-from lipt.common.models.freezing import frozen_names, head_names
+from lipt.common.models.head import frozen_names, head_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning.costs import Violation
 from lipt.common.planning.learner import MODEL_COPIES
@@ -30,7 +30,7 @@ from lipt.common.process.machine import Machine, this_machine
 from lipt.common.process.memory import is_out_of_memory
 from lipt.common.sizes import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
-from lipt.common.weights.finite import non_finite
+from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
 from lipt.coordinator.planning.ceilings import Ceilings, ceilings, require_none, violations
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run

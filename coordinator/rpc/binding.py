@@ -6,7 +6,7 @@ import grpc
 import grpc.aio
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.address import split_address
+from lipt.common.network.tls import split_address
 
 
 def bind(

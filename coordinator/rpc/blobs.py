@@ -14,18 +14,16 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.blobs.messages import blob_from_proto, blob_to_proto, chunk_data, fill_chunk
-from lipt.common.blobs.name import BlobName
-from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.upload import Upload
+from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, chunk_data, fill_chunk
+from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import (
     CorruptBlobError,
     InvalidRequestError,
     UnreachableError,
     WrongOffsetError,
 )
-from lipt.common.observability.meters import Meters
-from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.observability.metrics import Meters
+from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
 from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.peers import peer_of

@@ -12,7 +12,7 @@ import grpc.aio
 from lipt.common.access.certificate import identity_of
 from lipt.common.access.local_token import METADATA_KEY
 from lipt.common.errors import InvalidRequestError
-from lipt.common.observability.events import Events
+from lipt.common.observability.logs import Events
 from lipt.common.rpc.handlers import Context, behaviour_of
 from lipt.common.rpc.status import errors_as_status
 from lipt.coordinator.access.caller import note_caller

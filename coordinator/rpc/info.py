@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.config.messages import run_config_to_proto
 from lipt.common.config.run_config import RunConfig
+from lipt.common.config.values import run_config_to_proto
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.rpc.messages import dataset_view, protocol_version

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lipt.common.blobs.messages import blob_to_proto
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.messages import run_config_to_proto
-from lipt.common.config.validation import dump
+from lipt.common.blobs.blob import BlobName, blob_to_proto
+from lipt.common.config.values import dump, run_config_to_proto
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.rpc.messages import enum_to_proto, fill_message
-from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_proto, fill_message
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.dispatch.quarantine import account_of, furthest_step

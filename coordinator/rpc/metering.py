@@ -14,8 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from lipt.common.observability.instruments import OTHER
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.metrics import OTHER, Meters
 from lipt.common.rpc.handlers import (
     Context,
     behaviour_of,
@@ -23,7 +22,7 @@ from lipt.common.rpc.handlers import (
     with_behaviour,
     within,
 )
-from lipt.common.text.printable import printable
+from lipt.common.text import printable
 from lipt.coordinator.access.caller import ANYBODY, current_caller
 from lipt.coordinator.access.tokens import OWN_USER
 from lipt.coordinator.instruments import CANCELLED, PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.access.worker_secret import WORKER_SECRET
+from lipt.common.access.tokens import WORKER_SECRET
 from lipt.coordinator.access.caller import current_caller
 from lipt.coordinator.access.worker_identity import Evidence
 

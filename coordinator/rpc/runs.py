@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.blobs.messages import blob_to_proto
+from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.errors import InvalidRequestError, UnknownRunError
 from lipt.common.observability.tracing import current_traceparent
 from lipt.common.rpc.traced import received

@@ -12,15 +12,14 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.peers import peer_of
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.coordinator.state.records import DiagnosisRecord
 from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery
 from lipt.coordinator.subsets.service import Answer, Subsets
-from lipt.core.stages.asking import SubsetQuery
+from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
 

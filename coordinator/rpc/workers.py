@@ -11,17 +11,16 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
-from lipt.common.config.messages import scoring_to_proto, task_to_proto
+from lipt.common.blobs.blob import blob_from_proto, blob_to_proto
+from lipt.common.config.values import scoring_to_proto, task_to_proto
 from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
     StaleLeaseError,
 )
+from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
-from lipt.common.process.log_context import log_about
-from lipt.common.rpc.messages import enum_value
-from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.worker_identity import require_unguessable
 from lipt.coordinator.dispatch.assignment import AssignmentKey

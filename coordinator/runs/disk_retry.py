@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from lipt.common.backoff import Backoff
 from lipt.common.errors import StateError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.runs.store import Activity, RunStore
 
 ResultT = TypeVar("ResultT")

@@ -15,9 +15,8 @@ from functools import partial
 from typing import TypeVar
 
 from lipt.common.errors import LiptError, RunFailedError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events, log_about, logging_about
 from lipt.common.observability.tracing import attached, span
-from lipt.common.process.log_context import log_about, logging_about
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,

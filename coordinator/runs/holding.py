@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from lipt.common.backoff import Backoff
 from lipt.common.errors import OtherDataError
-from lipt.common.observability.events import EventKind, Events
-from lipt.common.process.log_context import logging_about
+from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.state.summaries import RunSummary

@@ -10,8 +10,8 @@ from __future__ import annotations
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.errors import OtherDataError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.formats import spec_of
-from lipt.common.observability.events import Events
+from lipt.common.inputs.specs import spec_of
+from lipt.common.observability.logs import Events
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.runs.holding import record_held

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Callable
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
+from lipt.common.config.values import run_config_from_proto
 from lipt.common.errors import ConfigError, RunNotReadyError
-from lipt.common.process.log_context import log_about
+from lipt.common.observability.logs import log_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.planning.admission import Admission

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
 

@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, state_errors, sync
-from lipt.common.blobs.name import BlobName
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import DATABASE, open_read_only, read_contents
 from lipt.coordinator.state.needs import needed_blobs, useful_digests

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import InvalidBlobNameError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import packed_sizes

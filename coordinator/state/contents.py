@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from lipt.common.config.validation import explain
+from lipt.common.config.values import explain
 from lipt.common.errors import LiptError, StateError
 from lipt.coordinator.state.records import (
     DataRecord,

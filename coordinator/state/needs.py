@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.states import RunState
 from lipt.coordinator.state.contents import Contents
 from lipt.coordinator.state.records import RunRecord

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
 
 from lipt.common.access.roles import Role
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.learner_task import LearnerTask
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.inputs.formats import InputFormat
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.common.targets.values import OtherTarget
 from lipt.core.results import CommittedLearner, Ingredient, Outcome

@@ -12,7 +12,7 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
-from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import RunState
 from lipt.coordinator.state.records import RunRecord
 

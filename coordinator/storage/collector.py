@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
-from lipt.common.blobs.expiry import Expiry, StoredFile
+from lipt.common.blobs.store import Expiry, StoredFile
 from lipt.common.errors import StateError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.contents import read_in_parts
 from lipt.coordinator.state.naming import named_digests

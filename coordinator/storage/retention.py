@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lipt.common.errors import StateError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.observability.events import Events
-from lipt.common.observability.instruments import Readings
+from lipt.common.observability.logs import Events
+from lipt.common.observability.metrics import Readings
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore

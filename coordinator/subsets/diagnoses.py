@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
+from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
-from lipt.common.process.log_context import log_about
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import Asked, OnData
@@ -31,8 +31,8 @@ from lipt.coordinator.subsets.identity import request_key
 from lipt.coordinator.subsets.ready_runs import find_ready
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
-from lipt.core.stages.asking import initial_for
 from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.question import initial_for
 
 _DEFAULT_PROXY = "auto"
 

@@ -11,7 +11,7 @@ from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.core.selection.without_labels import Labels
-from lipt.core.stages.choosing import Question
+from lipt.core.stages.choice import Question
 from lipt.core.stages.proxy_features import ProxyQuestion
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import OtherDataError, RunNotReadyError
 from lipt.common.states import RunState

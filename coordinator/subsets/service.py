@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import OtherDataError, UnknownBlobError
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.logs import log_about
+from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
-from lipt.common.process.log_context import log_about
 from lipt.common.subsets import Examples, unpack
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
@@ -39,7 +39,7 @@ from lipt.coordinator.subsets.identity import asked_the_same, manifest_of, reque
 from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_named
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.selection.registry import find_strategy
-from lipt.core.stages.asking import SubsetQuery, needs_no_learners, question_of
+from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
 
 logger = logging.getLogger(__name__)
 

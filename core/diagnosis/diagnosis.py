@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipt.common.data.numbering import Numbering
+from lipt.common.data.quarantine import Numbering
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.core.diagnosis.confusion import confusions
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.imbalance import imbalance

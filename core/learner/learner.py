@@ -14,18 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipt.common.config.learner_task import LearnerTask
-from lipt.common.data.encoded_images import EncodedImages
-from lipt.common.data.shard import EncodedShard, Shard
-from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
-from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.data.shard import EncodedImages, EncodedShard, Shard
+from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import DataError
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.inputs.stored import Stored, num_stored, stored_on
 from lipt.common.models import build_model, lay_out
-from lipt.common.models.freezing import freeze, frozen_names
+from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span
-from lipt.common.weights.finite import non_finite
+from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
 from lipt.core.learner.minibatches import BatchTimes, Examples, examples_at
 from lipt.core.learner.pruning import PruningInputs, prunable_parameters, prune

@@ -18,11 +18,11 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import AugmentationMethod
-from lipt.common.data.encoded_images import EncodedImages
-from lipt.common.data.reading_ahead import reading_ahead
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.data.parallel import reading_ahead
+from lipt.common.data.shard import EncodedImages
+from lipt.common.determinism import derive_generator
 from lipt.common.inputs.stored import Stored, pinned, rows_of, stored_on
 from lipt.core.learner.augmentation import augment
 

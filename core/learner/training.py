@@ -20,8 +20,8 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import Precision
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.errors import ConfigError, LearnerDivergedError, LearnerStoppedError
 from lipt.common.inputs.model_input import in_layout, to_model_input
 from lipt.common.inputs.specs import call_model

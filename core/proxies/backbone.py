@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ConfigError
 from lipt.common.models import find_head
-from lipt.common.models.torchvision_models import PREFIX, build_torchvision
-from lipt.common.weights.torch_files import read_torch_file
+from lipt.common.models.models import PREFIX, build_torchvision
+from lipt.common.weights.checkpoints import read_torch_file
 from lipt.core.proxies.pooled import pooled_features
 
 # Of ImageNet, as torchvision's own weights were trained.

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.targets.multi_label import MultiLabel
-from lipt.common.targets.regression import Regression
+from lipt.common.targets.values import MultiLabel, Regression
 
 # Above it a label is said to be there.
 _EVEN = 0.5

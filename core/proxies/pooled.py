@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.inputs.formats import InputFormat
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.inputs.specs import Inputs, call_model
+from lipt.common.inputs.specs import InputFormat, Inputs, call_model
 from lipt.common.inputs.stored import Stored, split_stored
 from lipt.common.models import find_head
-from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.models.modes import evaluation_mode
 from lipt.common.weights.specs import Weights
 from lipt.core.batch_norm import (
     batch_norm_statistics,

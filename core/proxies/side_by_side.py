@@ -14,7 +14,7 @@ from torch import Tensor
 from lipt.common.data import Dataset
 from lipt.common.inputs.stored import Stored
 from lipt.common.signals.blocks import row_blocks
-from lipt.common.signals.finite import require_finite_rows
+from lipt.common.signals.passes import require_finite_rows
 from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
 
 # Enough of them that loading each model's weights for a block is little.

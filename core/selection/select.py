@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.common.signals.finite import require_finite_rows
+from lipt.common.signals.passes import require_finite_rows
 from lipt.common.subsets import require_budget
 from lipt.common.targets.kinds import kinds_in_words
 from lipt.core.selection.quotas import class_quotas

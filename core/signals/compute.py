@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from lipt.common.data import Dataset
 from lipt.common.data.room import make_room
 from lipt.common.models import find_head
-from lipt.common.signals.batches import Batches
-from lipt.common.signals.passing import pass_over
-from lipt.common.targets.single_label import SingleLabel
+from lipt.common.signals.passes import Batches, pass_over
+from lipt.common.targets.values import SingleLabel
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
 

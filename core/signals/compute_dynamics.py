@@ -19,14 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.inputs.stored import Stored, num_stored
-from lipt.common.models.evaluation_mode import evaluation_mode
-from lipt.common.signals.arriving import arriving
-from lipt.common.signals.batches import Batches, Read
+from lipt.common.models.modes import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
-from lipt.common.signals.finite import require_finite_rows
+from lipt.common.signals.passes import Batches, Read, arriving, require_finite_rows
 from lipt.common.weights.specs import Weights
 from lipt.core.batch_norm import (
     batch_norm_statistics,

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Inputs
-from lipt.common.models.evaluation_mode import evaluation_mode
-from lipt.common.signals.batches import Batches
-from lipt.common.signals.finite import require_finite_rows
+from lipt.common.models.modes import evaluation_mode
+from lipt.common.signals.passes import Batches, require_finite_rows
 from lipt.common.targets.target import Target
 from lipt.core.signals.losses import loss_sum, trainable
 

@@ -19,8 +19,8 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, WeightsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.common.signals.finite import named
-from lipt.common.weights.container import Container, read_container
+from lipt.common.signals.passes import named
+from lipt.common.weights.files import Container, read_container
 from lipt.common.weights.specs import TensorSpec, quoted
 from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
 

@@ -16,14 +16,13 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.columns import Column
-from lipt.common.inputs.formats import InputFormat
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.inputs.stored import Stored, columns_in, images_in
 from lipt.core.diagnosis.pictures import are_pictures
 from lipt.core.proxies.column_values import column_values

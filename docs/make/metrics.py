@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docs.make.markdown import code, table
-from lipt.common.observability.instruments import EVERYWHERE, Instrument
+from lipt.common.observability.metrics import EVERYWHERE, Instrument
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.worker.instruments import WORKER
 

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.jobs.pretraining import (
@@ -41,7 +41,7 @@ from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
 from lipt.core.results import Ingredient
 from lipt.core.selection.selection import Selection
-from lipt.core.stages.choosing import Chosen
+from lipt.core.stages.choice import Chosen
 
 DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, ImageSpec(1, 8, 8), "f" * 64)
 BY_ITSELF = Asked()

@@ -31,7 +31,7 @@ from lipt.coordinator.compute.messages import Asked, Cost
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
-from lipt.core.stages.asking import SubsetQuery
+from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import (
     DATA,

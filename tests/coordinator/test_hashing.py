@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, RunConfig, SoupConfig
@@ -19,8 +19,8 @@ from lipt.common.errors import UnknownBlobError
 from lipt.common.models import build_model
 from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState
-from lipt.common.weights.container import pack
-from lipt.common.weights.sparse import encode_sparse
+from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.dispatch.assignment import AssignmentKey

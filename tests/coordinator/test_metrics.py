@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from lipt.common.observability.instruments import Gauge
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.metrics import Gauge, Meters
 from lipt.common.states import RunState
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (

@@ -23,10 +23,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from lipt.common.access import local_token
 from lipt.common.access.local_token import find_local_token
-from lipt.common.blobs.messages import blob_to_proto, fill_chunk
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import ConfigError, DataError, IncompatibleProtocolError, StateError
-from lipt.common.network.address import split_address
+from lipt.common.network.tls import split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.app import App

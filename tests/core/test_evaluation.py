@@ -13,9 +13,9 @@ from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
-from lipt.common.models.freezing import frozen_names
-from lipt.common.targets.single_label import SingleLabel
-from lipt.core import prepared_inputs
+from lipt.common.models.head import frozen_names
+from lipt.common.targets.values import SingleLabel
+from lipt.core import evaluation
 from lipt.core.evaluation import Evaluator, batch_size_for
 
 # Pixels reach the model as value / 255.
@@ -221,13 +221,13 @@ def test_model_inputs_are_made_once_and_as_many_as_there_is_room_for(
         made.append(len(examples_B))
         return to_model_input(examples_B, *others)
 
-    monkeypatch.setattr(prepared_inputs, "to_model_input", watched)
+    monkeypatch.setattr(evaluation, "to_model_input", watched)
     evaluator, _ = split_of([0] * 5, batch_size=2)
     evaluator(scaled(1.0))
     evaluator(scaled(2.0))
     assert made == [2, 2, 1]
     # Room for one batch of two images of three float32.
-    monkeypatch.setattr(prepared_inputs, "_MOST_KEPT_BYTES", 2 * 3 * 4)
+    monkeypatch.setattr(evaluation, "_MOST_KEPT_BYTES", 2 * 3 * 4)
     evaluator, _ = split_of([0] * 5, batch_size=2)
     made.clear()
     evaluator(scaled(1.0))

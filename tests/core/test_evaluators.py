@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.validation import validate
+from lipt.common.config.values import validate
 from lipt.common.errors import CorruptBlobError
-from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.values import SingleLabel
 from lipt.core.evaluation import Evaluator
 from lipt.core.evaluators import Evaluators, num_evaluated_together
 from lipt.core.soup import OpenWeights, Soup, greedy_soup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lipt.core.pruned import is_pruned_from
+from lipt.core.learner.pruning import is_pruned_from
 
 STATE = {"w": torch.tensor([[1.0, -2.0], [3.0, 0.0]]), "steps": torch.tensor(7)}
 

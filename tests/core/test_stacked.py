@@ -14,19 +14,16 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import RunConfig, SoupSearch
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat, InputFormat, spec_of
+from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat, InputFormat, spec_of
 from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model
-from lipt.common.models.freezing import frozen_names
-from lipt.common.targets.multi_label import MultiLabel
-from lipt.common.targets.regression import Regression
-from lipt.common.targets.single_label import SingleLabel
+from lipt.common.models.head import frozen_names
 from lipt.common.targets.target import Target
+from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import Evaluator
-from lipt.core.evaluators import Evaluators, evaluate_for_soup
+from lipt.core.evaluators import Evaluators, StackedEvaluator, evaluate_for_soup
 from lipt.core.soup import Evaluate, OpenWeights, greedy_soup
-from lipt.core.stacked import StackedEvaluator
 from tests.core.signals.made_up import made_up_network
 
 NUM_EXAMPLES, NUM_CLASSES, BATCH_SIZE = 50, 3, 16

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from lipt.common.data.dataset import Dataset, in_memory
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.common.images.crop_flip import crop_flip
 from lipt.common.images.formats import ImageFormat

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deploy.generate.dashboard import dashboard
-from lipt.common.observability.instruments import EVERYWHERE, Histogram
+from lipt.common.observability.metrics import EVERYWHERE, Histogram
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.worker.instruments import WORKER
 from tests.prometheus import OBSERVABILITY, ROOT, promtool

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import (
     InitializationConfig,
     LearnersConfig,
@@ -18,17 +18,16 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
-from lipt.common.targets.single_label import SingleLabel
-from lipt.common.weights.container import pack
-from lipt.common.weights.sparse import encode_sparse
+from lipt.common.targets.values import SingleLabel
+from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.core.evaluation import Evaluator
-from lipt.core.evaluators import Evaluators
+from lipt.core.evaluators import Evaluators, StackedEvaluator
 from lipt.core.initialization import initialize
 from lipt.core.soup import Soup, greedy_soup, uniform_soup
-from lipt.core.stacked import StackedEvaluator
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.devices.comparing import close
 from tests.digits import digits_context

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.inputs.stored import images_in
-from lipt.common.signals.batches import Batches
+from lipt.common.signals.passes import Batches
 from lipt.core.proxies.patches import draw_filters, patch_features
 from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.core.signals.compute import compute_signals

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import (
     AugmentationConfig,
     LearnersConfig,
     Precision,
     PruningMethod,
 )
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.shard import Shard
 from lipt.common.models import build_model
 from lipt.core.learner.learner import LearnerResult, train_learner

@@ -17,7 +17,7 @@ from docs.make.metrics import metrics
 from docs.make.strategies import section, strategies
 from lipt.common.config.knobs import sections
 from lipt.common.config.run_config import RunConfig
-from lipt.common.observability.instruments import EVERYWHERE
+from lipt.common.observability.metrics import EVERYWHERE
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.selection.registry import STRATEGIES

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.observability.events import EventKind
+from lipt.common.observability.logs import EventKind
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import ProcessEndedError
-from lipt.common.observability.events import Events
+from lipt.common.observability.logs import Events
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.rpc.channel import open_channel

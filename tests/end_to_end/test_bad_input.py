@@ -21,7 +21,7 @@ from lipt.common.errors import (
     UnknownRunError,
     WeightsError,
 )
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer import Client
 from tests.cluster import Cluster
 

@@ -17,7 +17,7 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.states import RunState
-from lipt.common.weights.container import read_container
+from lipt.common.weights.files import read_container
 from lipt.common.weights.specs import Weights
 from lipt.trainer import Recipe, fit
 from lipt.trainer.views import RunView

@@ -14,9 +14,8 @@ from typing import Any
 import grpc
 import pytest
 
-from lipt.common.access.worker_secret import WORKER_SECRET
-from lipt.common.blobs.messages import blob_to_proto
-from lipt.common.blobs.name import BlobName
+from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.errors import ForeignBlobError, ForeignWorkerError, LiptError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error

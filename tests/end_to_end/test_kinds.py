@@ -11,7 +11,7 @@ import torch
 from lipt.common.data import open_dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.states import RunState
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer import Client
 from tests.cluster import Cluster
 

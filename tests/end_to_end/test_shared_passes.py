@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.data import open_dataset
 from lipt.common.errors import ForeignBlobError, StaleLeaseError
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out
-from lipt.common.signals.ranges import score_range
+from lipt.common.signals.passes import score_range
 from lipt.common.weights.specs import Weights
 from lipt.worker.client import ScoringAssignment
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess

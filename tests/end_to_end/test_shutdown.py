@@ -13,10 +13,9 @@ import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from lipt.common.blobs.messages import fill_chunk
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, fill_chunk
 from lipt.common.rpc.channel import open_channel
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.blob_files import blob_file
 from tests.cluster import Cluster, LoggedProcess

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.common.errors import PermissionDeniedError, UnauthenticatedError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer import Client
 from tests.certificates import Certificates
 from tests.cluster import Cluster

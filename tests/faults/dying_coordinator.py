@@ -21,7 +21,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from lipt.common.blobs.expiry import Expiry
+from lipt.common.blobs.store import Expiry
 from lipt.coordinator import cli
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.compute.progress import Progressed

@@ -43,7 +43,7 @@ def main() -> None:
     target, corpus, *flags = sys.argv[1:]
     atheris = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["lipt"]):
-        import lipt.common.blobs.messages  # noqa: F401 - the chunk stream's, too
+        import lipt.common.blobs.blob  # noqa: F401 - the chunk stream's, too
         from lipt.common.errors import LiptError
         from tests.faults.test_hostile_bytes import READERS
         from tests.faults.test_hostile_messages import CONVERTERS
@@ -117,8 +117,7 @@ def chunk_stream(
     """An upload's messages, each after its length: what reads them, a good one, what damages it."""
     from google.protobuf.message import DecodeError
 
-    from lipt.common.blobs.messages import blob_to_proto
-    from lipt.common.blobs.name import BlobName
+    from lipt.common.blobs.blob import BlobName, blob_to_proto
     from lipt.common.blobs.store import BlobStore
     from lipt.v1 import blob_pb2
 
@@ -171,7 +170,7 @@ def receive(store: BlobStore, directory: Path, content: bytes) -> None:
     """What the service does with an upload's messages; nothing but the blob may be stored."""
     from google.protobuf.message import DecodeError
 
-    from lipt.common.blobs.messages import blob_from_proto, chunk_data
+    from lipt.common.blobs.blob import blob_from_proto, chunk_data
     from lipt.v1 import blob_pb2
 
     requests: list[blob_pb2.WriteBlobRequest] = []

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.images.formats import ImageFormat
-from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.evaluation import Evaluator, Scored

@@ -10,9 +10,8 @@ from threading import Barrier
 import grpc
 import pytest
 
-from lipt.common.access.worker_secret import WORKER_SECRET
-from lipt.common.blobs.messages import blob_to_proto
-from lipt.common.blobs.name import BlobName
+from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.contents import read_contents
 from lipt.v1 import worker_pb2, worker_pb2_grpc

@@ -12,19 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.blobs.messages import chunk_data
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, chunk_data
 from lipt.common.blobs.store import BlobStore
 from lipt.common.data.shard import unpack_shard
 from lipt.common.errors import LiptError, WeightsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.stored import images_in
-from lipt.common.targets.single_label import SingleLabel
-from lipt.common.weights.container import pack
+from lipt.common.targets.values import SingleLabel
+from lipt.common.weights.codec import METADATA_KEY, encode_sparse
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import read_weights
+from lipt.common.weights.files import pack, read_weights
 from lipt.common.weights.planes import encode_planes
-from lipt.common.weights.sparse import METADATA_KEY, encode_sparse
 from lipt.common.weights.specs import TensorSpec, specs_of
 from lipt.v1 import blob_pb2
 from tests.faults.memory import memory_growth

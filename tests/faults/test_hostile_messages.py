@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from lipt.common.blobs.messages import blob_from_proto
-from lipt.common.config.messages import run_config_from_proto, task_from_proto
+from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.config.run_config import RunConfig
+from lipt.common.config.values import run_config_from_proto, task_from_proto
 from lipt.common.errors import LiptError
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import InfoView, RunView, StrategyView

@@ -10,8 +10,7 @@ from time import perf_counter
 import grpc
 import pytest
 
-from lipt.common.blobs.messages import blob_to_proto
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
 from lipt.v1 import blob_pb2, info_pb2, info_pb2_grpc

@@ -12,13 +12,12 @@ import pytest
 
 from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs import transfer
-from lipt.common.blobs.messages import blob_to_proto, chunk_data
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto, chunk_data
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import CorruptChunkError
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 from tests.cluster import Cluster, LoggedProcess

@@ -13,8 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.messages import blob_to_proto, fill_chunk
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 from tests.coloured_shapes import TOWERS, swapped, write_folder
 
 _WORDS = (

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from tests.golden.digests import digest
 
 _PROBE_DIGITS = 8

@@ -20,14 +20,14 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data import Dataset, open_dataset, pack_shard
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import LiptError
-from lipt.common.weights.container import pack
 from lipt.common.weights.encodings import encode_weights, open_weights
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
 from lipt.core.sharding import draw_shards, split_validation
 from lipt.trainer.cli.demo import experiment

@@ -4,7 +4,7 @@ import pytest
 
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputSpec
-from lipt.defaults import default_model
+from lipt.pretraining import default_model
 
 WORDS = Column("", ColumnType.INT64, (20,), num_values=1000)
 NUMBERS = Column("numbers", ColumnType.FLOAT32, (30,), standardized=True)

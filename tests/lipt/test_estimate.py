@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.validation import validate
+from lipt.common.config.values import validate
 from lipt.common.data.shard import pack_shard
 from lipt.common.errors import BudgetError, ConfigError, LiptError
 from lipt.common.images.formats import ImageFormat
@@ -22,9 +22,9 @@ from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.core.selection.registry import find_strategy
 from lipt.core.sharding import draw_shards, split_validation
-from lipt.core.stages.asking import SubsetQuery
-from lipt.core.stages.choosing import Question
-from lipt.estimate import Estimate, Stage, count_subset, estimate, lines_of
+from lipt.core.stages.choice import Question
+from lipt.core.stages.question import SubsetQuery
+from lipt.plan import Estimate, Stage, count_subset, estimate, lines_of
 from lipt.pretraining import Pretrained
 from lipt.trainer.writing.jsonable import to_jsonable
 from tests import processes

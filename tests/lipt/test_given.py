@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports.factory import load_factory
-from lipt.given import MODULE, name_model
+from lipt.common.imports import load_factory
+from lipt.data import MODULE, name_model
 
 
 def test_a_model_is_found_by_its_name_as_long_as_it_is_kept() -> None:

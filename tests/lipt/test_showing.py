@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lipt import showing as module
-from lipt.showing import as_html, showing
+from lipt import progress as module
+from lipt.progress import as_html, showing
 from lipt.trainer.views import ProgressView
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lipt.common.blobs.messages import blob_to_proto
-from lipt.common.blobs.name import BlobName
-from lipt.common.weights.container import pack
+from lipt.common.blobs.blob import BlobName, blob_to_proto
+from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.v1 import diagnosis_pb2
 from tests.relay import Fault, answer

@@ -8,16 +8,15 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
 
-from lipt.common.blobs.messages import blob_from_proto, blob_to_proto, chunk_data, fill_chunk
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, chunk_data, fill_chunk
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import (
     AugmentationConfig,
     AugmentationMethod,
     LearnersConfig,
     PruningMethod,
 )
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.images.formats import ImageFormat
 from lipt.v1 import blob_pb2, worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, Report

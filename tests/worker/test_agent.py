@@ -26,7 +26,7 @@ from lipt.common.errors import (
     UnknownWorkerError,
     UnreachableError,
 )
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.agent import Agent
 from lipt.worker.client import Assignment

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.data import Shard, open_dataset, pack_shard
 from lipt.common.data.shard import EncodedShard
@@ -25,13 +25,13 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
-from lipt.common.observability.events import EventKind, Events
-from lipt.common.observability.meters import Phases
-from lipt.common.weights.container import pack
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Phases
 from lipt.common.weights.encodings import open_weights
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2

@@ -7,16 +7,14 @@ from typing import Any
 import grpc
 import pytest
 
-from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.learner_task import LearnerTask
-from lipt.common.config.messages import scoring_to_proto, task_to_proto
+from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.config.tasks import LearnerTask, ScoringTask
+from lipt.common.config.values import scoring_to_proto, task_to_proto
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import CoordinatorClient, Report, ScoringAssignment
 

@@ -11,7 +11,7 @@ from lipt.common.errors import (
     UnknownRunError,
     UnreachableError,
 )
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.lease import LeaseKeeper
 from tests.worker.fake_client import FakeClient, make_assignment

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, LearnersConfig
 from lipt.common.config.settings import load_settings
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import Shard
 from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import FactoryNotAllowedError, OverLimitError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
 from lipt.common.models.footprint import measure_model
 from lipt.common.planning.learner import PROCESS_BYTES, learner_memory

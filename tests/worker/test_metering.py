@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lipt.common.observability.meters import Phases
+from lipt.common.observability.metrics import Phases
 from lipt.worker.instruments import DEVICE_MEMORY, SECONDS, Phase
 from lipt.worker.metering import Metering
 from tests.clock import Clock

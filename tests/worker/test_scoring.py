@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.scoring_task import ScoringTask
 from lipt.common.config.settings import load_settings
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import (
     ConfigError,
@@ -25,9 +25,9 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
-from lipt.common.observability.events import Events
-from lipt.common.signals.ranges import read_range, score_range
-from lipt.common.weights.container import pack
+from lipt.common.observability.logs import Events
+from lipt.common.signals.passes import read_range, score_range
+from lipt.common.weights.files import pack
 from lipt.worker.client import ScoringAssignment
 from lipt.worker.exchange import Exchange
 from lipt.worker.instruments import BLOB_BYTES, SCORED

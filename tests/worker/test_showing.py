@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from lipt.common.access.worker_secret import WORKER_SECRET
+from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.rpc.channel import open_channel
 from lipt.worker.showing import showing
 

@@ -13,8 +13,7 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
-from lipt.common.text.terminal import complain
-from lipt.common.text.version import SHORT_HELP, Version
+from lipt.common.text import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,
     check,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from lipt.common.blobs.messages import blob_from_proto
+from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import DiagnosisError, SubsetError
 from lipt.common.subsets import packed_sizes, unpack

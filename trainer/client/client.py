@@ -10,12 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from lipt.common.access.token_source import TokenSource
-from lipt.common.blobs.messages import blob_from_proto, blob_to_proto
-from lipt.common.blobs.name import BlobName
+from lipt.common.access.tokens import TokenSource
+from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import OnBytes, Transfers
-from lipt.common.config.messages import overrides_to_proto
+from lipt.common.config.values import overrides_to_proto
 from lipt.common.errors import (
     InvalidRequestError,
     LiptError,

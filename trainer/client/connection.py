@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import grpc
 
-from lipt.common.access.token_source import TokenSource
+from lipt.common.access.tokens import TokenSource
 from lipt.common.backoff import Backoff, RetryPolicy, retry
 from lipt.common.errors import (
     ForkedError,
@@ -24,10 +24,9 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.network.tls import TlsFiles
-from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.idle import IdleWatchdog
+from lipt.common.rpc.channel import IdleWatchdog, open_channel
 from lipt.common.rpc.status import from_rpc_error
-from lipt.common.text.printable import printable
+from lipt.common.text import printable
 from lipt.trainer.client.forking import ForkAwareChannel
 from lipt.v1 import (
     access_pb2_grpc,

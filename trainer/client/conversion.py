@@ -31,8 +31,8 @@ from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lipt.common.config.messages import run_config_from_proto
 from lipt.common.config.run_config import RunConfig
+from lipt.common.config.values import run_config_from_proto
 from lipt.common.rpc.messages import enum_value
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.trainer.views import ColumnTypeName, RoleName, TargetKindName

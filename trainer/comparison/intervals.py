@@ -16,7 +16,7 @@ from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 
 Key = tuple[int, int]
 Unit = Literal["seeds", "trainings"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lipt.common.config.validation import merge
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.config.values import merge
+from lipt.common.determinism import derive_seed
 from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN
 from lipt.trainer.comparison.trial import Cell
 from lipt.trainer.main_training import Recipe

@@ -295,7 +295,7 @@ def read_diagnosis(
         DiagnosisError: the file is of another format or version, has other columns or sizes,
             or contradicts itself.
     """
-    from lipt.common.weights.container import read_container  # noqa: PLC0415 - imports torch
+    from lipt.common.weights.files import read_container  # noqa: PLC0415 - imports torch
 
     try:
         file = read_container(

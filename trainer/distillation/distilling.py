@@ -12,8 +12,7 @@ import torch
 
 from lipt.common.data import Dataset, input_format
 from lipt.common.data.sources.distilled import FILE_NAME
-from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.process.devices import resolve_device

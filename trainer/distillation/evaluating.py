@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.trainer.distillation.real import RealExamples
 from lipt.trainer.distillation.stages import Stages
 from lipt.trainer.distillation.synthetic import SyntheticSet

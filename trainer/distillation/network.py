@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import ConfigError
 from lipt.common.images.crop_flip import crop_flip
 from lipt.common.images.formats import ImageFormat

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.trainer.distillation.matching import distance, gradients
 from lipt.trainer.distillation.network import Networks
 from lipt.trainer.distillation.real import RealExamples

@@ -29,8 +29,8 @@ from lipt.common.data.sources.distilled import (
     STAGES,
     read_distilled,
 )
-from lipt.common.images.pixels import to_image
-from lipt.common.weights.container import bytes_of, pack
+from lipt.common.images.formats import to_image
+from lipt.common.weights.files import bytes_of, pack
 from lipt.trainer.writing.files import write_atomically
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports.extras import import_extra
-from lipt.common.weights.torch_files import read_torch_file
+from lipt.common.imports import import_extra
+from lipt.common.weights.checkpoints import read_torch_file
 from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.redrawing.epoch_sampler import EpochSampler, LossSampler
 from lipt.trainer.redrawing.samplers import InfoBatchSampler

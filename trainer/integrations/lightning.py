@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 from lipt.trainer.integrations.weighting import Weighting, dataloader_batch_size
 from lipt.trainer.redrawing.epoch_sampler import EpochSampler
 from lipt.trainer.redrawing.samplers import InfoBatchSampler

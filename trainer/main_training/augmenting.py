@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.images.crop_flip import crop_flip
 from lipt.common.inputs.stored import Stored
 from lipt.core.learner.augmentation import augment_images

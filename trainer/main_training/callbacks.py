@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch
 from lipt.trainer.subsets.subset import Subset
 

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, WeightsError
-from lipt.common.weights.container import pack, read_container
+from lipt.common.weights.files import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
 from lipt.trainer.main_training.records import Look
 from lipt.trainer.subsets.subset import Subset

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.determinism.kernels import pinned_kernels, seeded_generators, tried_kernels
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed, pinned_kernels, seeded_generators, tried_kernels
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.process.devices import resolve_device

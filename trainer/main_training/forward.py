@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import Precision
 from lipt.common.data import Dataset, input_format
-from lipt.common.determinism.seeding import derive_seed
-from lipt.common.inputs.formats import InputFormat
+from lipt.common.determinism import derive_seed
 from lipt.common.inputs.model_input import in_layout, to_model_input
-from lipt.common.inputs.specs import call_model
+from lipt.common.inputs.specs import InputFormat, call_model
 from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out, memory_format
-from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.models.modes import evaluation_mode
 from lipt.common.targets.target import Target
 from lipt.trainer.main_training.recipe import Recipe
 

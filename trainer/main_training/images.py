@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.data.reading_ahead import reading_ahead
+from lipt.common.data.parallel import reading_ahead
 from lipt.common.inputs.stored import Stored, pinned, rows_of, stored_on
 
 # On the CPU, where a data set in memory would only be copied; and the share of what is

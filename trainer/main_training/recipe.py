@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from lipt.common.config.run_config import Precision
-from lipt.core.learner.augmentation.operations import NUM_MAGNITUDE_BINS
+from lipt.core.learner.augmentation import NUM_MAGNITUDE_BINS
 
 
 class Recipe(BaseModel):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from lipt.common.config.validation import validate
+from lipt.common.config.values import validate
 from lipt.common.data import Dataset
 from lipt.common.errors import UnknownNameError
 from lipt.trainer.main_training.examples import SubsetSource

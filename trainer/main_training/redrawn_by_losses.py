@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from torch import Generator, Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.subsets import require_budget
 from lipt.trainer.main_training.examples import ABSOLUTE_WEIGHTS
 from lipt.trainer.main_training.redrawn import redrawn_subset

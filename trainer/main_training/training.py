@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import TrainingDivergedError
 from lipt.common.weights.specs import copy_to_cpu
 from lipt.trainer.main_training.checkpoints import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipt.common.config.validation import validate
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.config.values import validate
+from lipt.common.determinism import derive_generator
 from lipt.common.subsets import require_budget, resolve_budget
 from lipt.trainer.redrawing.cycles import Cycles
 from lipt.trainer.redrawing.epoch_sampler import EpochSampler, LossSampler

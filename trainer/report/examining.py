@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lipt.common.data import Dataset
-from lipt.common.data.sources.imagefolder import imagefolder_rows
+from lipt.common.data.sources.image_files import imagefolder_rows
 from lipt.common.errors import DiagnosisError
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import ClassNoise

@@ -19,7 +19,7 @@ from lipt.common.errors import (
     SignalsError,
 )
 from lipt.common.models import find_head
-from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.models.modes import evaluation_mode
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data import Dataset
-from lipt.common.images.data_url import data_url
+from lipt.common.images.formats import data_url
 from lipt.common.inputs.specs import ImageSpec
 
 # Images up to this many pixels a side are scaled up with sharp edges.

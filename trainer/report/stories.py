@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.data import Dataset
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed
 from lipt.trainer.client.client import Client
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.report.pictures import pictures_of

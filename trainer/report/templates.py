@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import resources
 from typing import Any
 
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 from lipt.common.sizes import format_bytes
-from lipt.common.text.printable import escaped
+from lipt.common.text import escaped
 from lipt.trainer.writing.formatting import format_percent
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import distributed, nn
 
 from lipt.common.errors import ConfigError, LiptError
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer.subsets.subset import Subset
 
 if TYPE_CHECKING:

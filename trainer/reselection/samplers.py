@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import Sampler
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
 from lipt.trainer.subsets.dealing import Uneven, deal, in_blocks, num_dealt, require_rank

@@ -335,8 +335,7 @@ def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
 
 def _of_pairs(dataset: Any, like: str) -> str:
     from lipt.common.data.loading import MEMORY_BUDGET_BYTES  # noqa: PLC0415 - torch
-    from lipt.common.data.sources.factory import rows_of_data  # noqa: PLC0415 - torch
-    from lipt.common.data.sources.user_columns import bytes_of_first  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.user_data import bytes_of_first, rows_of_data  # noqa: PLC0415
 
     # Images are read one by one, tensors all at once.
     if len(dataset) * bytes_of_first("reading it", dataset) > MEMORY_BUDGET_BYTES:
@@ -345,7 +344,7 @@ def _of_pairs(dataset: Any, like: str) -> str:
 
 
 def _of_images(dataset: Any, like: str) -> str:
-    from lipt.common.data.sources.factory import FactoryRows  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.user_data import FactoryRows  # noqa: PLC0415 - torch
 
     return _of_rows(FactoryRows("reading it", dataset), like)
 

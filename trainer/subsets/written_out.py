@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources.encoded import EncodedRows
+from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import PixelRows
 from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import DataError, SubsetError

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 from lipt.trainer.tracking.account import Account
 
 # MLflow's own bounds, of one call and of one value.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 from lipt.trainer.tracking.account import Account
 
 # Of the artifacts that subsets are.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lipt.common.text.printable import printable
+from lipt.common.text import printable
 
 
 def format_percent(share: float) -> str:

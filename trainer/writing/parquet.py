@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 
 
 def import_pyarrow(needed_for: str) -> tuple[Any, Any]:

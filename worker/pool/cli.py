@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from lipt.common.config.knobs import option_help
-from lipt.common.text.terminal import complain, say
-from lipt.common.text.version import SHORT_HELP, Version
+from lipt.common.text import SHORT_HELP, Version, complain, say
 from lipt.worker.pool.settings import PoolSettings
 
 app = typer.Typer(
@@ -107,7 +106,7 @@ def _run(flags: dict[str, Any], worker_arguments: list[str]) -> None:
     from functools import partial
 
     from lipt.common.config.settings import load_settings
-    from lipt.common.process.logs import configure_logging
+    from lipt.common.observability.logs import configure_logging
     from lipt.worker.pool.opening import opened
 
     settings = load_settings(PoolSettings, config=None, flags=flags)

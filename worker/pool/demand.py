@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from lipt.common.errors import IncompatibleProtocolError
-from lipt.common.rpc.protocol import PROTOCOL_MAJOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import info_pb2, info_pb2_grpc, worker_pb2, worker_pb2_grpc
 from lipt.worker.pool.scaling import Demand

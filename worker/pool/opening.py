@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lipt.common.access.token_source import TokenSource
+from lipt.common.access.tokens import TokenSource
 from lipt.common.errors import ConfigError
-from lipt.common.imports.extras import import_extra
-from lipt.common.network.address import split_address
-from lipt.common.network.tls import TlsFiles
+from lipt.common.imports import import_extra
+from lipt.common.network.tls import TlsFiles, split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.worker.pool.demand import DemandSource
 from lipt.worker.pool.engine import Engine

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lipt.common.errors import ConfigError, UnreachableError
-from lipt.common.imports.extras import import_extra
-from lipt.common.network.address import is_loopback, split_address
+from lipt.common.imports import import_extra
+from lipt.common.network.tls import is_loopback, split_address
 from lipt.worker.pool.children import STOP_SECONDS
 from lipt.worker.pool.engine import Ended
 from lipt.worker.pool.ray_task import run_worker

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.common.text.terminal import say
+from lipt.common.text import say
 from lipt.worker.pool.cli import (
     CpusPerWorker,
     GpusPerWorker,
@@ -135,7 +135,7 @@ def up(
 
 
 def _is_users_own(spec: str) -> bool:
-    from lipt.common.imports.factory import is_factory_spec
+    from lipt.common.imports import is_factory_spec
 
     return is_factory_spec(spec)
 
@@ -155,7 +155,7 @@ def _run(start: _Start) -> None:
     import threading
 
     from lipt.common.config.settings import load_settings
-    from lipt.common.process.logs import configure_logging
+    from lipt.common.observability.logs import configure_logging
     from lipt.worker.pool.opening import opened
     from lipt.worker.pool.settings import PoolSettings
 
@@ -243,7 +243,7 @@ def _follow(child: Child, stop: Callable[[], object], stopping: threading.Event)
 
 def _reachable(listening: str, host: str | None, *, here: bool) -> str:
     """The address that workers are told: as is served, unless that is every address there is."""
-    from lipt.common.network.address import split_address
+    from lipt.common.network.tls import split_address
 
     served, port = split_address(listening)
     if served not in ("0.0.0.0", "::"):  # noqa: S104 - it is compared

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, require_labels
-from lipt.common.data.sources.stamp import Stamp
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
-from lipt.common.weights.container import read_container
+from lipt.common.weights.files import read_container
 
 FILE_NAME = "synthetic.safetensors"
 IMAGES, LABELS, STAGES = "images_NCHW", "labels_N", "stages_N"

@@ -26,14 +26,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ColumnRows, numbered_classes
-from lipt.common.data.sources.stamp import Stamp
-from lipt.common.data.sources.tables.cells import named_rows
+from lipt.common.data.sources.tables.files import named_rows
 from lipt.common.data.sources.tables.query import split_query
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.inputs.columns import MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values
-from lipt.common.weights.container import read_container
+from lipt.common.weights.files import read_container
 
 _EXAMPLES, _LABELS, _PAIRED, _NAMES = "X", "y", "paired_features", "class_names"
 _KNOWN = {_EXAMPLES, _LABELS, _PAIRED, _NAMES}

@@ -17,10 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipt.common.data.sources.stamp import Stamp
+from lipt.common.data.sources.index import Stamp
 from lipt.common.errors import DataError
-from lipt.common.images.formats import Header
-from lipt.common.images.pixels import fit_pixels
+from lipt.common.images.formats import Header, fit_pixels
 from lipt.common.inputs.columns import Column
 from lipt.common.targets.values import TargetValues
 

@@ -1,18 +1,61 @@
-"""Storage: files on a disk or behind a URL, listed and read in ranges, never as a whole.
-
-On a disk a range is one call of the system; behind a URL it is what fsspec asks the server for.
-"""
+"""Storage: local files and fsspec URLs, read by ranges."""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from lipt.common.data.sources.ranges import Ranges
 from lipt.common.data.sources.remote import Remote, is_url, open_remote
 from lipt.common.errors import DataError
+
+# Ranges: reading a remote file in parts, of which more is fetched the longer they follow on.
+#
+# A request costs about as long as a hundred kilobytes take. So a part is fetched with some of what
+# follows it, which doubles while parts are read in order; what is read here and there is fetched
+# alone.
+
+_LEAST, _MOST = 16 * 2**10, 4 * 2**20
+
+# The header of the next file, which stands behind the end of one, lies in the part before.
+_KEPT_PARTS = 3
+
+
+class Ranges:
+    """One file.
+
+    Args:
+        fetch: gives the bytes from a start to an end, fewer where the file ends before.
+    """
+
+    def __init__(self, fetch: Callable[[int, int], bytes]) -> None:
+        self._fetch = fetch
+        self._parts: deque[tuple[int, bytes]] = deque(maxlen=_KEPT_PARTS)
+        self._ahead = _LEAST
+        self._lock = threading.Lock()
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A range, from any thread; shorter where the file ends."""
+        with self._lock:
+            for start, part in self._parts:
+                if start <= offset and offset + size <= start + len(part):
+                    return part[offset - start : offset - start + size]
+            follows = any(
+                start <= offset <= start + len(part) + _LEAST for start, part in self._parts
+            )
+            self._ahead = min(2 * self._ahead, _MOST) if follows else _LEAST
+            part = self._fetch(offset, offset + max(size, self._ahead))
+            self._parts.append((offset, part))
+            return part[:size]
+
+
+# Storage: files on a disk or behind a URL, listed and read in ranges, never as a whole.
+#
+# On a disk a range is one call of the system; behind a URL it is what fsspec asks the server for.
 
 _OPEN_FILES = 64
 

@@ -1,7 +1,7 @@
 """WebDataset: images and labels in tar shards, read where they lie, in any order.
 
 An index says where each image is. It is made once, in one pass over the headers, and kept; see
-`lipt.common.data.sources.kept_index`. Nothing is extracted.
+`lipt.common.data.sources.index`. Nothing is extracted.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.data.parallel import Progress
-from lipt.common.data.sources.encoded import EncodedRows
-from lipt.common.data.sources.kept_index import kept
-from lipt.common.data.sources.remote import is_url
+from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data.sources.index import Stamp, kept
+from lipt.common.data.sources.remote import Window, is_url
 from lipt.common.data.sources.rows import numbered_classes
-from lipt.common.data.sources.stamp import Stamp
 from lipt.common.data.sources.storage import Storage, read_exactly, storage_of
 from lipt.common.data.sources.tables.query import read_query
-from lipt.common.data.sources.tar_index import FORMAT, TarIndex, build_index
-from lipt.common.data.sources.tar_samples import Convention
-from lipt.common.data.sources.user_labels import labels_of_names
-from lipt.common.data.sources.window import Window
+from lipt.common.data.sources.tar_shards import FORMAT, Convention, TarIndex, build_index
+from lipt.common.data.sources.user_data import labels_of_names
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.decode import decode_file
 from lipt.common.images.formats import Header

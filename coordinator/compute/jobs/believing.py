@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.range_folder import RangeFile
 from lipt.coordinator.compute.scan import Scan

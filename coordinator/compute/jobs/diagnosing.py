@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.process.devices import device_name
 from lipt.coordinator.compute.context import Context
-from lipt.core.stages.diagnosing import diagnose
+from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.proxy_features import ProxyQuestion
 
 

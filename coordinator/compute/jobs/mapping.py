@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.inputs.formats import InputFormat
+from lipt.common.determinism import pinned_kernels
+from lipt.common.inputs.specs import InputFormat
 from lipt.common.maps import placed, principal_components
 from lipt.coordinator.compute.context import Context
 from lipt.core.signals.compute import compute_signals

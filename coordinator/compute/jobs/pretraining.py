@@ -12,22 +12,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import all_labels, pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
-from lipt.common.inputs.formats import InputFormat
-from lipt.common.inputs.specs import InputSpec
-from lipt.common.targets.single_label import SingleLabel
+from lipt.common.inputs.specs import InputFormat, InputSpec
 from lipt.common.targets.target import Target
-from lipt.common.targets.values import OtherTarget
-from lipt.common.weights.container import pack
+from lipt.common.targets.values import OtherTarget, SingleLabel
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
-from lipt.core.frozen_part import LearnerReader, pack_initial
+from lipt.core.evaluation import LearnerReader, pack_initial
 from lipt.core.pipeline import cut_shards, initial_weights, merge_learners
 from lipt.core.results import Ingredient
 from lipt.core.soup import OpenWeights

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism.kernels import pinned_kernels
-from lipt.common.determinism.seeding import derive_generator, derive_seed
-from lipt.common.inputs.formats import InputFormat
+from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels
+from lipt.common.inputs.specs import InputFormat
 from lipt.coordinator.compute.context import Context
 from lipt.core.signals.losses import LossSum, loss_sum, trainable
 from lipt.core.signals.quadratic_model import fit_quadratic_model, must_reselect

@@ -16,17 +16,16 @@ from time import monotonic
 import torch
 from torch import Tensor, nn
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.formats import ColumnsFormat, InputFormat
+from lipt.common.inputs.specs import ColumnsFormat, InputFormat
 from lipt.common.models import find_head
 from lipt.common.process.devices import device_name, kind_of, versions_on
-from lipt.common.signals.ranges import encode_range, read_range, score_range
-from lipt.common.targets.multi_label import MultiLabel
-from lipt.common.targets.regression import Regression
+from lipt.common.signals.passes import encode_range, read_range, score_range
+from lipt.common.targets.values import MultiLabel, Regression
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.believing import Believing
 from lipt.coordinator.compute.range_folder import HERE, RangeFile, RangeFolder, scans_dir
@@ -42,7 +41,7 @@ from lipt.coordinator.settings import ScoringWorkers
 from lipt.core.signals.compute import empty_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS
-from lipt.core.stages.model_signals import model_signals
+from lipt.core.stages.warm_up import model_signals
 from lipt.core.workspace import model_seed
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from torch import nn
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
-from lipt.common.inputs.formats import InputFormat
+from lipt.common.inputs.specs import InputFormat
 from lipt.common.subsets import Examples, pack, subset_digest
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.scanning import scanned_signals
@@ -22,7 +22,7 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.choosing import Chosen, Question, choose, told_of
+from lipt.core.stages.choice import Chosen, Question, choose, told_of
 from lipt.core.workspace import Workspace
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipt.common.images.data_url import data_url
+from lipt.common.images.formats import data_url
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.inputs.stored import columns_in, images_in
 from lipt.coordinator.compute.context import Context

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lipt.common.imports.extras import require_extra
+from lipt.common.imports import require_extra
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.solvers.smallest import nearest
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.gradients.pairs import PairwiseSimilarity
 from lipt.core.selection.solvers.lazy import lazy_greedy
 from lipt.core.selection.solvers.levels import (

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.label_errors import LabelErrors, find_label_errors
 from lipt.core.selection.plan import Evidence, Plan, Training, make_plan

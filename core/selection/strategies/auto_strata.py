@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed
 from lipt.core.selection.plan import REDUNDANT
 from lipt.core.selection.quotas import class_quotas, proportional_quotas
 from lipt.core.selection.selection import Selection, unweighted

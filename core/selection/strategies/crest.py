@@ -36,7 +36,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.gradients.pairs import proximity
 from lipt.core.selection.gradients.vectors import Vectors
 from lipt.core.selection.quotas import class_quotas

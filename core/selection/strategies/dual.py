@@ -26,7 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.presets import Preset
 from lipt.core.selection.selection import Selection, keep_largest
 from lipt.core.selection.solvers.weighted_draw import draw_by_weight

@@ -35,7 +35,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.gradients.vectors import squared_norms
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
 from lipt.core.selection.strategies.glister_objective import GlisterObjective, comparable

@@ -31,7 +31,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients.rows import Rows
 from lipt.core.selection.gradients.vectors import Vectors

@@ -27,7 +27,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.quotas import class_quotas
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.solvers.linear_cut import cut_picks

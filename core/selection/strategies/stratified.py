@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.quotas import class_quotas, proportional_quotas
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.solvers.spherical_kmeans import spherical_kmeans

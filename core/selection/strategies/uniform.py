@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import NOTHING, Balance, Strategy
 from lipt.core.signals.signals import Signals

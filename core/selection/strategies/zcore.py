@@ -29,7 +29,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
 from lipt.core.selection.solvers.plane_scores import PlaneDraws, plane_scores

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 
 TEXT = "lipt_0a1b2c3d_" + "5" * 64
 

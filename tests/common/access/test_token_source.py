@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.access.token import Token
-from lipt.common.access.token_source import TokenSource
+from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError
 
 ONE, OTHER = Token.draw("one").text, Token.draw("other").text

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import directory_lock
-from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from tests.blob_files import files_of
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.blobs.messages import MAX_CHUNK_BYTES, chunk_data, fill_chunk
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import MAX_CHUNK_BYTES, BlobName, chunk_data, fill_chunk
 from lipt.common.errors import BlobTooLargeError, CorruptChunkError, WrongOffsetError
 from lipt.v1 import blob_pb2
 

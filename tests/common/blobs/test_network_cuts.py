@@ -5,11 +5,11 @@ import random
 from typing import Any
 
 from lipt.common.backoff import RetryPolicy
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 from tests.faults.proxy import Fault, Proxy
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import temporary_file
-from lipt.common.blobs.name import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,

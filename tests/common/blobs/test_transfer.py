@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lipt.common.backoff import RetryPolicy
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import (
@@ -24,7 +24,7 @@ from lipt.common.errors import (
     WrongOffsetError,
 )
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 
 DATA = random.Random(0).randbytes(10 * CHUNK_BYTES + 5)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     CorruptBlobError,
@@ -151,7 +151,7 @@ def test_an_upload_of_a_killed_process_can_be_continued(store: BlobStore) -> Non
     program = """
 import sys
 from pathlib import Path
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 upload = BlobStore(Path(sys.argv[1]), max_blob_bytes=10_000).open_upload(
     BlobName(sys.argv[2], 1000), 0

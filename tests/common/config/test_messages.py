@@ -6,14 +6,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from lipt.common.config.learner_task import LearnerTask
-from lipt.common.config.messages import (
-    overrides_to_proto,
-    run_config_from_proto,
-    run_config_to_proto,
-    task_from_proto,
-    task_to_proto,
-)
 from lipt.common.config.run_config import (
     AugmentationConfig,
     LearnersConfig,
@@ -21,14 +13,19 @@ from lipt.common.config.run_config import (
     PruningMethod,
     RunConfig,
 )
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.config.values import (
+    overrides_to_proto,
+    run_config_from_proto,
+    run_config_to_proto,
+    task_from_proto,
+    task_to_proto,
+)
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
-from lipt.common.targets.multi_label import MultiLabel
-from lipt.common.targets.regression import Regression
-from lipt.common.targets.single_label import SingleLabel
-from lipt.common.targets.values import OtherTarget
+from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat
+from lipt.common.targets.values import MultiLabel, OtherTarget, Regression, SingleLabel
 from lipt.v1 import config_pb2, worker_pb2
 
 TASK = LearnerTask(

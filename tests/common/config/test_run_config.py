@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from lipt.common.config.messages import overrides_to_proto, run_config_from_proto
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.config.validation import validate
+from lipt.common.config.values import overrides_to_proto, run_config_from_proto, validate
 from lipt.common.errors import ConfigError
 
 

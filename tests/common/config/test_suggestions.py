@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.common.config.messages import overrides_to_proto
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.suggestions import closest, did_you_mean, setting_names
-from lipt.common.config.validation import validate
+from lipt.common.config.values import (
+    closest,
+    did_you_mean,
+    overrides_to_proto,
+    setting_names,
+    validate,
+)
 from lipt.common.errors import ConfigError
 from lipt.trainer.main_training.recipe import Recipe
 

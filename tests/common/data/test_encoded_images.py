@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.data import encoded_images
-from lipt.common.data.encoded_images import EncodedImages
+from lipt.common.data import shard
+from lipt.common.data.shard import EncodedImages
 from lipt.common.errors import DataError
 from lipt.common.images.decode import decode_image
 from tests.image_files import FORMAT, encoded, files_of, made_up
@@ -27,7 +27,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(file)
         return decode_image(file, shape)
 
-    monkeypatch.setattr(encoded_images, "decode_image", watched)
+    monkeypatch.setattr(shard, "decode_image", watched)
     return seen
 
 

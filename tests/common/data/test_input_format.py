@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from lipt.common.data import input_format, open_dataset
-from lipt.common.data.channel_statistics import normalization
-from lipt.common.data.loading_columns import load_columns
+from lipt.common.data.input_format import normalization
+from lipt.common.data.registry import load_columns
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
+from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources.encoded import EncodedRows
+from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.errors import DataError
 from lipt.common.inputs.specs import ImageSpec
 

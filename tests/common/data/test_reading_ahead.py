@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lipt.common.data.reading_ahead import reading_ahead
+from lipt.common.data.parallel import reading_ahead
 
 
 def test_batches_come_in_order_from_another_thread() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.data import open_dataset
-from lipt.common.data.scaling import Sizes, scaling_note
+from lipt.common.data.loading import Sizes, scaling_note
 from lipt.common.images.formats import Header
 
 Encode = Callable[..., bytes]

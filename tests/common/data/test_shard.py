@@ -22,8 +22,8 @@ from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.stored import images_in
-from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
+from lipt.common.targets.values import SingleLabel
 
 Encode = Callable[..., bytes]
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from torch import Tensor
 
 from lipt.common.data import Shard, pack_shard, unpack_shard
-from lipt.common.data.loading_columns import load_columns
+from lipt.common.data.registry import load_columns
 from lipt.common.errors import DataError
 from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
-from lipt.common.targets.single_label import SingleLabel
-from lipt.common.weights.container import pack
+from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat
+from lipt.common.targets.values import SingleLabel
+from lipt.common.weights.files import pack
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 
 FORMAT = ColumnsFormat((ColumnFormat(TOKENS), ColumnFormat(SIZES, (0.0,), (1.0,))))

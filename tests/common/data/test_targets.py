@@ -10,13 +10,11 @@ import torch
 
 from lipt.common.data import Dataset, open_dataset, pack_shard, unpack_shard
 from lipt.common.data.input_format import input_format
-from lipt.common.data.loading_columns import load_columns
-from lipt.common.data.sources.factory import rows_of_data
+from lipt.common.data.registry import load_columns
 from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.targets.multi_label import MultiLabel
-from lipt.common.targets.regression import Regression
-from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 
 VECTORS = torch.arange(12.0).reshape(6, 2)
 NUMBERS = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]

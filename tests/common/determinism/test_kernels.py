@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lipt.common.determinism.kernels import pinned_kernels, seeded_generators
+from lipt.common.determinism import pinned_kernels, seeded_generators
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import hashlib
 
 import torch
 
-from lipt.common.determinism.seeding import derive_generator, derive_seed
+from lipt.common.determinism import derive_generator, derive_seed
 
 
 def test_a_seed_is_the_digest_of_run_seed_purpose_and_index() -> None:

@@ -6,7 +6,7 @@ import io
 import torch
 from PIL import Image
 
-from lipt.common.images.data_url import data_url
+from lipt.common.images.formats import data_url
 
 
 def opened(address: str) -> Image.Image:

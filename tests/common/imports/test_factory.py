@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError
-from lipt.common.imports.extras import import_extra
-from lipt.common.imports.factory import (
+from lipt.common.imports import (
+    import_extra,
     is_factory_spec,
     load_factory,
     module_of,

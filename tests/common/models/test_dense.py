@@ -13,7 +13,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputSpec, call_model
 from lipt.common.models import find_head
-from lipt.common.models.dense import linear, mlp
+from lipt.common.models.models import linear, mlp
 
 Build = Callable[..., nn.Module]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from lipt.common.models.evaluation_mode import evaluation_mode
+from lipt.common.models.modes import evaluation_mode
 
 
 def test_every_modules_own_flag_comes_back_even_after_an_error() -> None:

@@ -7,7 +7,7 @@ from torch import nn
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
-from lipt.common.models.freezing import ALL_BUT_HEAD, freeze, frozen_names, head_names
+from lipt.common.models.head import ALL_BUT_HEAD, freeze, frozen_names, head_names
 from lipt.common.models.registry import build_without_values
 
 SHAPE = (1, 8, 8)

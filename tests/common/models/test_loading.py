@@ -9,7 +9,7 @@ from lipt.common.errors import WeightsError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.models.loading import load_model
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 
 SPEC = ImageSpec(3, 32, 32)
 

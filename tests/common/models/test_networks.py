@@ -8,8 +8,7 @@ from torch import nn
 
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, find_head, forward_with_features
-from lipt.common.models.resnet import BasicBlock
-from lipt.common.models.wide_resnet import PreActivationBlock
+from lipt.common.models.models import BasicBlock, PreActivationBlock
 
 
 def count(model: nn.Module) -> int:
@@ -55,7 +54,7 @@ def test_wrn28_10_has_the_known_number_of_parameters() -> None:
     expected += batch_norm(640) + 640 * 10 + 10
     assert expected == 36_479_194
     with torch.device("meta"):
-        from lipt.common.models.wide_resnet import wrn28_10
+        from lipt.common.models.models import wrn28_10
 
         assert count(wrn28_10(num_classes=10, in_channels=3)) == expected
 

@@ -11,7 +11,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputSpec, call_model
 from lipt.common.models import find_head
-from lipt.common.models.text_transformer import TextTransformer, text_tiny
+from lipt.common.models.models import TextTransformer, text_tiny
 
 TOKENS = Column("", ColumnType.INT64, (12,), num_values=100)
 

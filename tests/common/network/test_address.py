@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.address import (
+from lipt.common.network.tls import (
+    TlsFiles,
     is_loopback,
     require_deliberate_exposure,
     split_address,
 )
-from lipt.common.network.tls import TlsFiles
 
 TLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
 

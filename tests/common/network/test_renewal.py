@@ -16,8 +16,7 @@ import pytest
 import trustme
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.renewal import Renewal, server_credentials
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.tls import Renewal, TlsFiles, server_credentials
 from tests.tls_files import write_files
 
 Ask = Callable[[TlsFiles], Awaitable[bytes]]

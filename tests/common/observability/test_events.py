@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 
 
 def test_event_is_one_line_of_pairs_and_one_count(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.common.observability.events import EventKind
-from lipt.common.observability.instruments import (
+from lipt.common.observability.logs import EventKind
+from lipt.common.observability.metrics import (
     EVENTS,
     EVERYWHERE,
     Counter,

@@ -6,8 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from lipt.common.observability.instruments import Counter, Gauge, Histogram
-from lipt.common.observability.meters import Distribution, Meters, Phases
+from lipt.common.observability.metrics import (
+    Counter,
+    Distribution,
+    Gauge,
+    Histogram,
+    Meters,
+    Phases,
+)
 from tests.clock import Clock
 
 CALLS = Counter("lipt_calls_total", "Calls.", ("peer", "code"), most=2)

@@ -15,10 +15,16 @@ import trustme
 
 from lipt.common.errors import ConfigError, MissingExtraError
 from lipt.common.network.tls import TlsFiles
-from lipt.common.observability.events import EventKind, Events
-from lipt.common.observability.instruments import Counter, Gauge, Histogram, Instrument, Readings
-from lipt.common.observability.meters import Meters
-from lipt.common.observability.metrics import serving_metrics
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import (
+    Counter,
+    Gauge,
+    Histogram,
+    Instrument,
+    Meters,
+    Readings,
+    serving_metrics,
+)
 from tests.tls_files import write_files
 
 

@@ -10,10 +10,15 @@ from typing import Any
 
 import pytest
 
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import (
+    EventKind,
+    Events,
+    JsonFormatter,
+    log_about,
+    log_context,
+    logging_about,
+)
 from lipt.common.observability.tracing import span
-from lipt.common.process.json_logs import JsonFormatter
-from lipt.common.process.log_context import log_about, log_context, logging_about
 from tests.remembered_spans import remembering
 
 HOSTILE = 'x\n{"level": "INFO"}\x1b[2J\x9b\u202e\u2028'
@@ -75,7 +80,7 @@ def test_a_traceback_is_a_field(log: Log) -> None:
 
 
 def test_an_event_is_an_object_of_its_own(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lipt.common.observability.events.logger", log.logger)
+    monkeypatch.setattr("lipt.common.observability.logs.logger", log.logger)
     with logging_about(run="6c51"):
         Events().record(EventKind.LEARNER_FAILED, run="run-1", learner=3, reason=HOSTILE)
     line = log.line()

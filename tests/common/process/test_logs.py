@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from lipt.common.process.logs import PrintableFormatter
+from lipt.common.observability.logs import PrintableFormatter
 
 HOSTILE = "x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.process.service_manager import tell_manager
+from lipt.common.process.service import tell_manager
 
 
 @pytest.mark.parametrize("form", ["file", "name"])

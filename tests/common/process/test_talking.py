@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from lipt.common.process.talking import talking
+from lipt.common.process.service import talking
 
 
 def test_a_long_block_is_spoken_of_again_and_again() -> None:

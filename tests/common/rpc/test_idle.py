@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from lipt.common.rpc.idle import IdleWatchdog
+from lipt.common.rpc.channel import IdleWatchdog
 
 
 class Call:

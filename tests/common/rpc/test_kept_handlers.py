@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import grpc
 
-from lipt.common.rpc.kept_handlers import KeptHandlers
+from lipt.common.rpc.handlers import KeptHandlers
 
 
 class Services:

@@ -4,7 +4,7 @@ import pytest
 from google.protobuf.message import Message
 
 from lipt.common.errors import InvalidRequestError
-from lipt.common.rpc.lengths import require_lengths
+from lipt.common.rpc.messages import require_lengths
 from lipt.v1 import blob_pb2, config_pb2, run_pb2, subset_pb2, worker_pb2
 
 

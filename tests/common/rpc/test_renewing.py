@@ -14,13 +14,11 @@ import grpc.aio
 import pytest
 import trustme
 
-from lipt.common.access.token import Token
-from lipt.common.access.token_source import TokenSource
+from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError
-from lipt.common.network.renewal import server_credentials
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.showing import showing
+from lipt.common.rpc.status import showing
 from tests.tls_files import write_files
 
 TOKEN = TokenSource(text=Token.draw("one").text)

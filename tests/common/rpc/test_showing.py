@@ -11,11 +11,10 @@ import grpc
 import pytest
 
 from lipt.common.access.local_token import METADATA_KEY, published
-from lipt.common.access.token import Token
-from lipt.common.access.token_source import TokenSource
+from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.showing import showing
+from lipt.common.rpc.status import showing
 
 
 class Listener(grpc.GenericRpcHandler):

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from lipt.common.errors import BudgetError
-from lipt.common.observability.events import Events
+from lipt.common.observability.logs import Events
 from lipt.common.observability.tracing import current_traceparent, span
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import ErrorInterceptor

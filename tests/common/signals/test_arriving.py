@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.signals.arriving import arriving
+from lipt.common.signals.passes import arriving
 
 Computed = Iterator[tuple[slice, tuple[Tensor, ...]]]
 

@@ -14,7 +14,7 @@ from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import DataError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageSpec, Inputs
-from lipt.common.signals.batches import Batches
+from lipt.common.signals.passes import Batches
 from lipt.coordinator.compute.messages import DroppedError
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset
 

@@ -9,11 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import SignalsError, WeightsError
-from lipt.common.signals.batches import Batches
-from lipt.common.signals.passing import pass_over
-from lipt.common.signals.ranges import encode_range, range_specs, read_range, score_range
+from lipt.common.signals.passes import (
+    Batches,
+    encode_range,
+    pass_over,
+    range_specs,
+    read_range,
+    score_range,
+)
 from lipt.common.weights.specs import TensorSpec, Weights
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 

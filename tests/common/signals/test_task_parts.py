@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import open_dataset
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
 from lipt.common.signals.task_parts import is_data_of, load_task_model, open_task_data
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 
 pytest.importorskip("sklearn")
 

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.config.validation import dump, validate
+from lipt.common.config.values import dump, validate
 from lipt.common.errors import ConfigError
-from lipt.common.targets.multi_label import MultiLabel
-from lipt.common.targets.regression import Regression
-from lipt.common.targets.single_label import SingleLabel
 from lipt.common.targets.target import Target
+from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 
 NUMBERS = Regression(mean=(10.0, 0.0), std=(2.0, 0.5))
 CASES: list[tuple[Target, Tensor]] = [

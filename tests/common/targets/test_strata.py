@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lipt.common.targets.strata import (
+from lipt.common.targets.values import (
     quantile_edges,
     quantile_names,
     quantile_strata,

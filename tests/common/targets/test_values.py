@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from lipt.common.errors import DataError
-from lipt.common.targets.multi_label import MultiLabel
 from lipt.common.targets.reading import read_targets
-from lipt.common.targets.regression import Regression
-from lipt.common.targets.values import TargetValues, label_values, number_values
+from lipt.common.targets.values import (
+    MultiLabel,
+    Regression,
+    TargetValues,
+    label_values,
+    number_values,
+)
 
 
 def read(targets: list[Any], names: list[str] | None = None) -> TargetValues:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.text.printable import (
+from lipt.common.text import (
     INDENT,
     MAX_CHARACTERS,
     escaped,

@@ -5,7 +5,7 @@ import torch
 
 from lipt.common.errors import WeightsError
 from lipt.common.weights.checkpoints import match_checkpoint, read_checkpoint
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import TensorSpec, Weights, specs_of
 
 BODY: Weights = {

@@ -10,8 +10,8 @@ import safetensors.torch
 import torch
 
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights import container
-from lipt.common.weights.container import pack, read_container, write_packed
+from lipt.common.weights import files
+from lipt.common.weights.files import pack, read_container, write_packed
 from lipt.common.weights.specs import specs_of
 
 LIMITS = {"max_bytes": 10_000, "max_tensors": 3}
@@ -150,6 +150,6 @@ def test_a_file_is_written_as_it_is_packed_however_much_a_call_writes(
         "half": torch.ones(3, dtype=torch.bfloat16),
     }
     for written_bytes in (2**30, 5):
-        monkeypatch.setattr(container, "_WRITTEN_BYTES", written_bytes)
+        monkeypatch.setattr(files, "_WRITTEN_BYTES", written_bytes)
         write_packed(tmp_path / "file", tensors)
         assert (tmp_path / "file").read_bytes() == pack(tensors)

@@ -7,8 +7,7 @@ import safetensors.torch
 import torch
 
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights.container import pack
-from lipt.common.weights.files import read_weights
+from lipt.common.weights.files import pack, read_weights
 from lipt.common.weights.specs import TensorSpec, specs_of
 
 WEIGHTS = {

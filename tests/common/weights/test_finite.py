@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from lipt.common.weights.finite import non_finite
+from lipt.common.weights.files import non_finite
 
 
 def test_finite_weights_have_nothing_to_say() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lipt.common.errors import WeightsError
-from lipt.common.weights.container import read_container
+from lipt.common.weights.files import read_container
 from lipt.common.weights.header import require_safetensors
 
 # A header of 640 bytes makes the first two bytes those of a pickle.

@@ -8,9 +8,9 @@ import safetensors.torch
 import torch
 
 from lipt.common.errors import WeightsError
-from lipt.common.weights.container import pack
+from lipt.common.weights.codec import METADATA_KEY, encode_sparse
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.sparse import METADATA_KEY, encode_sparse
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import TensorSpec
 
 

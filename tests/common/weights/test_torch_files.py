@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.weights.torch_files import read_torch_file, state_dict_in
+from lipt.common.weights.checkpoints import read_torch_file, state_dict_in
 
 _ROOT = Path(__file__).parents[3]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.state.database import Database
 from tests.clock import Clock

@@ -6,7 +6,7 @@ import pytest
 
 from lipt.common.access.certificate import CertificateIdentity
 from lipt.common.access.roles import EVERY_ROLE, Role
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.common.errors import LiptError, PermissionDeniedError, UnauthenticatedError
 from lipt.coordinator.access.admission import Admission
 from lipt.coordinator.access.identification import Shown, identify

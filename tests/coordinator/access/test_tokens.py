@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.common.errors import (
     InvalidRequestError,
     StateError,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute import cheap
 from lipt.coordinator.compute.cheap import CheapContext
 from lipt.coordinator.compute.context import Context

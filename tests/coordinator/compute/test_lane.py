@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from lipt.common.errors import BudgetError, QueueFullError
-from lipt.common.observability.events import EventKind, Events
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Meters
 from lipt.coordinator.compute.lane import Lane
 from lipt.coordinator.compute.messages import Asked, Cost, DroppedError
 from lipt.coordinator.compute.process import ComputeProcess

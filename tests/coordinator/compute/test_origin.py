@@ -5,8 +5,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from lipt.common.observability.logs import log_context, logging_about
 from lipt.common.observability.tracing import current_traceparent, span
-from lipt.common.process.log_context import log_context, logging_about
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.queue import ComputeQueue
 from tests.digits import digits_settings

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lipt.common.errors import BudgetError, ComputeError, OutOfMemoryError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.compute import process
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.memory import MemoryWatch

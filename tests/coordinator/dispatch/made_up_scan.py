@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.config.scoring_task import ScoringTask
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.images.formats import ImageFormat
 from lipt.coordinator.compute.scan import Scan, ScanOpened
 from lipt.coordinator.dispatch.workers import WorkerRecord

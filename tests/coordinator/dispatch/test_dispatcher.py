@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError, StateError, UnknownWorkerError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import handing_out
 from lipt.coordinator.dispatch.assignment import AssignmentKey

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Binding

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import LearnerRejectedError, StaleLeaseError, UnknownBlobError
-from lipt.common.observability.meters import Meters
-from lipt.common.signals.ranges import encode_range, range_specs
+from lipt.common.observability.metrics import Meters
+from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.range_folder import RangeFolder
 from lipt.coordinator.compute.scan import (

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.access.worker_identity import Evidence

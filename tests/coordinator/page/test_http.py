@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.config.messages import overrides_to_proto
+from lipt.common.config.values import overrides_to_proto
 from lipt.common.errors import BlobTooLargeError, ConfigError, InvalidRequestError
 from lipt.coordinator.page.application import ROUTES
 from lipt.coordinator.page.handlers import PicturesWanted, RunWanted

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples

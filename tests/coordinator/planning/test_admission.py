@@ -14,7 +14,7 @@ from torch import nn
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.validation import validate
+from lipt.common.config.values import validate
 from lipt.common.errors import (
     ConfigError,
     FactoryNotAllowedError,
@@ -27,7 +27,7 @@ from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
 from lipt.common.models.registry import build_model, build_without_values
 from lipt.common.process.machine import Machine
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.coordinator.planning import admission as admitting
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures

@@ -25,8 +25,8 @@ from pydantic.fields import FieldInfo
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.knobs import sections
-from lipt.common.config.messages import overrides_to_proto, run_config_from_proto
 from lipt.common.config.run_config import RunConfig
+from lipt.common.config.values import overrides_to_proto, run_config_from_proto
 from lipt.common.errors import LiptError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.process.machine import Machine

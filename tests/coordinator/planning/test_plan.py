@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.validation import validate
+from lipt.common.config.values import validate
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning.costs import Cost

@@ -6,7 +6,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.common.errors import InvalidRequestError, UnknownTokenError
 from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.access.caller import Caller

@@ -10,8 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.messages import MAX_CHUNK_BYTES, blob_to_proto, fill_chunk
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import MAX_CHUNK_BYTES, BlobName, blob_to_proto, fill_chunk
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,
@@ -26,7 +25,7 @@ from lipt.common.errors import (
     UploadInProgressError,
     WrongOffsetError,
 )
-from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.serving import serving

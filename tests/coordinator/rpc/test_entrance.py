@@ -17,7 +17,7 @@ from lipt.common.errors import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.identification import Shown

@@ -12,9 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.messages import blob_to_proto, fill_chunk
-from lipt.common.blobs.name import BlobName
-from lipt.common.observability.instruments import Histogram
+from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
+from lipt.common.observability.metrics import Histogram
 from lipt.coordinator.app import App
 from lipt.coordinator.instruments import BLOB_BYTES, PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.server import serving

@@ -8,8 +8,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.messages import blob_to_proto
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.rpc import answering
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
@@ -17,7 +16,7 @@ from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
 from lipt.coordinator.subsets.service import Answer
 from lipt.core.selection.registry import STRATEGIES
-from lipt.core.stages.asking import SubsetQuery
+from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
 from tests.serving import serving

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import InvalidRequestError
 from lipt.common.states import LearnerPhase, RunState
 from lipt.coordinator.access.caller import Caller

@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from lipt.common.blobs.messages import blob_to_proto
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.errors import (
@@ -25,8 +24,8 @@ from lipt.common.errors import (
     UnknownWorkerError,
 )
 from lipt.common.states import LearnerState
-from lipt.common.weights.container import pack
-from lipt.common.weights.sparse import encode_sparse
+from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.files import pack
 from lipt.coordinator.access.worker_identity import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ComputeError, OtherDataError, StateError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
 from lipt.coordinator.compute.messages import Asked, OnData, Took

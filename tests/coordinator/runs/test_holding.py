@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from lipt.common.errors import OtherDataError, StateError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
 from lipt.coordinator.runs.holding import Holding
 from lipt.coordinator.runs.store import RunStore

@@ -7,9 +7,8 @@ import pytest
 
 from lipt.common.errors import OtherDataError
 from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.formats import ColumnFormat, ColumnsFormat
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat, ColumnsSpec, ImageSpec
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
 from lipt.coordinator.runs.own_data import (
     hold_runs_of_other_data,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import CorruptBlobError
 from lipt.common.states import LearnerState, RunState

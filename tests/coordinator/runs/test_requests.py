@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.messages import run_config_to_proto
 from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.config.values import run_config_to_proto
 from lipt.common.errors import (
     ConfigError,
     FactoryNotAllowedError,
@@ -27,7 +27,7 @@ from lipt.common.errors import (
 )
 from lipt.common.process.machine import Machine
 from lipt.common.states import LearnerState, RunState
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.runs.driver import RunDriver

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StateError
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.contents import read_contents

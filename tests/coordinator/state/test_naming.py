@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import read_contents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StorageFullError, UploadInProgressError
 from lipt.coordinator.storage.accounts import Accounts, Allowance
 from lipt.coordinator.storage.quota import Quota

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.blobs.blob import BlobName
+from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.checking import check_state
 from lipt.coordinator.state.pausing import collection_paused

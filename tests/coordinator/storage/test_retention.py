@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.errors import RunNotReadyError, StateError, UnknownRunError
-from lipt.common.observability.events import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
 from lipt.coordinator.compute.lane import Computation
 from lipt.coordinator.compute.progress import Progressed

@@ -13,19 +13,18 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.messages import blob_to_proto, fill_chunk
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import StorageFullError, WrongOffsetError
-from lipt.common.rpc.protocol import PROTOCOL_MAJOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.server import serving
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
-from lipt.core.stages.asking import SubsetQuery
+from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2, worker_pb2, worker_pb2_grpc
 from tests.coordinator.fakes import THETA, FakeWorker, make_settings, opened, pretraining
 from tests.serving import own_user_channel

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import DataError, ProxyError, RunNotReadyError, UnknownRunError

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import DataError, RunNotReadyError, UnknownRunError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.runs.store import Activity, RunStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.errors import (
@@ -19,7 +19,7 @@ from lipt.common.errors import (
     SignalsError,
     UnknownNameError,
 )
-from lipt.common.observability.meters import Meters
+from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
@@ -30,8 +30,8 @@ from lipt.coordinator.state.records import RunRecord, SoupRecord
 from lipt.coordinator.subsets.service import Answer, Subsets
 from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.selection import Selection
-from lipt.core.stages.asking import SubsetQuery
-from lipt.core.stages.choosing import Chosen
+from lipt.core.stages.choice import Chosen
+from lipt.core.stages.question import SubsetQuery
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]

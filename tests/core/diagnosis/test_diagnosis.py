@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from lipt.common.data.numbering import Numbering
+from lipt.common.data.quarantine import Numbering
 from lipt.core.diagnosis.diagnosis import Diagnosis, Findings, diagnosis_of
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import find_label_errors

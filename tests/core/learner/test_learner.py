@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import (
     AugmentationConfig,
     LearnersConfig,
     Precision,
     PruningMethod,
 )
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import Shard, open_dataset
 from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import (
@@ -27,7 +27,7 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.formats import spec_of
+from lipt.common.inputs.specs import spec_of
 from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, LearnersConfig
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.stored import images_in

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.config.learner_task import LearnerTask
 from lipt.common.config.run_config import (
     AugmentationConfig,
     AugmentationMethod,
@@ -13,6 +12,7 @@ from lipt.common.config.run_config import (
     Precision,
     PruningMethod,
 )
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.core.learner import minibatches

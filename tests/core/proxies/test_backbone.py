@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lipt.common.errors import ConfigError, UnknownNameError
-from lipt.common.models.torchvision_models import build_torchvision
+from lipt.common.models.models import build_torchvision
 from lipt.core.proxies.backbone import backbone_identity, load_backbone
 
 CPU = torch.device("cpu")

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.targets.multi_label import MultiLabel
-from lipt.common.targets.regression import Regression
+from lipt.common.targets.values import MultiLabel, Regression
 from lipt.core.proxies.gram_sums import scaling_of
 from lipt.core.proxies.head_targets import HeadTargets
 from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.determinism.kernels import pinned_kernels
+from lipt.common.determinism import pinned_kernels
 from lipt.core.proxies import gram_sums, ridge
 from lipt.core.proxies.gram_sums import (
     GramSums,

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lipt.common.errors import InvalidRequestError, SignalsError
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.targets.multi_label import MultiLabel
-from lipt.common.targets.regression import Regression
+from lipt.common.targets.values import MultiLabel, Regression
 from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.target_kinds import require_kind

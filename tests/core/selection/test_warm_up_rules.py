@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import InitializationConfig, RunConfig
 from lipt.common.errors import InvalidRequestError, LiptError, OverLimitError, StrategyOptionError
 from lipt.common.images.formats import ImageFormat
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.messages import Cost
 from lipt.core.results import CommittedLearner, Outcome
-from lipt.core.stages.asking import SubsetQuery, needs_no_learners, question_of
-from lipt.core.stages.choosing import Question
+from lipt.core.stages.choice import Question
+from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
 
 FILE = BlobName.of(b"the user's")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lipt.common.data.dataset import Dataset
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.signals.batches import Batches
+from lipt.common.signals.passes import Batches
 from lipt.common.weights.specs import Weights
 from lipt.core.signals import compute_dynamics as module
 from lipt.core.signals.compute_dynamics import States, compute_dynamics, margins_of

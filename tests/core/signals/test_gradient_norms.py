@@ -9,8 +9,8 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.signals.batches import Batches
-from lipt.common.targets.single_label import SingleLabel
+from lipt.common.signals.passes import Batches
+from lipt.common.targets.values import SingleLabel
 from lipt.core.signals.gradient_norms import (
     default_chunk_size,
     full_gradient_norms,

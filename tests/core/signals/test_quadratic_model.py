@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.targets.single_label import SingleLabel
+from lipt.common.targets.values import SingleLabel
 from lipt.core.signals.losses import LossSum, Parameters, loss_sum, trainable
 from lipt.core.signals.quadratic_model import fit_quadratic_model, must_reselect
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipt.common.data import open_dataset
 from lipt.common.errors import FeaturesError
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.core.signals.stored import StorageLimits
 from lipt.core.signals.user_features import (
     UserFeatures,

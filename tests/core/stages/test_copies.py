@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset, in_memory
-from lipt.common.data.loading_columns import load_columns
+from lipt.common.data.registry import load_columns
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import Column, ColumnType
@@ -20,7 +20,7 @@ from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.stages.copies import copies_of
+from lipt.core.stages.diagnosis import copies_of
 from lipt.core.stages.proxy_features import ProxyQuestion
 from tests.digits import digits_settings
 

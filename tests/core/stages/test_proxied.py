@@ -10,16 +10,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import InitializationConfig, RunConfig, SoupConfig
 from lipt.common.data import open_dataset
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models.torchvision_models import build_torchvision
-from lipt.common.weights.container import pack
-from lipt.common.weights.sparse import encode_sparse
+from lipt.common.models.models import build_torchvision
+from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.diagnosis.label_errors import find_label_errors
@@ -31,8 +31,8 @@ from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals
-from lipt.core.stages import proxied as proxying
-from lipt.core.stages.proxied import Facts, proxied_features, proxied_signals
+from lipt.core.stages import proxy as proxying
+from lipt.core.stages.proxy import Facts, proxied_features, proxied_signals
 from lipt.core.stages.proxy_features import ProxyQuestion
 from tests.digits import digits_settings
 

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.stored import images_in
-from lipt.common.targets.single_label import SingleLabel
-from lipt.common.weights.container import pack
-from lipt.common.weights.sparse import encode_sparse
+from lipt.common.targets.values import SingleLabel
+from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.results import CommittedLearner, Trajectories
-from lipt.core.stages.trajectories import dynamics_of, own_learners, states_of
+from lipt.core.stages.warm_up import dynamics_of, own_learners, states_of
 from tests.digits import digits_settings
 
 LEARNERS = LearnersConfig(num_learners=3, num_minibatches=2, batch_size=16)
@@ -107,7 +107,7 @@ def test_dynamics_know_the_shards_and_are_found_on_the_disk_again(
     assert torch.equal(dynamics.own_learner_N, expected_N)
     outside_N = dynamics.own_learner_N < 0
     assert torch.equal(dynamics.counted_NL.all(dim=1), outside_N)
-    monkeypatch.setattr("lipt.core.stages.trajectories.compute_dynamics", None)
+    monkeypatch.setattr("lipt.core.stages.warm_up.compute_dynamics", None)
     again = dynamics_of(context, CONFIG, IMAGE, trajectories)
     assert torch.equal(again.own_learner_N, expected_N)
     assert torch.equal(again.margins_NLT, dynamics.margins_NLT)

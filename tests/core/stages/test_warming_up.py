@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism.seeding import derive_seed
+from lipt.common.determinism import derive_seed
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.subsets import unpack
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.cache import keep
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -21,7 +21,7 @@ from lipt.coordinator.compute.warm_up_files import read_warm_up
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.warming_up import WarmedUp, WarmUpQuestion, warmed_up
+from lipt.core.stages.warm_up import WarmedUp, WarmUpQuestion, warmed_up
 from lipt.core.warm_up import Warmed, warm_up
 from tests.digits import digits_settings
 

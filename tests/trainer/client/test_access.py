@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.common.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import RoleName

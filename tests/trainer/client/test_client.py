@@ -23,7 +23,7 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.client.client import Client
 from lipt.v1 import config_pb2, run_pb2

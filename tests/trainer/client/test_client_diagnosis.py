@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from lipt.common.blobs.messages import blob_to_proto
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.errors import DiagnosisError, FeaturesError, UnknownRunError
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView
 from lipt.v1 import diagnosis_pb2

@@ -12,7 +12,7 @@ from lipt.common.errors import (
     NotACoordinatorError,
     UnreachableError,
 )
-from lipt.common.rpc.protocol import CHUNK_BYTES
+from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.common.weights.files import read_specs
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import WeightsKind

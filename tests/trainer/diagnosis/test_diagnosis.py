@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipt.common.errors import DiagnosisError
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
 from tests.trainer.made_up_diagnosis import (
     diagnosis_file,

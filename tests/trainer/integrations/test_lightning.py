@@ -137,7 +137,7 @@ def test_a_subset_that_is_due_at_once_is_asked_for_with_the_checkpoints_weights(
     second = Module()
     sampler = make_sampler(second.net)
     fit(second, sampler, 5, resume=tmp_path / "four.ckpt", num_workers=1)
-    from lipt.common.weights.container import pack
+    from lipt.common.weights.files import pack
 
     expected = pack({"bias": first.net.bias.detach(), "weight": first_weights})
     assert fake_client.asked[-1]["weights"] == expected

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.data.loading_columns import load_columns
-from lipt.common.data.sources.factory import rows_of_data
+from lipt.common.data.registry import load_columns
 from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import ConfigError, DataError, SubsetError
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer import Recipe, fit

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import BudgetError
 from lipt.trainer.redrawing.cycles import Cycles
 from tests.properties import at_most

@@ -11,7 +11,7 @@ from lipt.common.data import open_dataset
 from lipt.common.errors import UnreachableError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, find_head
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer.report.features import features_of
 from tests.trainer.made_up import made_up_run
 

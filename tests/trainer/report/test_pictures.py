@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from lipt.common.data import open_dataset
-from lipt.common.images.data_url import data_url
+from lipt.common.images.formats import data_url
 from lipt.trainer.report.pictures import are_small, coarse_values, pictures_of
 
 DIGITS = open_dataset("digits-test")

@@ -19,7 +19,7 @@ from lipt.common.errors import (
     WeightsError,
     WrongOffsetError,
 )
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer.reselection.reselection import Reselection, ReselectionWarning
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.fake_client import FakeClient

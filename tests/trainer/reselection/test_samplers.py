@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
 from lipt.trainer.subsets import dealing

@@ -223,7 +223,7 @@ def test_several_labels_are_written_as_a_target(tmp_path: Path) -> None:
 
 
 def open_pairs(images: Any, labels: Any) -> Dataset:
-    from lipt.opening import open_dataset as open_any
+    from lipt.data import open_dataset as open_any
 
     return open_any((images, labels))
 

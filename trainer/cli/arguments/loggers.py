@@ -36,7 +36,7 @@ class Loggers:
         Raises:
             MissingExtraError: one is not installed.
         """
-        from lipt.common.imports.extras import require_extra
+        from lipt.common.imports import require_extra
 
         for name in self._asked():
             require_extra(name, package=_PACKAGES[name], extra="loggers", needed_for=f"--{name}")

@@ -82,7 +82,7 @@ AllowModule = Annotated[
 
 def modules_of(allowed: Sequence[str] | None, *specs: str | None) -> tuple[str, ...]:
     """The modules that a command may import: what was allowed, and what its own flags name."""
-    from lipt.common.imports.factory import modules_of as named_by
+    from lipt.common.imports import modules_of as named_by
 
     named = (module for spec in specs if spec is not None for module in named_by(spec))
     return (*(allowed or ()), *named)

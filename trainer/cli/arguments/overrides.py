@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from lipt.common.config.settings import read_toml
-from lipt.common.config.validation import merge
+from lipt.common.config.values import merge
 from lipt.common.errors import ConfigError, LiptError
 
 

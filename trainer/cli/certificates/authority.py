@@ -26,7 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from lipt.common.access.certificate import role_uri
 from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
-from lipt.common.network.certificates import shown
+from lipt.common.network.tls import shown
 
 # Clocks of two machines differ by less.
 _BACKDATED = timedelta(hours=1)

@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.certificates import PemFile, read_certificates, read_key, require_key
+from lipt.common.network.tls import PemFile, read_certificates, read_key, require_key
 from lipt.trainer.cli.certificates.authority import AUTHORITY, Pair
 from lipt.trainer.writing.files import replacing
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lipt.common.access.roles import Role
-from lipt.common.network.address import is_loopback
+from lipt.common.network.tls import is_loopback
 from lipt.trainer.cli.certificates.authority import AUTHORITY, COORDINATOR, Pair, hosts_of
 from lipt.trainer.cli.certificates.folder import Folder
 

@@ -92,11 +92,11 @@ def compare(
     """Compare strategies with what people do instead, by training for equally many steps."""
     if target is not None and not 0 < target < 1:
         raise typer.BadParameter(f"{target} is not in (0, 1), e.g. 0.9", param_hint="--target")
-    from lipt.common.process.threads import wait_passively
+    from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.common.config.validation import validate
-    from lipt.common.imports.extras import import_extra
+    from lipt.common.config.values import validate
+    from lipt.common.imports import import_extra
     from lipt.trainer.cli.arguments.overrides import (
         collect_overrides,
         parse_names,

@@ -25,7 +25,7 @@ def dashboard(
     coordinator: Coordinator,
 ) -> None:
     """Print a link to the page to watch; it signs one browser in as you, within a minute."""
-    from lipt.common.text.terminal import say
+    from lipt.common.text import say
 
     with coordinator.connect() as client:
         link = client.access.open_page()
@@ -44,7 +44,7 @@ def hints(link: PageLinkView, called: str) -> list[str]:
         link: to the page.
         called: the coordinator's address, as it was called.
     """
-    from lipt.common.network.address import is_loopback, split_address
+    from lipt.common.network.tls import is_loopback, split_address
 
     place = urlsplit(link.url)
     host, port = place.hostname or "", place.port or 80

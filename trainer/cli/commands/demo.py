@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lipt.common.text.terminal import say
+from lipt.common.text import say
 from lipt.trainer.cli.arguments.options import Json
 from lipt.trainer.cli.display.output import print_result
 

@@ -94,10 +94,10 @@ def distill(
         raise typer.BadParameter(
             "It is what stages after the first distil: give --stages, too.", param_hint="--later"
         )
-    from lipt.common.process.threads import wait_passively
+    from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.common.config.validation import validate
+    from lipt.common.config.values import validate
     from lipt.trainer.cli.arguments.overrides import (
         collect_overrides,
         parse_names,

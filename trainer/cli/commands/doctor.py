@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lipt.common.text.terminal import say
+from lipt.common.text import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json
 from lipt.trainer.cli.display.output import print_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.common.text.terminal import say
+from lipt.common.text import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, RunArgument, modules_of
 from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable

@@ -9,7 +9,7 @@ import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
-from lipt.common.text.terminal import say
+from lipt.common.text import say
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
 from lipt.trainer.cli.display.output import print_result

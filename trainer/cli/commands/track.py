@@ -49,7 +49,7 @@ def track(
     A model that was trained on one of these subsets leads back here: `lipt train --mlflow` and
     `--wandb` log the subset's digest, and every subset's digest stands with this run.
     """
-    from lipt.common.imports.extras import require_extra
+    from lipt.common.imports import require_extra
     from lipt.trainer.cli.arguments.overrides import parse_names, refusing_as_usage
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.tracking.account import account_of

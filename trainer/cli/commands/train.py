@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.text.terminal import complain
+from lipt.common.text import complain
 from lipt.trainer.cli.arguments.choice import Choice
 from lipt.trainer.cli.arguments.groups import grouped
 from lipt.trainer.cli.arguments.loggers import Loggers
@@ -104,11 +104,11 @@ def train(
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
     _require(init, minutes, checkpoint)
     loggers.require()
-    from lipt.common.process.threads import wait_passively
+    from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.common.config.validation import validate
-    from lipt.common.weights.container import pack
+    from lipt.common.config.values import validate
+    from lipt.common.weights.files import pack
     from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.cli.commands.redrawing import redrawing_of
     from lipt.trainer.cli.commands.reselecting import Reselecting
@@ -205,7 +205,7 @@ def _pausing() -> Iterator[None]:
 
 
 def _weights(client: Client, run: str, kind: str) -> Weights:
-    from lipt.common.weights.container import read_container
+    from lipt.common.weights.files import read_container
 
     content = client.weights(run, kind)
     container = read_container(content, max_bytes=len(content), max_tensors=len(content))

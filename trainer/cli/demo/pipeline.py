@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lipt.common.errors import RunFailedError, UnreachableError
-from lipt.common.imports.extras import import_extra
+from lipt.common.imports import import_extra
 from lipt.common.states import RunState
 from lipt.trainer.cli.demo.cluster import DATA, Cluster, environment
 from lipt.trainer.cli.demo.processes import Children, ending_in_order

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from lipt.common.text.terminal import say
+from lipt.common.text import say
 from lipt.trainer.cli.display.displays import Display, JsonDisplay, LineDisplay
 from lipt.trainer.cli.display.waiting import in_background
 from lipt.trainer.client.watching import while_going_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from lipt.common.text.terminal import say
+from lipt.common.text import say
 from lipt.trainer.cli.display.waiting import run_talking
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from lipt.common.text.terminal import say, say_json
+from lipt.common.text import say, say_json
 from lipt.trainer.writing.jsonable import to_jsonable
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from lipt.common.text.printable import printable
+from lipt.common.text import printable
 
 
 class Screen(Console):

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lipt.common.sizes import format_bytes
-from lipt.common.text.terminal import say as say_line
+from lipt.common.text import say as say_line
 
 SILENCE_SECONDS = 9.0
 TICK_SECONDS = 0.5

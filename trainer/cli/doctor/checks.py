@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lipt.common.text.empty_classes import empty_classes
+from lipt.common.text import empty_classes
 from lipt.trainer.views import CallerView, DatasetView, InfoView, WorkerView
 
 # Workers are heard every few seconds; this long without a word means trouble.

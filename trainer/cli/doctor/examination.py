@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from lipt.common.errors import LiptError, NotACoordinatorError, UnreachableError
-from lipt.common.network.address import split_address
-from lipt.common.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.network.tls import split_address
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.trainer.cli.arguments.options import Coordinator
 from lipt.trainer.cli.doctor.checks import Check, caller_check, coordinator_checks
 from lipt.trainer.cli.doctor.device import device_check

@@ -10,8 +10,7 @@ import socket
 import ssl
 import time
 
-from lipt.common.network.certificates import SOON_DAYS
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.tls import SOON_DAYS, TlsFiles
 from lipt.trainer.cli.doctor.checks import Check
 
 _CONNECT_SECONDS = 5.0

@@ -1,25 +1,171 @@
-"""Embedding: all pairs through two towers, batch by batch, into memory or a mapped file.
-
-Shapes: N pairs, B of a batch, C named classes, S pixels a side, D features.
-"""
+"""Embeddings of image-text pairs: towers, latent classes, and rows too large for memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.sources.large import room_for
-from lipt.common.data.sources.pairs.finding import FoundPairs
-from lipt.common.data.sources.pairs.latent import clusters, nearest
-from lipt.common.data.sources.pairs.towers import Tower
-from lipt.common.errors import DataError
+from lipt.common.data.sources.index import room_for
+from lipt.common.data.sources.pairs.files import FoundPairs
+from lipt.common.determinism import pinned_kernels
+from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.decode import decode_file
+from lipt.common.imports import load_factory
+
+# Beyond it, values are in a file of the cache directory from the start.
+
+
+# Latent classes: of each pair, by what classes are called or by where images lie.
+#
+# Named classes are zero-shot: each image's is the text that it is most alike. Without names they
+# are clusters: spherical k-means on a sample of the images, 256 for each cluster at the most, and
+# then every image's nearest centre. Rows are looked at in blocks.
+#
+# Shapes: N pairs, B of a block, C classes, M of the sample, D features.
+
+_SAMPLED_PER_CLUSTER = 256
+_ROUNDS = 20
+_BLOCK_VALUES = 2**24
+
+
+def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
+    """The centre with the largest inner product, the first where several have it; N, int64."""
+    labels_N = torch.empty(len(rows_ND), dtype=torch.int64)
+    step = max(1, _BLOCK_VALUES // max(centres_CD.shape))
+    with pinned_kernels(1):
+        for start in range(0, len(rows_ND), step):
+            similarity_BC = rows_ND[start : start + step] @ centres_CD.T
+            labels_N[start : start + step] = similarity_BC.argmax(dim=1)
+    return labels_N
+
+
+def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
+    """Centres of clusters, C x D of length 1, the same for the same rows.
+
+    Args:
+        rows_ND: of length 1.
+        num_clusters: C.
+    """
+    generator = torch.Generator().manual_seed(0)
+    size = min(len(rows_ND), _SAMPLED_PER_CLUSTER * num_clusters)
+    sample_M = torch.randperm(len(rows_ND), generator=generator)[:size].sort().values
+    sample_MD = rows_ND[sample_M]
+    with pinned_kernels(1):
+        centres_CD = _spread(sample_MD, num_clusters, generator)
+        for _ in range(_ROUNDS):
+            labels_M = nearest(sample_MD, centres_CD)
+            sums_CD = torch.zeros_like(centres_CD).index_add_(0, labels_M, sample_MD)
+            # A centre that nothing is nearest to stays where it is.
+            found_C = sums_CD.norm(dim=1) > 0
+            centres_CD[found_C] = functional.normalize(sums_CD[found_C], dim=1)
+    return centres_CD
+
+
+def _spread(rows_MD: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
+    """Rows to begin with, each drawn by its squared distance from those before (k-means++)."""
+    chosen = [int(torch.randint(len(rows_MD), (1,), generator=generator))]
+    distances_M = torch.full((len(rows_MD),), torch.inf)
+    while len(chosen) < num_clusters:
+        to_last_M = (2 - 2 * rows_MD @ rows_MD[chosen[-1]]).clamp(min=0)
+        distances_M = torch.minimum(distances_M, to_last_M)
+        # What is left are copies: any will do.
+        weights_M = distances_M if bool(distances_M.sum() > 0) else torch.ones_like(distances_M)
+        chosen.append(int(weights_M.multinomial(1, generator=generator)))
+    return rows_MD[chosen].clone()
+
+
+# Towers: what the user's two encoders are given, and what they have to give.
+#
+# A tower's name is `module:function`. The function is called once, without arguments, and returns
+# what is called with batches, such as a module of PyTorch's:
+#
+#     image tower    float32, B x 3 x S x S, RGB, 0 to 1, on the CPU    ->  B x D, floating point
+#     text tower     a list of B texts                                  ->  B x D, floating point
+#
+# Towers see nothing of gradients, and modules are set to `eval`. What is returned may be on any
+# device, and is divided by its length here. Row i must depend on example i alone.
+#
+# Shapes: B examples of a batch, S pixels a side, D features.
+
+_HOW = "Let it return a floating-point tensor with a row for each example of the batch."
+
+
+@dataclass(frozen=True)
+class Tower:
+    """One encoder."""
+
+    spec: str
+    encode: Callable[[Any], Any]
+
+    def rows(self, batch: Any, size: int) -> Tensor:
+        """A batch's rows of length 1, size x D, float32 on the CPU; one of zeros stays one.
+
+        Raises:
+            DataError: it fails, or gives something else.
+        """
+        try:
+            with torch.no_grad():
+                given = self.encode(batch)
+        except Exception as error:
+            raise DataError(
+                f"the tower {self.spec} failed on a batch of {size} with {type(error).__name__}: "
+                f"{error}. Try it alone on such a batch."
+            ) from error
+        found = torch.as_tensor(given)
+        if found.ndim != 2 or len(found) != size or not found.is_floating_point():
+            raise DataError(
+                f"the tower {self.spec} gives {found.dtype} of shape {list(found.shape)} for a "
+                f"batch of {size}. {_HOW}"
+            )
+        rows_BD = found.detach().cpu().double()
+        if not bool(rows_BD.isfinite().all()):
+            raise DataError(
+                f"the tower {self.spec} gives values that are not finite. Compute in float32, or "
+                "look for what makes them."
+            )
+        lengths_B = rows_BD.norm(dim=1, keepdim=True)
+        unit_BD: Tensor = rows_BD / lengths_B.masked_fill(lengths_B == 0, 1)
+        return unit_BD.float()
+
+
+def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Tower]:
+    """What makes the tower, when it is needed.
+
+    Raises:
+        ConfigError: it cannot be imported.
+        FactoryNotAllowedError: this process's flags do not allow its module.
+    """
+    factory = load_factory(spec, allowed_modules=allowed_modules)
+
+    def make() -> Tower:
+        try:
+            encode = factory()
+        except Exception as error:
+            raise ConfigError(
+                f"{spec!r} called without arguments failed with {type(error).__name__}: {error}. "
+                "Define it as def tower(), returning what encodes a batch."
+            ) from error
+        if not callable(encode):
+            raise ConfigError(
+                f"{spec!r} returns a {type(encode).__name__}, which cannot be called with a batch. "
+                "Return the module or function that encodes one."
+            )
+        return Tower(spec, encode.eval() if isinstance(encode, nn.Module) else encode)
+
+    return make
+
+
+# Embedding: all pairs through two towers, batch by batch, into memory or a mapped file.
+#
+# Shapes: N pairs, B of a batch, C named classes, S pixels a side, D features.
 
 _CHANNELS = 3
 

@@ -1,9 +1,4 @@
-"""Rows of pairs: two towers' rows of images and captions, made once and kept.
-
-They are what a features file with `paired_features` holds, so that everything that is done with
-such a file is done with pairs. What they were made of is compared at each opening: the pairs'
-files, the towers' names, the files of their modules, and those that `weights=` names.
-"""
+"""Rows of image-text pairs: where they are found, and how they are read."""
 
 from __future__ import annotations
 
@@ -15,15 +10,19 @@ from torch import Tensor
 
 from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.feature_file import FeatureRows
-from lipt.common.data.sources.kept_index import kept
-from lipt.common.data.sources.pairs.embedding import Embedding
-from lipt.common.data.sources.pairs.finding import FoundPairs, find_pairs
-from lipt.common.data.sources.pairs.towers import find_tower
-from lipt.common.data.sources.stamp import Stamp
+from lipt.common.data.sources.index import Stamp, kept
+from lipt.common.data.sources.pairs.embedding import Embedding, find_tower
+from lipt.common.data.sources.pairs.files import FoundPairs, find_pairs
 from lipt.common.data.sources.tables.query import Query, split_query
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.imports.factory import TOWERS, module_of
+from lipt.common.imports import TOWERS, module_of
 from lipt.common.inputs.columns import Column, ColumnType
+
+# Rows of pairs: two towers' rows of images and captions, made once and kept.
+#
+# They are what a features file with `paired_features` holds, so that everything that is done with
+# such a file is done with pairs. What they were made of is compared at each opening: the pairs'
+# files, the towers' names, the files of their modules, and those that `weights=` names.
 
 # What the tensors mean; raised whenever the same pairs would be given other ones.
 FORMAT = 1

@@ -1,9 +1,4 @@
-"""Rows of a table, by the options of its source: texts where it names some, else features.
-
-Where an example is one tensor it has no name, so that a model takes it as its only argument.
-
-Shapes: N rows, D columns of numbers, C columns of categories.
-"""
+"""Table data sets: the options of a name, and the rows."""
 
 from __future__ import annotations
 
@@ -13,32 +8,40 @@ from pathlib import Path
 
 from torch import Tensor
 
+from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.stamp import Stamp
-from lipt.common.data.sources.tables.cells import Table, require_columns
-from lipt.common.data.sources.tables.csv_table import CsvTable
-from lipt.common.data.sources.tables.features import (
+from lipt.common.data.sources.tables.columns import (
+    KINDS,
     categories_tensor,
     numbers_tensor,
+    read_labels,
     read_numbers,
-)
-from lipt.common.data.sources.tables.jsonl_table import JsonlTable
-from lipt.common.data.sources.tables.labels import read_labels
-from lipt.common.data.sources.tables.parquet_table import ParquetTable
-from lipt.common.data.sources.tables.query import Query, read_query, split_query
-from lipt.common.data.sources.tables.targets import (
-    KINDS,
     read_table_targets,
     target_columns,
 )
-from lipt.common.data.sources.tables.texts import DEFAULT_LENGTH, text_columns
-from lipt.common.data.sources.tables.tokens import (
+from lipt.common.data.sources.tables.files import (
+    CsvTable,
+    JsonlTable,
+    ParquetTable,
+    Table,
+    require_columns,
+)
+from lipt.common.data.sources.tables.query import Query, read_query, split_query
+from lipt.common.data.sources.tables.texts import (
+    DEFAULT_LENGTH,
     DEFAULT_VOCABULARY,
     file_tokenizer,
     hashing_tokenizer,
+    text_columns,
 )
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.inputs.columns import Column, ColumnType
+
+# Rows of a table, by the options of its source: texts where it names some, else features.
+#
+# Where an example is one tensor it has no name, so that a model takes it as its only argument.
+#
+# Shapes: N rows, D columns of numbers, C columns of categories.
 
 logger = logging.getLogger(__name__)
 

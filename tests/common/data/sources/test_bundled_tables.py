@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lipt.common.data.sources.bundled_tables import BUNDLED_TABLES, bundled_table_rows
+from lipt.common.data.sources.bundled import BUNDLED_TABLES, bundled_table_rows
 
 datasets = pytest.importorskip("sklearn.datasets")
 

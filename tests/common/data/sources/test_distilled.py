@@ -12,7 +12,7 @@ import torch
 from lipt.common.data import open_dataset
 from lipt.common.data.sources.distilled import FILE_NAME, read_distilled
 from lipt.common.errors import DataError
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 
 
 def write(folder: Path, metadata: dict[str, str] | None = None, **tensors: Any) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.loading import load
-from lipt.common.data.sources.factory import FactoryRows
+from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError, LiptError
 from lipt.common.inputs.specs import ImageSpec
 

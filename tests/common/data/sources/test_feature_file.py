@@ -13,7 +13,7 @@ from torch import Tensor
 from lipt.common.data.sources.feature_file import FeatureRows, features_rows
 from lipt.common.errors import DataError
 from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 
 X = torch.arange(6, dtype=torch.float16).view(3, 2)
 Y = torch.tensor([0, 2, 0], dtype=torch.uint8)

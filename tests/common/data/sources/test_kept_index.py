@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.data.sources import kept_index
-from lipt.common.data.sources.kept_index import kept
+from lipt.common.data.sources import index
+from lipt.common.data.sources.index import kept
 from lipt.common.errors import DataError
 
 
@@ -86,7 +86,7 @@ def test_many_at_once_leave_one_whole_file(indexes: Path) -> None:
 
 
 def test_those_used_last_stay(indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_index, "MOST_FILES", 2)
+    monkeypatch.setattr(index, "MOST_FILES", 2)
     made = Made()
     first = kept("rows", (0,), made)
     for number in (1, 2, 3):
@@ -103,10 +103,10 @@ def test_large_ones_make_older_ones_go_but_the_last_stays(
     for number in range(2):
         kept("rows", (number,), made)
     (size,) = {path.stat().st_size for path in indexes.iterdir()}
-    monkeypatch.setattr(kept_index, "MOST_BYTES", 2 * size)
+    monkeypatch.setattr(index, "MOST_BYTES", 2 * size)
     kept("rows", (2,), made)
     assert len(list(indexes.iterdir())) == 2
-    monkeypatch.setattr(kept_index, "MOST_BYTES", size - 1)
+    monkeypatch.setattr(index, "MOST_BYTES", size - 1)
     kept("rows", (3,), made)
     (last,) = indexes.iterdir()
     kept("rows", (3,), made)

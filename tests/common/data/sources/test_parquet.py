@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipt.common.data import decode_image, open_dataset
-from lipt.common.data.sources.row_groups import ParquetFile, RowGroups
+from lipt.common.data.sources.parquet import ParquetFile, RowGroups
 from lipt.common.errors import DataError, MissingExtraError
 from lipt.common.inputs.specs import ImageSpec
 

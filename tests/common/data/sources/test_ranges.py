@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.data.sources.ranges import Ranges
+from lipt.common.data.sources.storage import Ranges
 
 KIB = 2**10
 

@@ -11,8 +11,8 @@ import torch
 
 from lipt.common.data import open_dataset
 from lipt.common.data.registry import open_rows
+from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.remote import Remote
-from lipt.common.data.sources.stamp import Stamp
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import DataError
 from tests.tar_shards import samples, write_shard

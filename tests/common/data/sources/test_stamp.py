@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources import stamp
-from lipt.common.data.sources.stamp import Stamp
+from lipt.common.data.sources import index
+from lipt.common.data.sources.index import Stamp
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_another_file_of_the_same_size_and_time_is_seen_in_a_file_s_place(
 def test_of_very_many_files_some_are_looked_at_and_their_folder(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stamp, "MAX_FILES", 5)
+    monkeypatch.setattr(index, "MAX_FILES", 5)
     folder = str(files[0].parent)
     taken = Stamp.of(files, [folder])
     assert taken.paths == (*map(str, files[::2]), folder)

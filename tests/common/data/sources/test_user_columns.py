@@ -8,9 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lipt.common.data.sources.factory import FactoryRows, rows_of_data
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.user_columns import column_rows
+from lipt.common.data.sources.user_data import FactoryRows, column_rows, rows_of_data
 from lipt.common.errors import DataError
 from lipt.common.inputs.columns import Column, ColumnType
 

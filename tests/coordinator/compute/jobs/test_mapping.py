@@ -6,7 +6,7 @@ import torch
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.mapping import MapExamples
 from tests.digits import digits_settings

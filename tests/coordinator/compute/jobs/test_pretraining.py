@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.errors import CorruptBlobError, DataError, LiptError, UnknownNameError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
-from lipt.common.weights.container import pack
-from lipt.common.weights.sparse import encode_sparse
+from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,

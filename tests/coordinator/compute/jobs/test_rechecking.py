@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset, sample_ids

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
-from lipt.common.signals.ranges import encode_range, score_range
+from lipt.common.signals.passes import encode_range, score_range
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import scanning
 from lipt.coordinator.compute.jobs.scanning import scan_of, scanned_signals
@@ -28,7 +28,7 @@ from lipt.coordinator.compute.scan import (
 )
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.model_signals import model_signals
+from lipt.core.stages.warm_up import model_signals
 from tests.digits import digits_settings
 from tests.tiny import linear
 

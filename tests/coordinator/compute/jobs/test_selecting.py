@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import (
     CorruptBlobError,
@@ -19,14 +19,14 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets import subset_digest
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.selection.without_labels import Labels
 from lipt.core.signals.signals import Signals
-from lipt.core.stages import choosing
+from lipt.core.stages import choice
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context
 
@@ -72,7 +72,7 @@ def select(
     context: Context, weights: BlobName, monkeypatch: pytest.MonkeyPatch
 ) -> Any:  # (probe, features=...) -> Selected
     def run(probe: Probe, **job: Any) -> Selected:
-        monkeypatch.setattr(choosing, "find_strategy", lambda _: probe.strategy())
+        monkeypatch.setattr(choice, "find_strategy", lambda _: probe.strategy())
         wanted = SelectSubset(
             config=CONFIG,
             inputs=IMAGE,

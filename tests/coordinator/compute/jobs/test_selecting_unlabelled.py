@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.blobs.name import BlobName
+from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.selection.registry import STRATEGIES

@@ -7,8 +7,7 @@ from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
 from lipt.common.images.crop_flip import crop_flip
 from lipt.common.inputs.stored import images_in
-from lipt.core.learner.augmentation import METHODS, augment
-from lipt.core.learner.augmentation.randaugment import randaugment
+from lipt.core.learner.augmentation import METHODS, augment, randaugment
 
 
 def seeded() -> torch.Generator:

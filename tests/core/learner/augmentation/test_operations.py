@@ -6,7 +6,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandAugment
 from torchvision.transforms.autoaugment import _apply_op
 
-from lipt.core.learner.augmentation.operations import NUM_MAGNITUDE_BINS, OPERATIONS
+from lipt.core.learner.augmentation import NUM_MAGNITUDE_BINS, OPERATIONS
 
 SHAPES = [(3, 32, 32), (1, 8, 8), (1, 28, 28), (3, 33, 20), (3, 2, 5), (3, 1, 1)]
 

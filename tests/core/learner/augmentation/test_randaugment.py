@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.learner.augmentation.operations import OPERATIONS
-from lipt.core.learner.augmentation.randaugment import draw_operations, randaugment
+from lipt.core.learner.augmentation import OPERATIONS, draw_operations, randaugment
 
 
 def seeded(seed: int = 0) -> torch.Generator:

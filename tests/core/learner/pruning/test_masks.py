@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.common.errors import ConfigError
-from lipt.core.learner.pruning.masks import masks_of_largest
+from lipt.core.learner.pruning import masks_of_largest
 
 shapes = st.lists(st.lists(st.integers(0, 5), min_size=0, max_size=3), min_size=1, max_size=4)
 

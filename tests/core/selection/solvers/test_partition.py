@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.gradients.pairs import PairwiseSimilarity, scaled_cosine
 from lipt.core.selection.gradients.vectors import gradients_of
 from lipt.core.selection.solvers import partition

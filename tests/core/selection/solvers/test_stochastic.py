@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.solvers.lazy import lazy_greedy_torch
 from lipt.core.selection.solvers.levels import LevelRows, StoredLevels
 from lipt.core.selection.solvers.stochastic import (

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.determinism.seeding import derive_generator
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.strategies import zcore as module

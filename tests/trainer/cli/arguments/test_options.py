@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.common.errors import UnreachableError
 from lipt.trainer.cli.arguments.options import modules_of
 from lipt.trainer.client.client import Client

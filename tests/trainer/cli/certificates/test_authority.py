@@ -15,8 +15,7 @@ import pytest
 from lipt.common.access.certificate import CertificateIdentity, identity_of
 from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
-from lipt.common.network.renewal import server_credentials
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.common.rpc.channel import open_channel
 from lipt.trainer.cli.certificates.authority import (
     Pair,

@@ -15,8 +15,7 @@ import pytest
 import trustme
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.network.renewal import server_credentials
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.trainer.cli.doctor.checks import (
     Check,
     caller_check,

@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer.client.client import Client
 from lipt.v1 import config_pb2, run_pb2
 from tests.cluster import LoggedProcess

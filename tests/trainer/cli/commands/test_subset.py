@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipt.common.data import Dataset, open_dataset
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2
 from tests.relay import Relay

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.access.token import Token
+from lipt.common.access.tokens import Token
 from lipt.trainer.cli.commands.token import token_state
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import RoleName, TokenView

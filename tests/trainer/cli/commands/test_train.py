@@ -14,11 +14,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load, load_file
 
-from lipt.common.blobs.messages import blob_to_proto
+from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.data import Dataset
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
-from lipt.common.weights.container import pack
+from lipt.common.weights.files import pack
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import run_pb2

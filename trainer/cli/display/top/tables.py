@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import RenderableType
 from rich.table import Table
 
-from lipt.common.text.printable import printable
+from lipt.common.text import printable
 from lipt.trainer.cli.display.screen import styled
 
 # Columns that go first where a terminal is narrow are shown from these widths on.

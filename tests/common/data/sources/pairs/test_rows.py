@@ -9,7 +9,7 @@ import torch
 
 from lipt.common.data import open_dataset, open_pairs
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.sources import large
+from lipt.common.data.sources import index
 from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
 from lipt.core.selection.registry import find_strategy
@@ -136,7 +136,7 @@ def test_many_pairs_are_embedded_into_a_file(
     expected = signals_of(opened(folder)).features_ND.clone()
     for path in indexes.iterdir():
         path.unlink()
-    monkeypatch.setattr(large, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(index, "MEMORY_BYTES", 0)
     assert torch.equal(signals_of(opened(folder)).features_ND, expected)
 
 

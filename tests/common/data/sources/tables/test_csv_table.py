@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources.tables.cells import CHUNK_ROWS
-from lipt.common.data.sources.tables.csv_table import CsvTable
+from lipt.common.data.sources.tables.files import CHUNK_ROWS, CsvTable
 from lipt.common.errors import ConfigError, DataError
 
 Write = Callable[[str], Path]

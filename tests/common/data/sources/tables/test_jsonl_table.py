@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources.tables.jsonl_table import JsonlTable
+from lipt.common.data.sources.tables.files import JsonlTable
 from lipt.common.errors import DataError
 
 Write = Callable[[str], Path]

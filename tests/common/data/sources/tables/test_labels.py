@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources.tables.csv_table import CsvTable
-from lipt.common.data.sources.tables.jsonl_table import JsonlTable
-from lipt.common.data.sources.tables.labels import read_labels
+from lipt.common.data.sources.tables.columns import read_labels
+from lipt.common.data.sources.tables.files import CsvTable, JsonlTable
 from lipt.common.errors import DataError
 
 Write = Callable[[str], Path]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources.tables.parquet_table import ParquetTable
+from lipt.common.data.sources.tables.files import ParquetTable
 from lipt.common.errors import DataError
 
 pa = pytest.importorskip("pyarrow")

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.data.sources import large
-from lipt.common.data.sources.tables.texts import text_columns
-from lipt.common.data.sources.tables.tokens import hashing_tokenizer
+from lipt.common.data.sources import index
+from lipt.common.data.sources.tables.texts import hashing_tokenizer, text_columns
 
 CHUNKS = [[["one two", "three"]], [["", "two two two two"]], [["three one two"]]]
 
@@ -29,7 +28,7 @@ def tokens(*, huggingface: bool = False) -> dict[str, Tensor]:
 def test_chunks_follow_each_other_wherever_they_are(
     monkeypatch: pytest.MonkeyPatch, memory_bytes: int
 ) -> None:
-    monkeypatch.setattr(large, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(index, "MEMORY_BYTES", memory_bytes)
     one, two, three = (
         next(hashing_tokenizer(1, 1000).encode([word]))[0][0] for word in ("one", "two", "three")
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources.tables.tokens import (
+from lipt.common.data.sources.tables.texts import (
     Tokenizer,
     file_tokenizer,
     hashing_tokenizer,

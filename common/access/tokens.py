@@ -1,0 +1,116 @@
+"""Tokens: their form, where a caller reads its own, and the secret of a worker."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from lipt.common.errors import ConfigError
+
+# Token: a secret text that says who shows it, as files hold it and calls carry it.
+#
+#     lipt_ID_SECRET    ID names it where it is listed, SECRET is 32 random bytes in hexadecimal
+#
+# It is as good as whoever has it: only its SHA-256 is kept by the side that made it. The prefix is
+# for programs that look for secrets where none should be.
+
+_FORM = re.compile(r"lipt_([a-z0-9]{1,20})_[0-9a-f]{64}\Z")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token.
+
+    token_id: names it; no secret.
+    text: all of it, which no log and no error may show.
+    """
+
+    token_id: str
+    text: str = field(repr=False)
+
+    @classmethod
+    def draw(cls, token_id: str) -> Self:
+        """A new one, with a secret that nobody guesses."""
+        return cls(token_id, f"lipt_{token_id}_{secrets.token_hex(32)}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The token of this text, white space around it aside; None where it has another form."""
+        form = _FORM.match(text.strip())
+        return cls(form[1], form[0]) if form else None
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the text, in hexadecimal: what may be stored.
+
+        One round is enough: unlike a password, 32 random bytes cannot be tried one by one.
+        """
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+# Token source: where a client has its token from, read anew for every call.
+
+
+@dataclass(frozen=True)
+class TokenSource:
+    """A file with a token, or the token itself.
+
+    A file is read for every call: one that was renewed is picked up.
+    """
+
+    path: Path | None = None
+    text: str = field(default="", repr=False)
+
+    @classmethod
+    def from_options(cls, path: Path | None, text: str | None) -> Self | None:
+        """That of `--token-file` or, where none is given, LIPT_TOKEN; None where neither is.
+
+        Raises:
+            ConfigError: as `read`.
+        """
+        if path is None and not text:
+            return None
+        source = cls(path, "" if path is not None else text or "")
+        source.read()
+        return source
+
+    def read(self) -> str:
+        """The token.
+
+        Raises:
+            ConfigError: the file cannot be read, or what is given is no token; it is not shown.
+        """
+        text = self.text if self.path is None else _content(self.path)
+        token = Token.parse(text)
+        if token is None:
+            where = "LIPT_TOKEN" if self.path is None else f"--token-file {self.path}"
+            raise ConfigError(
+                f"{where} holds no token. One begins with lipt_ and is what lipt token create "
+                "has printed."
+            )
+        return token.text
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(
+            f"--token-file {path} cannot be read: {why}. Give a file with what lipt token create "
+            "has printed."
+        ) from None
+
+
+# Worker secret: the metadata by which a worker proves, with every call, that it is itself.
+#
+# A worker's secret is its `instance_id`, which it draws at random and tells nobody but the
+# coordinator; the worker id that everybody sees is a hash of it.
+
+WORKER_SECRET = "lipt-worker-secret"  # noqa: S105 - the name of a metadata key
+# Of a peer's own making: so many characters as nobody guesses, 128 bits in hexadecimal.
+MIN_SECRET_CHARACTERS = 32

@@ -1,0 +1,129 @@
+"""Blob names: SHA-256 digest and size, and their messages."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from lipt.common.errors import (
+    BlobTooLargeError,
+    CorruptChunkError,
+    InvalidBlobNameError,
+    WrongOffsetError,
+)
+from lipt.common.rpc.messages import CHUNK_BYTES
+from lipt.v1 import blob_pb2
+
+# Blob name: the digest and the size of a content, so that equal contents are stored once.
+
+# `$` would let a line break follow.
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+
+
+@dataclass(frozen=True)
+class BlobName:
+    """A digest and a size; every instance is well formed, so it is safe in a path.
+
+    Attributes:
+        sha256: lower-case hexadecimal SHA-256 of the content.
+        size_bytes: the content's length.
+
+    Raises:
+        InvalidBlobNameError: the digest or the size has another form.
+    """
+
+    sha256: str
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        if not _SHA256.match(self.sha256):
+            raise InvalidBlobNameError(
+                f"{self.sha256[:80]!r} does not name a blob. "
+                "Give 64 lower-case hexadecimal digits: the SHA-256 of its content."
+            )
+        if not 0 <= self.size_bytes < 2**63:
+            raise InvalidBlobNameError(
+                f"blob {self.sha256[:12]} cannot have {self.size_bytes} bytes. "
+                "Give the length of its content."
+            )
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """The name of a content."""
+        return cls(hashlib.sha256(data).hexdigest(), len(data))
+
+    @classmethod
+    def of_file(cls, path: Path) -> Self:
+        """The name of a file's content, which is read once, a piece at a time."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+            return cls(digest.hexdigest(), file.tell())
+
+    def __str__(self) -> str:
+        return f"{self.sha256[:12]} ({self.size_bytes} bytes)"
+
+
+# Blob messages: a reference, and the chunks, each with its place and its checksum.
+
+# A peer of a later version may send larger chunks; its messages stay far below gRPC's 4 MiB.
+MAX_CHUNK_BYTES = 4 * CHUNK_BYTES
+
+
+def blob_to_proto(name: BlobName) -> blob_pb2.BlobRef:
+    """A blob's name as a message."""
+    return blob_pb2.BlobRef(sha256=name.sha256, size_bytes=name.size_bytes)
+
+
+def blob_from_proto(message: blob_pb2.BlobRef) -> BlobName:
+    """A blob's name, checked.
+
+    Raises:
+        InvalidBlobNameError: not a digest and a size.
+    """
+    return BlobName(message.sha256, message.size_bytes)
+
+
+def fill_chunk(chunk: blob_pb2.Chunk, offset_bytes: int, data: bytes) -> None:
+    """Make a message's chunk carry `data` from `offset_bytes` of its blob.
+
+    In place: a chunk given to another message's constructor is copied twice.
+    """
+    chunk.offset_bytes = offset_bytes
+    chunk.data = data
+    chunk.crc32 = zlib.crc32(data)
+
+
+def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> bytes:
+    """The bytes of a chunk that continues a blob at `offset_bytes`, checked.
+
+    Raises:
+        WrongOffsetError: it starts elsewhere, or goes on after the blob's end.
+        BlobTooLargeError: more than `MAX_CHUNK_BYTES`.
+        CorruptChunkError: the bytes differ from their checksum.
+    """
+    data = chunk.data
+    if len(data) > MAX_CHUNK_BYTES:
+        raise BlobTooLargeError(
+            f"a chunk of blob {blob} has {len(data)} bytes; at most {MAX_CHUNK_BYTES} are taken. "
+            f"Send chunks of {CHUNK_BYTES} bytes."
+        )
+    if chunk.offset_bytes != offset_bytes:
+        raise WrongOffsetError(
+            f"a chunk of blob {blob} starts at {chunk.offset_bytes}, but {offset_bytes} bytes are "
+            "kept. Ask for the status and resume there."
+        )
+    if offset_bytes + len(data) > blob.size_bytes:
+        raise WrongOffsetError(
+            f"a chunk of blob {blob} ends at {offset_bytes + len(data)}, after the blob's end. "
+            "Send the blob of the declared size."
+        )
+    if zlib.crc32(data) != chunk.crc32:
+        raise CorruptChunkError(
+            f"the chunk of blob {blob} at {offset_bytes} differs from its CRC-32 "
+            f"({zlib.crc32(data):08x}, declared {chunk.crc32:08x}). Send it again."
+        )
+    return data

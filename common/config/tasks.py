@@ -1,0 +1,166 @@
+"""Tasks of workers: a model, a learner to train, a range of examples to score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import Field
+
+from lipt.common.config.run_config import (
+    AugmentationConfig,
+    Density,
+    LearnersConfig,
+    PruningMethod,
+    RunConfig,
+)
+from lipt.common.determinism import derive_seed
+from lipt.common.errors import ConfigError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ColumnsFormat, InputFormat
+from lipt.common.targets.target import Target
+from lipt.common.targets.values import OtherTarget, SingleLabel
+
+# Model task: what a worker's model is, what it is given and what it gives.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTask:
+    """What every task says of its model.
+
+    What its examples are is either `image` or `columns`. `num_classes` is the number of the
+    model's outputs, which are classes where `other_target` says nothing else.
+    """
+
+    model: str
+    num_classes: Annotated[int, Field(ge=1)]
+    image: ImageFormat | None = None
+    columns: ColumnsFormat | None = None
+    other_target: OtherTarget | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a task of which it is not sure what its examples are.
+
+        Raises:
+            ConfigError: it says both, or nothing; or how many outputs there are in two ways.
+        """
+        if self.target.num_outputs != self.num_classes:
+            raise ConfigError(
+                f"the task says {self.num_classes} outputs and targets of "
+                f"{self.target.num_outputs}. Use the lipt of the coordinator."
+            )
+        if (self.image is None) == (self.columns is None):
+            said = "both" if self.image else "neither"
+            raise ConfigError(
+                f"the task says {said} of image and columns, of which it needs one. Use the "
+                "lipt of the coordinator."
+            )
+
+    @property
+    def target(self) -> Target:
+        """What its model is to give."""
+        return self.other_target or SingleLabel(self.num_classes)
+
+    @property
+    def inputs(self) -> InputFormat:
+        """What its model is given."""
+        inputs = self.image or self.columns
+        assert inputs is not None  # noqa: S101 - one of them is set
+        return inputs
+
+
+# Learner task: how to train one learner on its shard; the wire's `LearnerTask` has its fields.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerTask(ModelTask):
+    """How to train one learner on its shard."""
+
+    learners: LearnersConfig
+    augmentation: AugmentationConfig
+    pruning_method: PruningMethod
+    density: Density
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        inputs: InputFormat,
+        *,
+        num_classes: int,
+        other_target: OtherTarget | None,
+        index: int,
+        density: float,
+    ) -> Self:
+        """What a run's learner is told; the same for every attempt.
+
+        Args:
+            config: the run's.
+            inputs: what models are given.
+            num_classes: of the models' outputs.
+            other_target: what these are, where they are no classes.
+            index: the learner's.
+            density: the share of weights that it keeps.
+        """
+        return cls(
+            model=config.model,
+            num_classes=num_classes,
+            learners=config.learners,
+            augmentation=config.augmentation,
+            pruning_method=config.pruning.method,
+            density=density,
+            seed=derive_seed(config.seed, "learner", index),
+            image=inputs if isinstance(inputs, ImageFormat) else None,
+            columns=inputs if isinstance(inputs, ColumnsFormat) else None,
+            other_target=other_target,
+        )
+
+
+# Scoring task: which examples to pass through a model; the wire's `ScoringTask` has its fields.
+#
+# Whoever passes the same examples through the same weights in the same batches, with as many
+# threads on the same kind of device, comes to the same bits.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringTask(ModelTask):
+    """Of which examples errors and features are wanted, and how they are computed.
+
+    fingerprint: of the data set whose ids they have.
+    start: the first example's place among those that are used.
+    stop: the place behind the last one's.
+    batch_size: examples of a batch, from the first one on.
+    threads: of the CPU.
+    half_errors: errors are float16, else float32.
+    half_features: features likewise.
+    quarantined: ids that are left out, ascending: examples are counted without them.
+    seed: of what the model draws when it is built and its weights do not have.
+    """
+
+    fingerprint: Annotated[str, Field(min_length=1, max_length=100)]
+    start: Annotated[int, Field(ge=0)]
+    stop: Annotated[int, Field(ge=1)]
+    batch_size: Annotated[int, Field(ge=1)]
+    threads: Annotated[int, Field(ge=1)]
+    half_errors: bool = False
+    half_features: bool = False
+    quarantined: Annotated[tuple[int, ...], Field(max_length=10_000)] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a task of no examples.
+
+        Raises:
+            ConfigError: it ends before it begins; or as of every task.
+        """
+        super().__post_init__()
+        if self.stop <= self.start:
+            raise ConfigError(
+                f"the task is of the examples {self.start} to {self.stop}, which are none. Use "
+                "the lipt of the coordinator."
+            )
+
+    def __len__(self) -> int:
+        """How many examples it is of."""
+        return self.stop - self.start

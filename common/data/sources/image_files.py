@@ -1,0 +1,168 @@
+"""Image files: encoded images, the CIFAR archives and folders of classes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lipt.common.data.sources.index import Stamp
+from lipt.common.data.sources.rows import ArrayRows, ImageRows
+from lipt.common.errors import DataError
+from lipt.common.images.decode import check_file, decode_file
+from lipt.common.images.formats import Header
+
+# Encoded rows: image files, on a disk or inside another file, decoded when they are read.
+
+
+@dataclass(frozen=True)
+class EncodedRows(ImageRows):
+    """Labelled image files; a broken one is named by its row and where it lies.
+
+    Attributes:
+        open: gives a row's file, seekable, in any thread; raises OSError or DataError.
+        where: says where a person finds a row's file.
+    """
+
+    open: Callable[[int], BinaryIO]
+    where: Callable[[int], str]
+    encoded: ClassVar[bool] = True
+
+    def raw(self, row: int) -> bytes:
+        """The file's bytes."""
+        with self._located(row), self.open(row) as file:
+            return file.read()
+
+    def check(self, row: int) -> Header:
+        """The image's format, after a look at the file's header and end."""
+        with self._located(row), self.open(row) as file:
+            return check_file(file)
+
+    def read(
+        self, row: int, channels: int, size: tuple[int, int]
+    ) -> tuple[Header, NDArray[np.uint8]]:
+        """Decode the image and fit it to `channels` x `size`."""
+        with self._located(row), self.open(row) as file:
+            return decode_file(file, channels, size)
+
+    @contextmanager
+    def _located(self, row: int) -> Iterator[None]:
+        try:
+            yield
+        except (DataError, OSError) as error:
+            raise DataError(
+                f"image {row} of {self.source} ({self.where(row)}) cannot be used: "
+                f"{error}. Replace it, or remove it and open the data again."
+            ) from error
+
+
+# CIFAR-10 and CIFAR-100: read as their authors distribute them, by torchvision's reader.
+#
+# torchvision compares every file's digest before it unpickles it.
+
+
+def cifar_rows(source: str, path: Path) -> ArrayRows:
+    """The images, 3 x 32 x 32, in their files' order; CIFAR-100's labels are the fine ones.
+
+    Args:
+        source: the name under which the user opens them: CIFAR-100 where it begins with
+            "cifar100", and the 10,000 test images where it has "-test" before its colon,
+            else the 50,000 training images.
+        path: the directory that holds `cifar-10-batches-py` or `cifar-100-python`, or that
+            directory itself.
+
+    Raises:
+        DataError: the files are not there, or differ from the published ones.
+
+    Source: Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images".
+    """
+    from torchvision import datasets  # noqa: PLC0415 - slow to import, and not always needed
+
+    reader = datasets.CIFAR100 if source.startswith("cifar100") else datasets.CIFAR10
+    root = path.parent if path.name == reader.base_folder else path
+    stamp = Stamp.of(sorted((root / reader.base_folder).glob("*")))
+    try:
+        with warnings.catch_warnings():
+            # The published pickles predate NumPy 2.4, which says so for each array.
+            warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
+            data = reader(root, train="-test:" not in source, download=False)
+    except (RuntimeError, OSError) as error:
+        raise DataError(
+            f"{source}: {root / reader.base_folder} is missing, or its files are not the "
+            f"published ones ({error}). Download {reader.url} and unpack it in {root}."
+        ) from error
+    return ArrayRows(
+        source=source,
+        names=tuple(data.classes),
+        labels_N=torch.tensor(data.targets, dtype=torch.int64),
+        images_NCHW=np.ascontiguousarray(data.data.transpose(0, 3, 1, 2)),
+        stamp=stamp,
+    )
+
+
+# Image folder: a directory of images for each class, numbered as torchvision numbers them.
+#
+# The files are listed as torchvision's `ImageFolder` does, so that the ids of a subset mean the
+# same images in a training script that uses it. Importing torchvision itself takes as long as
+# torch.
+
+# torchvision's.
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_HOW = "It has to hold a directory for each class with at least one image in it."
+
+
+def imagefolder_rows(source: str, path: Path) -> EncodedRows:
+    """The images below `path`, classes and files in sorted order.
+
+    Args:
+        source: the name under which the user opens them.
+        path: holds a directory per class; files with other extensions than torchvision's
+            are passed over.
+
+    Raises:
+        DataError: there is no such directory, no class in it, or a class without images.
+    """
+    if not path.is_dir():
+        raise DataError(
+            f"{source}: there is no directory {path}. Name one that holds a directory of images "
+            "for each class."
+        )
+    try:
+        classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+        by_class = [_images_in(path / name) for name in classes]
+    except OSError as error:
+        raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
+    empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
+    if empty or not classes:
+        lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"
+        raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_HOW}")
+    files = [file for of_class in by_class for file in of_class]
+    folders = sorted({str(Path(file).parent) for file in files})
+    return EncodedRows(
+        source=source,
+        names=tuple(classes),
+        labels_N=torch.arange(len(classes)).repeat_interleave(
+            torch.tensor([len(of_class) for of_class in by_class])
+        ),
+        open=lambda row: Path(files[row]).open("rb"),
+        where=files.__getitem__,
+        stamp=Stamp.of(files, folders),
+    )
+
+
+def _images_in(folder: Path) -> list[str]:
+    """The images anywhere below a class's directory, as torchvision orders them."""
+    return [
+        str(Path(directory) / name)
+        for directory, _, names in sorted(os.walk(folder, followlinks=True))
+        for name in sorted(names)
+        if name.lower().endswith(_SUFFIXES)
+    ]

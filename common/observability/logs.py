@@ -1,0 +1,260 @@
+"""Logs: context, text and JSON form, and events."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal
+
+from lipt.common.text import printable, printable_lines
+
+# Log context: which run, learner and worker a log line belongs to, whoever logs it.
+#
+# Kept where asyncio keeps what belongs to a task, so that a line of a library has it as well. A
+# task has what its maker had; a thread has to be given it (`contextvars.copy_context().run`).
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_context: ContextVar[Mapping[str, str]] = ContextVar("lipt_log_context", default=_NOTHING)
+
+
+def log_context() -> Mapping[str, str]:
+    """What a line that is logged now belongs to, as ids by `run`, `assignment` and so on."""
+    return _context.get()
+
+
+def log_about(**ids: object) -> None:
+    """Let what this task or thread logs from here on belong to these as well.
+
+    For a task that does nothing else, such as a call's; others take `logging_about`.
+    """
+    _context.set({**_context.get(), **_given(ids)})
+
+
+@contextmanager
+def logging_about(**ids: object) -> Iterator[None]:
+    """Let what the block logs belong to these as well."""
+    token = _context.set({**_context.get(), **_given(ids)})
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def _given(ids: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in ids.items() if value != ""}
+
+
+# JSON log: one object a line, for what collects logs.
+#
+#     time        RFC 3339, UTC, to the microsecond
+#     level       DEBUG, INFO, WARNING or ERROR
+#     logger      the part of the program
+#     message     what the text log says
+#     event       of a counted event: its kind, its detail and what it happened to
+#     run, assignment, learner, worker    ids of what the line belongs to
+#     trace_id, span_id                   where the process traces
+#     exception, stack                    a traceback, as one string
+#
+# What a peer wrote stands in strings, whose control characters JSON escapes.
+
+# The attribute of a record that has an event's fields.
+EVENT = "lipt_event"
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one JSON object; ASCII, so that no character can end a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's line."""
+        event = getattr(record, EVENT, None)
+        line: dict[str, Any] = {
+            "time": _time(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **({"event": event} if event else {}),
+            **log_context(),
+            **_trace(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(line, default=str)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def _trace() -> dict[str, str]:
+    # Who has never imported it does not trace.
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return {}
+    context = api.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+# Log: one line per event, to standard error, as text or JSON, the same for both services.
+#
+# What a peer wrote cannot add a line or steer a terminal, whoever logs it: the formatter makes
+# every record printable.
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class PrintableFormatter(logging.Formatter):
+    """A record on one line; the lines of a traceback below it are indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The record's own line."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: ExcInfo) -> str:
+        """The traceback, in which the error's text is a peer's sometimes."""
+        return printable_lines(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:
+        """Where it was logged."""
+        return printable_lines(super().formatStack(stack_info))
+
+
+def configure_logging(level: str, log_format: Literal["text", "json"] = "text") -> None:
+    """Set up the process's log; called by a command line, never at import."""
+    handler = logging.StreamHandler()
+    if log_format == "json":
+        handler.setFormatter(JsonFormatter())
+        # Python would write these as they are.
+        logging.captureWarnings(capture=True)
+    else:
+        handler.setFormatter(
+            PrintableFormatter(
+                "%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"
+            )
+        )
+    logging.basicConfig(level=level, handlers=[handler])
+    # One line per call of every library is not what an operator reads.
+    for noisy in ("asyncio", "grpc", "PIL"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+# Events: what an operator wants to know and count, as log lines and counters.
+#
+# A line is `event=KIND` and `name=value` pairs, in quotes with JSON's escapes where a
+# value holds anything but a plain word: a peer's text cannot begin a line of its own.
+
+logger = logging.getLogger(__name__)
+
+_PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
+
+
+class EventKind(StrEnum):
+    """What is counted, under these names; `detail` divides some of them further."""
+
+    # A call was answered with an error; detail: its reason.
+    CALL_REFUSED = "call_refused"
+    # A worker was silent for longer than its lease.
+    LEASE_EXPIRED = "lease_expired"
+    # A learner that was out before was given to a worker again.
+    LEARNER_REASSIGNED = "learner_reassigned"
+    # An attempt counted against its learner: the worker failed, or its result was refused.
+    LEARNER_FAILED = "learner_failed"
+    # A learner's result was in, and the disk has changed or lost it: it is trained again.
+    LEARNER_DAMAGED = "learner_damaged"
+    # Workers handed in different learners where they have to be the same; detail: settled where
+    # two others agree.
+    LEARNER_DISPUTED = "learner_disputed"
+    # A worker gave its learner back undone.
+    LEARNER_RETURNED = "learner_returned"
+    # Nobody waits any more for what was to be computed; detail: whether it had begun.
+    JOB_DROPPED = "job_dropped"
+    # A worker gave a learner back because it asks for more than the worker allows.
+    LEARNER_DECLINED = "learner_declined"
+    # A learner, or its run, has ended several workers in a row, as it seems: others go first.
+    LEARNER_QUARANTINED = "learner_quarantined"
+    # What nobody needs or uses was removed; detail: whole blobs, cut uploads, or ended runs.
+    EXPIRED = "expired"
+    # This process was stopped for a while: all leases begin anew.
+    PAUSED = "paused"
+    # Something is tried again; detail: what.
+    RETRIED = "retried"
+    # A run's data is not what there is now: it waits for its own.
+    RUN_HELD = "run_held"
+    # A run has ended; detail: its state.
+    RUN_ENDED = "run_ended"
+
+    @property
+    def known_details(self) -> tuple[str, ...]:
+        """What `detail` may be; nothing where it is a matter of what happens."""
+        return _DETAILS.get(self, ("",))
+
+
+_DETAILS: dict[EventKind, tuple[str, ...]] = {
+    EventKind.CALL_REFUSED: (),  # every reason of `lipt.common.errors`
+    EventKind.LEARNER_DISPUTED: ("", "settled"),
+    EventKind.JOB_DROPPED: ("waiting", "computing"),
+    EventKind.EXPIRED: ("blobs", "uploads", "runs"),
+    EventKind.RETRIED: (
+        # by the coordinator
+        *("stage", "record", "compute", "lease expiry", "collection"),
+        # by a worker
+        *("joining", "heartbeat", "transfer", "caching", "handing over"),
+    ),
+    EventKind.RUN_ENDED: ("ready", "failed", "cancelled"),
+}
+
+
+class Events:
+    """The events of one process, counted since it started; safe to read from any thread."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[EventKind, str]] = Counter()
+
+    def record(
+        self, kind: EventKind, *, detail: str = "", level: int = logging.INFO, **fields: object
+    ) -> None:
+        """Log an event and count it.
+
+        Args:
+            kind: what happened.
+            detail: which kind of it, from a small fixed set: it names a counter.
+            level: of the log line.
+            fields: what it happened to, for the log line only.
+        """
+        self._counts[kind, detail] += 1
+        said = {"detail": detail, **fields}
+        given = {name: value for name, value in said.items() if value != ""}
+        logger.log(
+            level,
+            " ".join(f"{name}={_shown(value)}" for name, value in {"event": kind, **given}.items()),
+            extra={EVENT: {"kind": kind.value, **given}},
+        )
+
+    def count(self, kind: EventKind, detail: str | None = None) -> int:
+        """How many there were; of all details where none is given."""
+        return sum(
+            number
+            for (counted, under), number in self.counts().items()
+            if counted is kind and detail in (None, under)
+        )
+
+    def counts(self) -> dict[tuple[EventKind, str], int]:
+        """All counters, by kind and detail."""
+        return dict(self._counts)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.match(text) else json.dumps(text)

@@ -1,0 +1,319 @@
+"""Passes over the data: batches in, finite errors and features out, whole or by ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.config.run_config import WeightEncoding
+from lipt.common.config.tasks import ScoringTask
+from lipt.common.data import Dataset
+from lipt.common.data.parallel import reading_ahead
+from lipt.common.determinism import pinned_kernels
+from lipt.common.errors import SignalsError
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import InputFormat, Inputs
+from lipt.common.inputs.stored import Stored, pinned, stored_on
+from lipt.common.models import find_head, forward_with_features
+from lipt.common.models.modes import evaluation_mode
+from lipt.common.signals.blocks import row_blocks
+from lipt.common.weights.encodings import encode_weights, open_weights
+from lipt.common.weights.files import non_finite
+from lipt.common.weights.specs import TensorSpec, Weights
+
+# Arriving results: what a device computes of each batch, on the CPU, without waiting for it.
+#
+# On CUDA a batch's results travel to page-locked memory behind its kernels, and are handed on
+# when the next batch is on its way: the device always has work. On a CPU they are there at once.
+#
+# Shapes: B examples of a batch.
+
+
+def arriving(
+    computed: Iterable[tuple[slice, tuple[Tensor, ...]]],
+) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+    """The same rows and results in the same order, results on the CPU.
+
+    Args:
+        computed: of each batch its rows and, at least one, results, all on one device; asked for
+            the next batch before the last one's results are handed on where that is CUDA.
+    """
+    last: _Travelling | None = None
+    for rows, results in computed:
+        if results[0].device.type != "cuda":
+            yield rows, tuple(result.cpu() for result in results)
+            continue
+        begun = _Travelling(rows, results)
+        if last is not None:
+            yield last.arrived()
+        last = begun
+    if last is not None:
+        yield last.arrived()
+
+
+class _Travelling:
+    """A batch's results on their way from CUDA to the CPU."""
+
+    def __init__(self, rows: slice, results: tuple[Tensor, ...]) -> None:
+        self._rows = rows
+        self._results = tuple(
+            torch.empty(result.shape, dtype=result.dtype, pin_memory=True).copy_(
+                result, non_blocking=True
+            )
+            for result in results
+        )
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._done.record(torch.cuda.current_stream(results[0].device))
+
+    def arrived(self) -> tuple[slice, tuple[Tensor, ...]]:
+        """They, once they are there."""
+        self._done.synchronize()
+        return self._rows, self._results
+
+
+# Finite values: examples whose values are not finite are refused, with their ids.
+#
+# Shapes: B examples of a batch.
+
+_MAX_NAMED = 5
+
+
+def named(ids: Sequence[int]) -> str:
+    """The first ids, for a message."""
+    return ", ".join(map(str, ids[:_MAX_NAMED])) + (", ..." if len(ids) > _MAX_NAMED else "")
+
+
+def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:
+    """Refuse examples whose values are not finite.
+
+    Args:
+        finite_B: whether each example's are, on any device.
+        ids_B: the examples' ids.
+        what: what the values are, for the message.
+
+    Raises:
+        SignalsError: names the first ids.
+    """
+    bad = ids_B[~finite_B.cpu()].tolist()
+    if bad:
+        raise SignalsError(
+            f"the model's {what} are not finite for {len(bad)} of {len(ids_B)} examples, with "
+            f"ids {named(bad)}. Its weights have diverged: where they are a run's own, lower "
+            "learners.learning_rate and start another run; where you gave them, give weights "
+            "from before they diverged."
+        )
+
+
+# Batches: the examples of a data set as a model is given them, with progress.
+#
+# What has to be read and decoded is so in a thread, while the model works on the batch before.
+#
+# Shapes: N examples, B of a batch.
+
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A batch as it was read: its rows, examples and targets, on the CPU."""
+
+    rows: slice
+    examples_B: Stored
+    targets_B: Tensor
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Consecutive batches of the examples.
+
+    dataset: where examples and targets come from.
+    inputs: what models are given of them.
+    device: where the model is.
+    size: examples of a batch; the last one may have fewer.
+    on_progress: told after every batch how many of the N examples are done.
+    some: N int64 ids of the examples; all of them where None.
+    """
+
+    dataset: Dataset
+    inputs: InputFormat
+    device: torch.device
+    size: int
+    on_progress: OnProgress
+    some: Tensor | None = None
+
+    @property
+    def ids_N(self) -> Tensor:
+        """The examples' ids."""
+        return torch.arange(len(self.dataset)) if self.some is None else self.some
+
+    def __len__(self) -> int:
+        """How many examples there are in all batches."""
+        return len(self.ids_N)
+
+    def __iter__(self) -> Iterator[tuple[slice, Inputs, Tensor]]:
+        """The rows of each batch, its inputs and its targets on the device."""
+        num_examples = len(self)
+        with self.reading(row_blocks(num_examples, 1, self.size)) as batches:
+            for batch in batches:
+                targets_B = batch.targets_B.to(self.device, non_blocking=True)
+                yield batch.rows, self.inputs_of(batch.examples_B), targets_B
+                self.on_progress(batch.rows.stop, num_examples)
+
+    def reading(self, blocks: Iterable[slice]) -> AbstractContextManager[Iterator[Read]]:
+        """Some rows after others as they are stored, read ahead where that takes time.
+
+        Args:
+            blocks: the rows of each batch.
+        """
+        ids_N, targets_N = self.ids_N, self.dataset.targets_N
+
+        def read(rows: slice) -> Read:
+            examples_B, targets_B = self.dataset.examples(ids_N[rows]), targets_N[ids_N[rows]]
+            if self.device.type == "cuda":
+                return Read(rows, pinned(examples_B), targets_B.pin_memory())
+            return Read(rows, examples_B, targets_B)
+
+        # A user's own rows are asked for in the thread in which they were opened.
+        if self.dataset.in_memory or not self.dataset.rows.concurrent:
+            return nullcontext(map(read, blocks))
+        return reading_ahead(read, blocks)
+
+    def inputs_of(self, examples_B: Stored) -> Inputs:
+        """What a model is given of examples as they were read, on the device."""
+        there_B = stored_on(examples_B, self.device, non_blocking=True)
+        return to_model_input(there_B, self.inputs, self.device)
+
+
+# The pass over the data: of each example its error and its feature, batch by batch.
+#
+# The gradient is that of each example's OWN loss. A mean over its batch would weigh the
+# examples of a last, smaller batch B / b times too much.
+#
+# Shapes: N examples, B of a batch, C classes, D features.
+
+# Told after every batch how many examples are done; may raise to end the pass.
+OnDone = Callable[[int], None]
+
+
+def pass_over(
+    model: nn.Module,
+    batches: Batches,
+    errors_NC: Tensor,
+    features_ND: Tensor,
+    on_done: OnDone = lambda _: None,
+) -> None:
+    """One forward pass over the examples, in evaluation mode.
+
+    Args:
+        model: on the batches' device; its training flags are restored.
+        batches: of N examples.
+        errors_NC: is filled, on the CPU; row i is the example of the i-th id. Of float16, values
+            are rounded to it.
+        features_ND: likewise.
+        on_done: called batch by batch, in order.
+
+    Raises:
+        SignalsError: the model's outputs are not finite, or its features too large for float16
+            where they are kept in it; names the first ids.
+        ConfigError: the model has no linear head.
+    """
+    ids_N = batches.ids_N
+    with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
+        for rows, (finite_B, errors_BC, features_BD) in arriving(_outputs(model, batches)):
+            require_finite_rows(finite_B, ids_N[rows], "outputs")
+            errors_NC[rows], features_ND[rows] = errors_BC, features_BD
+            if features_ND.dtype == torch.float16:
+                fits_B = features_ND[rows].isfinite().all(dim=-1)
+                require_finite_rows(fits_B, ids_N[rows], "features, kept in float16,")
+            on_done(rows.stop)
+
+
+def _outputs(model: nn.Module, batches: Batches) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+    """Of each batch its rows, and whether outputs are finite, errors and features."""
+    target = batches.dataset.target
+    for rows, inputs_B, targets_B in batches:
+        logits_BC, features_BD = forward_with_features(model, inputs_B)
+        finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
+        yield rows, (finite_B, target.residuals(logits_BC, targets_B), features_BD)
+
+
+# Ranges: the errors and features of consecutive examples, computed anywhere, as one file.
+#
+# What follows from the examples does not depend on how they are parted as long as every range
+# begins with a batch: then the batches are those of one pass over all.
+#
+# Shapes: N examples of a range, B of a batch, C classes, D features.
+
+_ERRORS, _FEATURES = "errors", "features"
+
+
+def score_range(
+    model: nn.Module,
+    dataset: Dataset,
+    task: ScoringTask,
+    *,
+    device: torch.device,
+    on_done: OnDone = lambda _: None,
+) -> Weights:
+    """The errors N x C and the features N x D of a range's examples, on the CPU.
+
+    Args:
+        model: with the weights that are looked through, on `device`.
+        dataset: whose ids the task has.
+        task: which examples, and how.
+        device: where the model is.
+        on_done: may raise to end it.
+
+    Raises:
+        SignalsError: outputs that are not finite, or features too large for float16 where the task
+            wants them so; names the first ids.
+        ConfigError: the model has no linear head.
+    """
+    _, head = find_head(model)
+    like = range_specs(task, head.in_features)
+    errors_NC, features_ND = (
+        torch.empty(like[name].shape, dtype=like[name].dtype) for name in (_ERRORS, _FEATURES)
+    )
+    ids_N = torch.arange(task.start, task.stop)
+    batches = Batches(dataset, task.inputs, device, task.batch_size, lambda *_: None, some=ids_N)
+    with pinned_kernels(task.threads):
+        pass_over(model, batches, errors_NC, features_ND, on_done)
+    return {_ERRORS: errors_NC, _FEATURES: features_ND}
+
+
+def range_specs(task: ScoringTask, num_features: int) -> dict[str, TensorSpec]:
+    """What a range's tensors are.
+
+    Args:
+        task: the range's.
+        num_features: D of the model.
+    """
+    halves = {_ERRORS: task.half_errors, _FEATURES: task.half_features}
+    widths = {_ERRORS: task.num_classes, _FEATURES: num_features}
+    return {
+        name: TensorSpec((len(task), width), torch.float16 if halves[name] else torch.float32)
+        for name, width in widths.items()
+    }
+
+
+def encode_range(scored: Weights) -> bytes:
+    """A range as a file, without loss: exponents repeat themselves, and are compressed."""
+    return encode_weights(scored, WeightEncoding.PLANES)
+
+
+def read_range(source: bytes | Path, task: ScoringTask, num_features: int) -> tuple[Tensor, Tensor]:
+    """The errors N x C and features N x D of a range's file, of which nothing is believed.
+
+    Raises:
+        BlobTooLargeError, WeightsError: it is no such file, or another range's.
+        SignalsError: a value is not finite.
+    """
+    scored = dict(open_weights(source, like=range_specs(task, num_features)))
+    if bad := non_finite(scored):
+        raise SignalsError(f"{bad}: of examples {task.start} to {task.stop - 1}. Score them again.")
+    return scored[_ERRORS], scored[_FEATURES]

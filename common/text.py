@@ -1,0 +1,133 @@
+"""Text for people: printable, whatever a peer wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+# Empty classes: those that no example has, which is a mistake more often than not.
+
+_MOST_NAMED = 5
+
+
+def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> str:
+    """What to say of classes without examples, as a clause; empty where every class has some.
+
+    Args:
+        class_names: of all classes.
+        class_counts: how many examples each has; empty where nobody counted.
+    """
+    if len(class_counts) != len(class_names):
+        return ""
+    empty = [name for name, count in zip(class_names, class_counts, strict=True) if not count]
+    if not empty:
+        return ""
+    more = f" and {len(empty) - _MOST_NAMED} more" if len(empty) > _MOST_NAMED else ""
+    named = f"{', '.join(empty[:_MOST_NAMED])}{more}"
+    clause = f"{len(empty)} of its {len(class_names)} classes have no example: {named}"
+    if class_names[0] == "0" == empty[0]:
+        first = next((index for index, count in enumerate(class_counts) if count), "none")
+        clause += f"; its labels begin at {first}, and classes are counted from 0"
+    return clause
+
+
+# Printable text: characters that stand for nothing but themselves.
+#
+# A peer's name, or the text of its error, may hold anything: a line end that begins a line of its
+# own, escape sequences that clear a screen or set a window's title, marks that turn the direction
+# of what follows, half a surrogate pair, four million characters. What Python calls not printable
+# stands here as Python's escape for it (`\x1b`, `\n`, `\u202e`), so that it is seen and does
+# nothing.
+
+# Longer than any sentence of this package; a table of names is cut far earlier by the contract.
+MAX_CHARACTERS = 4000
+INDENT = "    "
+
+
+def printable(text: str) -> str:
+    """`text` on one line, and no longer than `MAX_CHARACTERS`.
+
+    The middle of a longer one is left out: the remedy stands at a sentence's end.
+    """
+    return _without_middle(escaped(_without_middle(text)))
+
+
+def printable_lines(text: str) -> str:
+    """`text` line by line, each as `printable`; all but the first are indented.
+
+    So none of them can pass for a line of its own.
+    """
+    return f"\n{INDENT}".join(map(printable, text.split("\n")))
+
+
+def escaped(text: str, *, keep: str = "") -> str:
+    """`text` of any length with escapes for what is not printable, except the marks in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        mark if mark.isprintable() or mark in keep else mark.encode("unicode_escape").decode()
+        for mark in text
+    )
+
+
+def escaped_json(document: str) -> str:
+    """A JSON document with JSON's escapes for what is not printable: it says the same."""
+    if document.isprintable():
+        return document
+    return "".join(mark if mark.isprintable() else json.dumps(mark)[1:-1] for mark in document)
+
+
+def _without_middle(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    gap = f" ...({len(text)} characters)... "
+    half = (MAX_CHARACTERS - len(gap)) // 2
+    return text[:half] + gap + text[-half:]
+
+
+# Terminal: where command lines print, each line made printable.
+#
+# Nothing else writes to standard output or standard error; the linter sees to it.
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Print a line for a person, on standard error where `err`."""
+    typer.echo(printable(line), err=err)
+
+
+def say_json(document: str) -> None:
+    """Print a JSON document for a script, whole."""
+    typer.echo(escaped_json(document))
+
+
+def say_document(text: str) -> None:
+    """Print a text of several lines as it is, to be kept in a file."""
+    typer.echo(escaped(text, keep="\n"), nl=False)
+
+
+def complain(program: str, sentence: str) -> None:
+    """Print on standard error why a program ends; what has several lines keeps them, indented."""
+    typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
+
+
+# `--version`, as every command line of the package has it.
+
+# Of a typer application: `-h` beside `--help`, here and in the commands below it.
+SHORT_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+def _show(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - takes 30 ms
+
+        say(f"lipt {version('lipt')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_show, is_eager=True, help="Show the version, and leave."),
+]

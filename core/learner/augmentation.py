@@ -1,0 +1,453 @@
+"""RandAugment: 14 operations on batches of images, and the draw of two for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torchvision.transforms import functional as tv_functional
+
+from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
+from lipt.common.errors import DataError
+from lipt.common.images.crop_flip import crop_flip
+from lipt.common.inputs.stored import Stored
+
+# Operations that change pixels' values and leave them where they are.
+#
+# The order of the floating-point operations is torchvision's, because a result is
+# cut (not rounded) to a byte and another order would lose a level here and there.
+#
+# Shapes: B images, C channels (1 or 3), H height, W width, P = H x W pixels.
+
+_LEVELS = 256
+
+
+def brightness(images_BCHW: Tensor, level: float) -> Tensor:
+    """Blend with black: 1 + `level` times every value, clipped."""
+    return _blend(images_BCHW, torch.zeros_like(images_BCHW), 1.0 + level)
+
+
+def color(images_BCHW: Tensor, level: float) -> Tensor:
+    """Blend with the image's own grey version; images with one channel stay as they are."""
+    if images_BCHW.shape[1] == 1:
+        return images_BCHW
+    return _blend(images_BCHW, _grey(images_BCHW), 1.0 + level)
+
+
+def contrast(images_BCHW: Tensor, level: float) -> Tensor:
+    """Blend with the mean of the image's own grey version."""
+    grey_B1HW = _grey(images_BCHW)
+    num_pixels = grey_B1HW[0].numel()
+    # Summed in integers: the same on every device and in any order.
+    mean_B111 = grey_B1HW.sum(dim=(-3, -2, -1), keepdim=True).to(torch.float32) / num_pixels
+    return _blend(images_BCHW, mean_B111, 1.0 + level)
+
+
+def sharpness(images_BCHW: Tensor, level: float) -> Tensor:
+    """Blend with a blurred image; its border of one pixel is not blurred.
+
+    The blur is the 3 x 3 mean with the centre counted five times. The sum in
+    thirteenths is an integer and never halfway between two levels, so rounding
+    its quotient gives what a convolution in floats gives.
+    """
+    height, width = images_BCHW.shape[-2:]
+    if height <= 2 or width <= 2:
+        return images_BCHW
+    values = images_BCHW.to(torch.int16)
+    rows = values[..., :-2, :] + values[..., 1:-1, :] + values[..., 2:, :]
+    boxes = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
+    thirteenths = boxes + 4 * values[..., 1:-1, 1:-1]
+    blurred_BCHW = images_BCHW.to(torch.float32)
+    blurred_BCHW[..., 1:-1, 1:-1] = (thirteenths.to(torch.float32) / 13.0).round_()
+    return _blend(images_BCHW, blurred_BCHW, 1.0 + level)
+
+
+def posterize(images_BCHW: Tensor, bits: float) -> Tensor:
+    """Keep the `bits` highest bits of every value."""
+    dropped = 8 - int(bits)
+    return images_BCHW & (0xFF >> dropped << dropped)
+
+
+def solarize(images_BCHW: Tensor, threshold: float) -> Tensor:
+    """Invert the values that are at least `threshold`."""
+    # Minus 1 is 255 in a byte, and an exclusive or with it inverts; a `where` on bytes is slow.
+    return images_BCHW ^ (images_BCHW >= threshold).to(torch.uint8).neg_()
+
+
+def autocontrast(images_BCHW: Tensor, _level: float) -> Tensor:
+    """Stretch every channel of every image to 0..255; a constant channel stays as it is."""
+    images_BCP = images_BCHW.flatten(2)
+    lowest_BC1 = images_BCP.amin(dim=-1, keepdim=True).to(torch.float32)
+    highest_BC1 = images_BCP.amax(dim=-1, keepdim=True).to(torch.float32)
+    constant_BC1 = lowest_BC1 == highest_BC1
+    scale_BC1 = (255.0 / (highest_BC1 - lowest_BC1)).masked_fill_(constant_BC1, 1.0)
+    lowest_BC1.masked_fill_(constant_BC1, 0.0)
+    stretched_BCP = ((images_BCP - lowest_BC1) * scale_BC1).clamp_(0, 255)
+    return _cut(stretched_BCP).view_as(images_BCHW)
+
+
+def equalize(images_BCHW: Tensor, _level: float) -> Tensor:
+    """Flatten the histogram of every channel of every image.
+
+    PIL's rule: with h the histogram and s the number of pixels below the
+    brightest value, divided by 255, value v becomes (sum of h below v + s/2) / s,
+    all in whole numbers; where s is 0 the channel stays as it is.
+    """
+    values_BCP = images_BCHW.flatten(2).to(torch.int64)
+    num_images, num_channels, num_pixels = values_BCP.shape
+    if num_pixels < _LEVELS:
+        return images_BCHW
+    ones = values_BCP.new_ones(1).expand_as(values_BCP)
+    histogram_BCL = values_BCP.new_zeros(num_images, num_channels, _LEVELS)
+    histogram_BCL.scatter_add_(-1, values_BCP, ones)
+    brightest_BC1 = values_BCP.amax(dim=-1, keepdim=True)
+    step_BC1 = (num_pixels - histogram_BCL.gather(-1, brightest_BC1)) // (_LEVELS - 1)
+    below_BCL = histogram_BCL.cumsum(-1) - histogram_BCL
+    table_BCL = (below_BCL + step_BC1 // 2) // step_BC1.clamp(min=1)
+    unchanged_L = torch.arange(_LEVELS, device=images_BCHW.device)
+    table_BCL = torch.where(step_BC1 == 0, unchanged_L, table_BCL.clamp_(max=_LEVELS - 1))
+    return table_BCL.to(torch.uint8).gather(-1, values_BCP).view_as(images_BCHW)
+
+
+def _grey(images_BCHW: Tensor) -> Tensor:
+    """ITU-R 601 luma, cut to a byte: B x 1 x H x W."""
+    if images_BCHW.shape[1] == 1:
+        return images_BCHW
+    red, green, blue = images_BCHW.unbind(dim=1)
+    luma_BHW = red * 0.2989 + green * 0.587 + blue * 0.114
+    return luma_BHW.to(torch.uint8).unsqueeze(1)
+
+
+def _blend(images_BCHW: Tensor, other_BCHW: Tensor, ratio: float) -> Tensor:
+    """`ratio` parts of the images and 1 - `ratio` of the other, clipped and cut to bytes."""
+    blended_BCHW = images_BCHW * ratio + other_BCHW * (1.0 - ratio)
+    return _cut(blended_BCHW.clamp_(0, 255))
+
+
+def _cut(values: Tensor) -> Tensor:
+    """Drop the fractions of floats in 0..255, by way of int16: twice as fast on a CPU."""
+    return values.to(torch.int16).to(torch.uint8)
+
+
+# Shears, rotation and translations as one table of source pixels per operation.
+#
+# Every image of a group moves in the same way, and the nearest-pixel rule copies
+# pixels without mixing them. So the resampling of `grid_sample` is worked out once
+# per image size and applied as a gather over bytes, without going through floats.
+#
+# Shapes: B images, C channels, H height, W width, P = H x W pixels.
+
+# Five operations, two signs, and a few image sizes or magnitudes in one process.
+_TABLES_KEPT = 64
+
+
+@lru_cache(maxsize=_TABLES_KEPT)
+def _source_pixels(
+    height: int,
+    width: int,
+    *,
+    degrees: float = 0.0,
+    shear_x: float = 0.0,
+    shear_y: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Where every pixel of the output comes from.
+
+    The table is what torchvision does to an image whose pixels are their own
+    positions, so it agrees with torchvision to the last rounding. It is made on
+    the CPU: an accelerator may round a pixel's position differently.
+
+    Args:
+        height: of the images.
+        width: of the images.
+        degrees: rotation about the centre, counter-clockwise.
+        shear_x: horizontal shift per pixel below the top row.
+        shear_y: vertical shift per pixel right of the left column.
+
+    Returns:
+        source_P (int64), each output pixel's source, and inside_P (uint8), 1
+        where the source lies in the image and 0 where the output is black.
+    """
+    # From 1, because 0 is what comes from outside. float32 is exact up to 2**24.
+    positions = torch.arange(1, height * width + 1, dtype=torch.float32)
+    positions_1HW = positions.view(1, height, width)
+    if degrees != 0.0:
+        moved_1HW = tv_functional.rotate(positions_1HW, degrees)
+    else:
+        moved_1HW = tv_functional.affine(
+            positions_1HW,
+            angle=0.0,
+            translate=[0, 0],
+            scale=1.0,
+            shear=[math.degrees(math.atan(shear_x)), math.degrees(math.atan(shear_y))],
+            center=[0, 0],
+        )
+    source_P = moved_1HW.flatten().to(torch.int64) - 1
+    return source_P.clamp(min=0), (source_P >= 0).to(torch.uint8)
+
+
+def _resample(images_BCHW: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    source_P, inside_P = (part.to(images_BCHW.device, non_blocking=True) for part in table)
+    images_BCP = images_BCHW.flatten(2)
+    moved_BCP = images_BCP.gather(-1, source_P.expand_as(images_BCP))
+    return moved_BCP.mul_(inside_P).view_as(images_BCHW)
+
+
+def shear_x(images_BCHW: Tensor, level: float) -> Tensor:
+    """Shift every row by `level` times its distance from the top row, in pixels."""
+    height, width = images_BCHW.shape[-2:]
+    return _resample(images_BCHW, _source_pixels(height, width, shear_x=level))
+
+
+def shear_y(images_BCHW: Tensor, level: float) -> Tensor:
+    """Shift every column by `level` times its distance from the left column, in pixels."""
+    height, width = images_BCHW.shape[-2:]
+    return _resample(images_BCHW, _source_pixels(height, width, shear_y=level))
+
+
+def rotate(images_BCHW: Tensor, degrees: float) -> Tensor:
+    """Turn every image about its centre, counter-clockwise; corners become black."""
+    height, width = images_BCHW.shape[-2:]
+    return _resample(images_BCHW, _source_pixels(height, width, degrees=degrees))
+
+
+def translate_x(images_BCHW: Tensor, pixels: float) -> Tensor:
+    """Shift right by the whole pixels of `pixels` (left where negative), filling with black."""
+    return _shift(images_BCHW, int(pixels), dim=-1)
+
+
+def translate_y(images_BCHW: Tensor, pixels: float) -> Tensor:
+    """Shift down by the whole pixels of `pixels` (up where negative), filling with black."""
+    return _shift(images_BCHW, int(pixels), dim=-2)
+
+
+def _shift(images_BCHW: Tensor, pixels: int, *, dim: int) -> Tensor:
+    size = images_BCHW.shape[dim]
+    shifted_BCHW = torch.zeros_like(images_BCHW)
+    kept = max(size - abs(pixels), 0)
+    # Right or down: the first `kept` pixels move to the end; left or up the reverse.
+    source, target = (0, size - kept) if pixels >= 0 else (size - kept, 0)
+    shifted_BCHW.narrow(dim, target, kept).copy_(images_BCHW.narrow(dim, source, kept))
+    return shifted_BCHW
+
+
+# The 14 operations of RandAugment, each with its strength per magnitude bin.
+#
+# Names, ranges and signs are those of `torchvision.transforms.RandAugment`, the set
+# that the paper takes (Cubuk et al. 2020, "RandAugment", arXiv:1909.13719).
+
+NUM_MAGNITUDE_BINS = 31
+
+# A translation by a full magnitude: 150 pixels in the 331 of AutoAugment's ImageNet.
+_FULL_TRANSLATION = 150.0 / 331.0
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: `apply(images_BCHW, level)` on uint8 images, all with one level.
+
+    `level(bin, height, width)` is the strength of a magnitude bin in the
+    operation's own unit; where `signed`, half of the images get its negative.
+    """
+
+    apply: Callable[[Tensor, float], Tensor]
+    level: Callable[[int, int, int], float]
+    signed: bool
+
+
+def _identity(images_BCHW: Tensor, _level: float) -> Tensor:
+    return images_BCHW
+
+
+def _spaced(first: float, last: float, magnitude_bin: int) -> float:
+    # In float32, as torchvision has it: a threshold or an angle may hang on the last digit.
+    return float(torch.linspace(first, last, NUM_MAGNITUDE_BINS)[magnitude_bin])
+
+
+def _up_to(full: float) -> Callable[[int, int, int], float]:
+    return lambda magnitude_bin, _height, _width: _spaced(0.0, full, magnitude_bin)
+
+
+def _no_level(_magnitude_bin: int, _height: int, _width: int) -> float:
+    return 0.0
+
+
+def _horizontal_pixels(magnitude_bin: int, _height: int, width: int) -> float:
+    return _spaced(0.0, _FULL_TRANSLATION * width, magnitude_bin)
+
+
+def _vertical_pixels(magnitude_bin: int, height: int, _width: int) -> float:
+    return _spaced(0.0, _FULL_TRANSLATION * height, magnitude_bin)
+
+
+def _bits_kept(magnitude_bin: int, _height: int, _width: int) -> float:
+    return 8.0 - round(magnitude_bin * 4 / (NUM_MAGNITUDE_BINS - 1))
+
+
+def _threshold(magnitude_bin: int, _height: int, _width: int) -> float:
+    return _spaced(255.0, 0.0, magnitude_bin)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "Identity": Operation(_identity, _no_level, signed=False),
+    "ShearX": Operation(shear_x, _up_to(0.3), signed=True),
+    "ShearY": Operation(shear_y, _up_to(0.3), signed=True),
+    "TranslateX": Operation(translate_x, _horizontal_pixels, signed=True),
+    "TranslateY": Operation(translate_y, _vertical_pixels, signed=True),
+    "Rotate": Operation(rotate, _up_to(30.0), signed=True),
+    "Brightness": Operation(brightness, _up_to(0.9), signed=True),
+    "Color": Operation(color, _up_to(0.9), signed=True),
+    "Contrast": Operation(contrast, _up_to(0.9), signed=True),
+    "Sharpness": Operation(sharpness, _up_to(0.9), signed=True),
+    "Posterize": Operation(posterize, _bits_kept, signed=False),
+    "Solarize": Operation(solarize, _threshold, signed=False),
+    "AutoContrast": Operation(autocontrast, _no_level, signed=False),
+    "Equalize": Operation(equalize, _no_level, signed=False),
+}
+
+
+# RandAugment over a batch: every image draws its own operations, groups run together.
+#
+# torchvision gives all images of a batch the same draw, and one image at a time
+# costs a dozen small kernels per image. Here the images that drew the same
+# operation with the same sign are sorted next to each other and handled at once.
+#
+# Shapes: B images, O operations per image, C channels, H height, W width.
+# Source: Cubuk et al. 2020, "RandAugment" (arXiv:1909.13719).
+
+
+def draw_operations(
+    num_images: int, *, num_ops: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Each image's operations, uniform and independent, and the sign of each.
+
+    Args:
+        num_images: B.
+        num_ops: operations per image, applied one after another.
+        generator: a CPU generator, so that the draws are the same on every device.
+
+    Returns:
+        operations_OB (int64), positions in `OPERATIONS`, and negative_OB (bool);
+        the sign of an operation that has none is drawn and not used.
+    """
+    shape = (num_ops, num_images)
+    operations_OB = torch.randint(len(OPERATIONS), shape, generator=generator)
+    negative_OB = torch.randint(2, shape, generator=generator).to(torch.bool)
+    return operations_OB, negative_OB
+
+
+def randaugment(
+    images_BCHW: Tensor, *, num_ops: int, magnitude: int, generator: torch.Generator
+) -> Tensor:
+    """Apply `num_ops` operations to every image, each image its own.
+
+    Args:
+        images_BCHW: uint8 with 1 or 3 channels, on any device. Not modified.
+        num_ops: operations per image, one after another; 0 leaves the images as they are.
+        magnitude: bin of the strength, in 0..30; the paper's is 9.
+        generator: a CPU generator.
+
+    Returns:
+        New images of the same shape, on the same device (the given ones for `num_ops` 0).
+    """
+    if num_ops == 0:
+        return images_BCHW
+    draws = draw_operations(len(images_BCHW), num_ops=num_ops, generator=generator)
+    signed = torch.tensor([operation.signed for operation in OPERATIONS.values()])
+    # The images stay sorted by their last group until the end; place_B says which is which.
+    # Two buffers in turn: a new one per round would cost more (in page faults) than the copy.
+    place_B = torch.arange(len(images_BCHW))
+    sorted_BCHW, spare_BCHW = torch.empty_like(images_BCHW), torch.empty_like(images_BCHW)
+    for operations_B, negative_B in zip(*draws, strict=True):
+        group_B = 2 * operations_B + (negative_B & signed[operations_B])
+        order_B = group_B[place_B].argsort(stable=True)
+        place_B = place_B[order_B]
+        torch.index_select(images_BCHW, 0, order_B.to(images_BCHW.device), out=sorted_BCHW)
+        counts = torch.bincount(group_B, minlength=2 * len(OPERATIONS)).tolist()
+        _apply_in_place(torch.split(sorted_BCHW, counts), magnitude)
+        images_BCHW, sorted_BCHW, spare_BCHW = sorted_BCHW, spare_BCHW, sorted_BCHW
+    return torch.index_select(
+        images_BCHW, 0, place_B.argsort().to(images_BCHW.device), out=sorted_BCHW
+    )
+
+
+def _apply_in_place(groups: Sequence[Tensor], magnitude: int) -> None:
+    """Run every operation on its two groups: those with the positive and the negative sign."""
+    height, width = groups[0].shape[-2:]
+    pairs = zip(groups[::2], groups[1::2], strict=True)
+    for operation, pair in zip(OPERATIONS.values(), pairs, strict=True):
+        level = operation.level(magnitude, height, width)
+        for group_BCHW, sign in zip(pair, (1.0, -1.0), strict=True):
+            if len(group_BCHW) > 0:
+                group_BCHW.copy_(operation.apply(group_BCHW, sign * level))
+
+
+# Augmentation of batches on the device that trains on them.
+#
+# Owns the methods that a run can name, and how each draws: from a CPU generator, so that one
+# seed gives the same draws on every device. They are of images: other examples are given to a model
+# as they are.
+
+__all__ = ["METHODS", "augment", "augment_images"]
+
+Augment = Callable[[Tensor, AugmentationConfig, torch.Generator], Tensor]
+
+
+def _randaugment(
+    images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator
+) -> Tensor:
+    return randaugment(
+        images_BCHW, num_ops=config.num_ops, magnitude=config.magnitude, generator=generator
+    )
+
+
+def _crop_flip(
+    images_BCHW: Tensor, _config: AugmentationConfig, generator: torch.Generator
+) -> Tensor:
+    return crop_flip(images_BCHW, generator=generator)
+
+
+def _none(images_BCHW: Tensor, _config: AugmentationConfig, _generator: torch.Generator) -> Tensor:
+    return images_BCHW
+
+
+METHODS: dict[AugmentationMethod, Augment] = {
+    AugmentationMethod.RANDAUGMENT: _randaugment,
+    AugmentationMethod.CROP_FLIP: _crop_flip,
+    AugmentationMethod.NONE: _none,
+}
+
+
+def augment(stored: Stored, config: AugmentationConfig, generator: torch.Generator) -> Stored:
+    """Augment a batch, every image by its own draws.
+
+    Args:
+        stored: on the training device; images are uint8 with 1 or 3 channels. Not modified.
+        config: which method, how many operations, how strong.
+        generator: a CPU generator; what it draws depends on the batch's size only.
+
+    Returns:
+        Examples of the same shape on the same device, sharing memory with the given ones where
+        the configuration changes nothing. What is no image has no augmentation.
+
+    Raises:
+        DataError: the images are not uint8 B x C x H x W with C = 1 or 3.
+    """
+    return augment_images(stored, config, generator) if isinstance(stored, Tensor) else stored
+
+
+def augment_images(
+    images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator
+) -> Tensor:
+    """`augment` of what are images for certain."""
+    dtype, shape = images_BCHW.dtype, images_BCHW.shape
+    if dtype != torch.uint8 or len(shape) != 4 or shape[1] not in {1, 3}:
+        raise DataError(
+            f"images are {dtype} of shape {tuple(shape)}, but augmentation "
+            "takes torch.uint8 of shape B x C x H x W with 1 or 3 channels. "
+            "Convert the images when the data set is read."
+        )
+    return METHODS[config.method](images_BCHW, config, generator)

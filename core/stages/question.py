@@ -1,0 +1,224 @@
+"""Asking for a subset: what a query comes to.
+
+Every refusal that follows from the question alone is made here, before anything is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from lipt.common.blobs.blob import BlobName
+from lipt.common.errors import SignalsError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.subsets import resolve_budget
+from lipt.common.targets.kinds import TargetKind
+from lipt.core.proxies.proxy import SOUP, Kind, Proxy
+from lipt.core.results import Outcome, Trajectories
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.strategy import Need
+from lipt.core.selection.target_kinds import require_kind
+from lipt.core.selection.warm_up_option import WarmUp
+from lipt.core.selection.warm_up_rules import asks_for_warm_up, canonical, require_warm_up
+from lipt.core.selection.without_labels import Labels, without_labels
+from lipt.core.stages.choice import Question
+
+
+@dataclass(frozen=True)
+class SubsetQuery:
+    """What a trainer asks for."""
+
+    run: str
+    strategy: str
+    fraction: float | None
+    budget: int | None
+    balanced: bool | None
+    options: Mapping[str, str]
+    # Other weights of the run's model in place of theta_p.
+    weights: BlobName | None
+    # The user's own features in place of the model's.
+    features: BlobName | None = None
+    # The digest of the subset that the trainer has; empty where it has none.
+    previous: str = ""
+    # One of the strategy's, for what is not given; empty for the defaults.
+    preset: str = ""
+    # What signals are computed with; the strategy's default where empty.
+    proxy: str = ""
+    # Whether labels may enter the choice; they may where empty.
+    labels: str = ""
+
+
+def question_of(
+    run: Outcome,
+    query: SubsetQuery,
+    num_examples: int,
+    *,
+    backbone: str | None,
+    kind: TargetKind = TargetKind.CLASS,
+    max_warm_up_epochs: float = math.inf,
+) -> Question:
+    """What a query comes to.
+
+    Args:
+        run: is ready, or has its theta* where the query's proxy needs no more.
+        query: about that run.
+        num_examples: of the data set.
+        backbone: the operator's network, where there is one.
+        kind: of the data set's targets.
+        max_warm_up_epochs: that an ordinary warm-up may be asked for.
+
+    Raises:
+        BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
+            SignalsError, OverLimitError: what is asked for cannot be.
+    """
+    strategy = find_strategy(query.strategy)
+    preset = strategy.preset(query.preset)
+    budget = resolve_budget(
+        fraction=query.fraction,
+        budget=query.budget,
+        num_examples=num_examples,
+    )
+    labels = Labels.parse(query.labels)
+    given: Mapping[str, str] = preset.options(
+        budget / num_examples, canonical(strategy, query.options)
+    )
+    warm_up = WarmUp.among(given)
+    if warm_up is not None:
+        require_warm_up(
+            warm_up,
+            strategy,
+            strategy.needs_for(strategy.parse_options(given)),
+            run,
+            labels=labels,
+            proxy=query.proxy,
+            own_weights=query.weights is not None,
+            own_features=query.features is not None,
+            max_epochs=max_warm_up_epochs,
+        )
+    if labels is Labels.GIVEN:
+        require_kind(strategy, given, kind)
+    if labels is Labels.NONE:
+        unlabelled = without_labels(
+            strategy,
+            given,
+            balanced=query.balanced,
+            proxy=query.proxy,
+            own_features=query.features is not None,
+            own_weights=query.weights is not None,
+            images=isinstance(run.inputs, ImageFormat),
+        )
+        given, proxy, balanced = unlabelled.options, unlabelled.proxy, False
+    else:
+        proxy = Proxy.parse(query.proxy or strategy.proxy)
+        balanced = strategy.resolve_balance(
+            preset.balanced if query.balanced is None else query.balanced
+        )
+    needs = strategy.needs_for(strategy.parse_options(given))
+    if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
+        proxy = SOUP
+    # The same before and after the learners have trained.
+    before_learners = warm_up is not None or proxy.judges_before_learners
+    own = run.initial_weights if before_learners else run.pretrained_weights
+    weights = query.weights or own
+    if run.inputs is None or weights is None:
+        raise ValueError(f"run {run.name} is asked about without weights")
+    return Question(
+        config=run.config,
+        inputs=run.inputs,
+        weights=weights,
+        strategy=strategy.name,
+        budget=budget,
+        balanced=balanced,
+        options=tuple(sorted(given.items())),
+        preset=query.preset or None,
+        features=query.features,
+        trajectories=_trajectories(run, weights, strategy.name, needs, proxy),
+        proxy=None if proxy.is_own_head else str(proxy),
+        backbone=backbone if proxy.may_use(Kind.BACKBONE) else None,
+        labels=None if labels is Labels.GIVEN else labels,
+        initial=weights if warm_up is not None else initial_for(proxy, run),
+    )
+
+
+def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
+    """A run's theta*, where a proxy looks at it.
+
+    A choice among proxies does where theta* began with given weights: random ones are worth less
+    than what else there is.
+    """
+    given = run.config.initialization.weights_sha256 is not None
+    asked = Kind.INITIAL in (proxy.features or ())
+    return run.initial_weights if asked or (given and proxy.features is None) else None
+
+
+class Training(Enum):
+    """What has to be trained before a query can be answered."""
+
+    NOTHING = 0
+    INITIAL_WEIGHTS = 1
+    LEARNERS = 2
+
+
+def training_for(query: SubsetQuery, num_examples: int) -> Training:
+    """What has to be trained for a query: nothing where labels, columns or patches say enough.
+
+    Raises:
+        BudgetError, UnknownNameError, StrategyOptionError, ProxyError: what is asked for cannot be.
+    """
+    if needs_no_learners(query):
+        return Training.INITIAL_WEIGHTS
+    strategy = find_strategy(query.strategy)
+    budget = resolve_budget(fraction=query.fraction, budget=query.budget, num_examples=num_examples)
+    preset = strategy.preset(query.preset)
+    given = preset.options(budget / num_examples, canonical(strategy, query.options))
+    needs = strategy.needs_for(strategy.parse_options(given))
+    if Labels.parse(query.labels) is Labels.NONE:
+        return Training.NOTHING
+    if query.weights is not None or needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}:
+        return Training.LEARNERS
+    if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
+        return Training.NOTHING
+    proxy = Proxy.parse(query.proxy or strategy.proxy)
+    if proxy.is_own_head:
+        own = query.features is not None or Need.PAIRED_FEATURES in needs
+        looks = needs & {Need.SIGNALS, Need.VALIDATION}
+        return Training.NOTHING if own and not looks else Training.LEARNERS
+    untrained = {Kind.PATCHES, Kind.COLUMNS, Kind.USER, Kind.BACKBONE}
+    known = proxy.features is not None and untrained.issuperset(proxy.features)
+    return Training.NOTHING if known else Training.LEARNERS
+
+
+def needs_no_learners(query: SubsetQuery) -> bool:
+    """Whether theta* is all that a query needs of its run.
+
+    Raises:
+        ProxyError: it names a proxy that there is not.
+    """
+    if asks_for_warm_up(query.options):
+        return True
+    return bool(query.proxy) and Proxy.parse(query.proxy).judges_before_learners
+
+
+def _trajectories(
+    run: Outcome, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
+) -> Trajectories | None:
+    """What the run's learners were on their way, where a strategy or a proxy looks at it.
+
+    They led to no other weights than theta_p; without them a proxy has no learners.
+
+    Raises:
+        SignalsError: the strategy needs them, and the subset is asked for on other weights.
+    """
+    led_here = weights == run.pretrained_weights
+    if Need.DYNAMICS in needs and not led_here:
+        raise SignalsError(
+            f"strategy {strategy!r} looks at how the learners of run {run.name} came to see the "
+            f"data, and the weights {weights.sha256[:12]} are not what they became. Leave "
+            "`weights` unset, or choose a strategy that does not need learners: lipt strategies "
+            "lists what each one needs."
+        )
+    if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(Kind.LEARNERS)):
+        return None
+    return run.trajectories

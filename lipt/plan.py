@@ -1,0 +1,322 @@
+"""Plan: images, bytes, memory and seconds of a run and a subset, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.data import Dataset, pack_shard
+from lipt.common.determinism import pinned_kernels
+from lipt.common.imports import modules_of
+from lipt.common.inputs.specs import InputFormat
+from lipt.common.models import find_head
+from lipt.common.models.footprint import ModelFigures
+from lipt.common.planning.learner import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
+from lipt.common.process.devices import resolve_device
+from lipt.common.process.machine import this_machine
+from lipt.common.sizes import format_bytes
+from lipt.common.weights.specs import copy_to_cpu
+from lipt.coordinator.planning.admission import plan_here
+from lipt.coordinator.planning.plan import DataFigures, RunPlan, result_bytes
+from lipt.core.diagnosis.pictures import are_pictures
+from lipt.core.evaluation import Evaluator
+from lipt.core.evaluators import num_evaluated_together
+from lipt.core.pipeline import model_inputs, one_learner
+from lipt.core.proxies.choice import passes_of
+from lipt.core.proxies.patches import NUM_FILTERS
+from lipt.core.proxies.pooled import MAX_WIDTH
+from lipt.core.proxies.proxy import SOUP, Kind, Proxy
+from lipt.core.results import Outcome
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.solvers.levels import MATRIX_BYTES
+from lipt.core.selection.strategy import Need
+from lipt.core.signals.compute import compute_signals
+from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.stages.choice import Question
+from lipt.core.stages.question import SubsetQuery, question_of
+from lipt.core.workspace import InMemory
+from lipt.pretraining import Pretrained
+from lipt.trainer.writing.formatting import table_lines
+
+# How it counts.
+#
+# Images, bytes and memory are those by which a coordinator admits a run. Seconds come from timing
+# one batch each of training, evaluation and scoring on this machine, times the images.
+#
+# Shapes: N examples, C classes, D features, n learners.
+
+# Examples of a shard that is packed to see what it takes.
+_SAMPLE = 256
+# Of a run that is looked at as if it was ready.
+_NO_FILE = BlobName.of(b"")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: the images that models look at, at most, and peak memory of its process.
+
+    Images are `work`: trained, evaluated or scored, so many of them side by side.
+    """
+
+    name: str
+    process: str
+    images: int
+    work: str
+    memory_bytes: int
+    at_once: float = 1.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run and a subset cost, at most.
+
+    Attributes:
+        subject: data, model and strategy in a line.
+        fitted: what was lowered in the run's defaults to fit the data; empty for nothing.
+        refused: why a coordinator on this machine refuses the run; empty where it does not.
+        stages: in their order.
+        bytes_to_workers, bytes_from_workers: that travel for the learners.
+        run_disk_bytes, signals_bytes: files in the state directory.
+        seconds: of the images, by stage; empty where nothing was timed.
+        strategy_cost: of the strategy itself, which is not timed.
+    """
+
+    subject: str
+    fitted: str
+    refused: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    bytes_to_workers: int
+    bytes_from_workers: int
+    run_disk_bytes: int
+    signals_bytes: int
+    seconds: Mapping[str, float]
+    strategy_cost: str
+
+
+def estimate(
+    opened: Pretrained,
+    query: SubsetQuery,
+    *,
+    device: str = "auto",
+    allow_modules: Sequence[str] = (),
+    num_workers: int = 1,
+    timed: bool = True,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Estimate:
+    """Count what a run and a subset cost, and time it here.
+
+    Args:
+        opened: the data and the settings; nothing is trained.
+        query: the subset; its run does not matter.
+        device: "cpu", "cuda", "cuda:N", or "auto".
+        allow_modules: that the model may be imported from.
+        num_workers: that train at a time, each on cores like those of this machine.
+        timed: whether batches are timed; none are of a run that would be refused.
+        tell: called with what is being done.
+
+    Raises:
+        LiptError: the model, a setting or the strategy cannot be used, in the service's words.
+    """
+    config, dataset, clock = opened.config, opened.data, list[float]()
+    workspace = InMemory(
+        dataset,
+        resolve_device(device),
+        allowed_modules=(*modules_of(config.model), *allow_modules),
+        on_progress=lambda *_: clock.append(perf_counter()),
+    )
+    data = DataFigures.of(dataset)
+    network, size = workspace.new_model(config).cpu(), workspace.batch_size
+    figures, plan, refused = plan_here(config, network, data, evaluation_batch_size=size)
+    inputs, kind = model_inputs(workspace, config), dataset.target.kind
+    ready = Outcome("planned", config, inputs, _NO_FILE, _NO_FILE, ())
+    question = question_of(ready, query, data.num_examples, backbone=None, kind=kind)
+    width = find_head(network)[1].in_features
+    subset, signals_bytes = count_subset(question, data, figures, width, size)
+    stages = (*run_stages(config, plan, num_workers, this_machine().num_cores), subset)
+    rates = time_images(workspace, config, inputs, clock, tell) if timed and not refused else {}
+    seconds = {
+        stage.name: stage.images * rates[stage.work] / stage.at_once
+        for stage in stages
+        if stage.images and rates
+    }
+    # What image files take is not known beforehand.
+    some, learners = _spread(dataset, _SAMPLE), config.learners
+    packed = len(pack_shard(dataset, some)) / len(some)
+    shard = round(learners.num_minibatches * learners.batch_size * packed)
+    number, weights = learners.num_learners * learners.redundancy, plan.max_blob_bytes[0].total
+    return Estimate(
+        f"{dataset.source}: {data.num_examples:,} examples of {data.inputs}, {config.model}, "
+        f"{question.budget:,} by {question.strategy}",
+        opened.fitted,
+        tuple(map(str, refused)),
+        stages,
+        # theta* comes once, and a shard for each learner.
+        bytes_to_workers=min(num_workers, number) * weights + number * shard,
+        bytes_from_workers=number * (1 + learners.num_snapshots) * result_bytes(figures),
+        run_disk_bytes=plan.run_disk[0].total,
+        signals_bytes=signals_bytes,
+        seconds=seconds,
+        strategy_cost=find_strategy(question.strategy).cost,
+    )
+
+
+def run_stages(
+    config: RunConfig, plan: RunPlan, num_workers: int, num_cores: int
+) -> tuple[Stage, ...]:
+    """The stages up to theta_p, by the plan that a run is admitted by."""
+    images, soup_images = (cost.total for cost in plan.compute_images)
+    theta, shards, soup = (cost.total for cost in plan.compute_memory)
+    learners, worker = config.learners, plan.worker_memory[0].total
+    number = learners.num_learners * learners.redundancy
+    # The plan has all attempts.
+    each = plan.worker_images[0].total // learners.max_attempts
+    at_once = number / -(-number // num_workers)
+    together = min(num_evaluated_together(config), num_cores)
+    return (
+        Stage("theta*", "compute", images, "trained", theta),
+        Stage("shards", "compute", 0, "", shards),
+        Stage("learners", "worker", number * each, "trained", worker, at_once),
+        Stage("soup", "compute", soup_images, "evaluated", soup, together),
+    )
+
+
+def count_subset(
+    question: Question, data: DataFigures, figures: ModelFigures, width: int, batch_size: int
+) -> tuple[Stage, int]:
+    """The stage from theta_p to a subset, and the bytes of its signals; pure arithmetic.
+
+    Of the proxies that `auto` chooses among the largest counts; its trials on a sample do not.
+
+    Args:
+        question: the subset, with all defaults.
+        data: examples by class, and what each of them is.
+        figures: what the run's model takes.
+        width: features that enter the model's head.
+        batch_size: examples per forward pass.
+    """
+    strategy, learners = find_strategy(question.strategy), question.config.learners
+    needs = strategy.needs_for(strategy.parse_options(dict(question.options)))
+    looks, number = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), data.num_examples
+    passes, solved, proxy = float(looks), 0, Proxy.parse(question.proxy or str(SOUP))
+    if not proxy.is_own_head:
+        plain = Kind.PATCHES if are_pictures(data.inputs) else Kind.COLUMNS
+        kinds = proxy.features or (plain, Kind.LEARNERS)
+        passes = passes_of(kinds, learners.num_learners)
+        width = sum(8 * NUM_FILTERS if kind is Kind.PATCHES else MAX_WIDTH for kind in kinds)
+        # A ridge head's sums, and two copies while they are solved, in float64.
+        solved = 3 * 8 * min(number, width) ** 2
+    states = 0
+    if Need.DYNAMICS in needs:
+        states = 1 + learners.num_learners * max(1, learners.num_snapshots)
+    errors, features = number * data.target.num_outputs * looks, number * width * looks
+    values = (
+        errors * STORAGE_LIMITS.error_dtype(errors).itemsize,
+        features * STORAGE_LIMITS.feature_dtype(features).itemsize,
+    )
+    # Beside the labels: of every state two numbers, and a gradient's norm.
+    others = number * (8 + 8 * states + 4 * (Need.GRADIENT_NORMS in needs))
+    in_memory = sum(size for size in values if size <= STORAGE_LIMITS.memory_bytes)
+    by_class = question.balanced or strategy.balances_itself
+    largest = max(data.class_counts) if by_class else number
+    # What compares all pairs does so in rounds where they take more.
+    pairs = min(MATRIX_BYTES, 4 * largest**2) if "N^2" in strategy.cost else 0
+    batch = batch_size * (figures.evaluation_bytes + INPUT_BYTES * data.example_bytes)
+    always = PROCESS_BYTES + data.resident_bytes + figures.weights_bytes
+    memory, images = always + batch + in_memory + solved + pairs, round((passes + states) * number)
+    return Stage("subset", "compute", images, "scored", memory), sum(values) + others
+
+
+def time_images(
+    workspace: InMemory,
+    config: RunConfig,
+    inputs: InputFormat,
+    clock: list[float],
+    tell: Callable[[str], None],
+) -> dict[str, float]:
+    """Seconds of an image that is trained, evaluated or scored: of a second batch of each.
+
+    The workspace adds a time to the clock at each step of a learner.
+    """
+    dataset, model = workspace.dataset, workspace.new_model(config)
+    some, state = _spread(dataset, workspace.batch_size), copy_to_cpu(model.state_dict())
+    ids = _spread(dataset, STEP_IMAGES)
+    tell("timing a batch of training")
+    steps = {"num_minibatches": 1, "num_steps": 2, "batch_size": len(ids), "num_snapshots": 0}
+    learners = config.learners.model_copy(update=steps)
+    short = config.model_copy(update={"learners": learners})
+    clock.clear()
+    one_learner(workspace, short, inputs, state, 0, ids, config.pruning.density_max)
+    training = (clock[1] - clock[0]) / len(ids)
+    tell("timing a batch of evaluation")
+    evaluator = Evaluator(
+        model=model,
+        inputs=inputs,
+        device=workspace.device,
+        examples_N=dataset.examples(some),
+        target=dataset.target,
+        targets_N=dataset.targets_N[some],
+        batch_norm_examples_M=None,
+        batch_size=workspace.batch_size,
+        frozen=workspace.frozen(config, model),
+    )
+    with pinned_kernels(1):
+        evaluation = _second_time(lambda: evaluator(state))
+    tell("timing a batch of scoring")
+    batches = workspace.batches(inputs, "timing", some=some)
+    with pinned_kernels(config.evaluation_threads):
+        scoring = _second_time(lambda: compute_signals(model, batches))
+    return {
+        "trained": training,
+        "evaluated": evaluation / len(some),
+        "scored": scoring / len(some),
+    }
+
+
+def lines_of(found: Estimate) -> list[str]:
+    """An estimate as text: a table of stages, and what holds for all of them."""
+    rows = [
+        (
+            *(stage.name, stage.process, _written(found.seconds.get(stage.name))),
+            format_bytes(stage.memory_bytes),
+            f"{stage.images:,} {stage.work}" if stage.images else "-",
+        )
+        for stage in found.stages
+    ]
+    to, back = format_bytes(found.bytes_to_workers), format_bytes(found.bytes_from_workers)
+    run, signals = format_bytes(found.run_disk_bytes), format_bytes(found.signals_bytes)
+    besides = "files, the network, near-duplicates, single gradients and the strategy itself"
+    total = _written(sum(found.seconds.values()))
+    seconds = f"All images take {total} s, without {besides}: {found.strategy_cost}."
+    return [
+        *(found.subject, ""),
+        *table_lines(("stage", "process", "seconds", "memory", "images"), rows),
+        "",
+        *([f"Fitted to the data: {found.fitted}"] if found.fitted else []),
+        f"To workers {to}, from workers at most {back}.",
+        f"On disk at most {run} of the run, and {signals} of signals.",
+        seconds if found.seconds else "Nothing was timed.",
+        *(f"A coordinator here with default limits refuses it: {why}" for why in found.refused),
+    ]
+
+
+def _written(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:,.1f}"
+
+
+def _spread(dataset: Dataset, number: int) -> Tensor:
+    """Some places all over the data."""
+    return torch.linspace(0, len(dataset) - 1, min(number, len(dataset))).long()
+
+
+def _second_time(work: Callable[[], object]) -> float:
+    """Seconds of the work, after one time in which libraries choose their kernels."""
+    work()
+    began = perf_counter()
+    work()
+    return perf_counter() - began
