@@ -34,8 +34,7 @@ from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.weights.codec import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.coordinator.rpc import blobs
-from lipt.coordinator.storage.accounts import Accounts
-from lipt.coordinator.storage.quota import Quota
+from lipt.coordinator.storage.accounts import Accounts, Quota
 from lipt.coordinator.storage.uploads import Uploads
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children

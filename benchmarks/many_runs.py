@@ -40,9 +40,8 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
-from lipt.coordinator.storage.accounts import Accounts
+from lipt.coordinator.storage.accounts import Accounts, Quota
 from lipt.coordinator.storage.collector import Collector
-from lipt.coordinator.storage.quota import Quota
 from lipt.core.results import Ingredient
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children

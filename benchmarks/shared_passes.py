@@ -32,8 +32,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.passes import encode_range, read_range
-from lipt.coordinator.compute.range_folder import RangeFolder
-from lipt.coordinator.compute.scan import Scan
+from lipt.coordinator.compute.scan import RangeFolder, Scan
 from lipt.coordinator.dispatch.ranges import RangeTable
 from tests.cluster import SMALL_RUN, Cluster
 

@@ -1,4 +1,4 @@
-"""Application: the coordinator's parts, put together once and taken apart in order."""
+"""The coordinator's parts, put together from the settings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from lipt.common.states import RunState
 from lipt.coordinator.access.own_token import keep_own_token
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.compute.range_folder import scans_dir
+from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.dispatch.leases import steady_clock
@@ -28,23 +29,79 @@ from lipt.coordinator.dispatch.range_intake import RangeIntake
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.own_data import hold_runs_of_other_data
+from lipt.coordinator.runs.holding import hold_runs_of_other_data
 from lipt.coordinator.runs.repair import restore_inputs
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.starting import saying
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.lock import StateLock
-from lipt.coordinator.state.records import DataRecord, RunRecord
-from lipt.coordinator.state.summaries import RunSummary
-from lipt.coordinator.storage.retention import Retention
+from lipt.coordinator.state.files import StateLock
+from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
+from lipt.coordinator.storage.collector import Retention
 from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.ready_runs import RunWeights
 from lipt.coordinator.subsets.service import Subsets
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.backbone import backbone_identity
+
+# Starting: what a coordinator says of itself until it serves; it is never silent for long.
+
+# Where a job tells how far it is, so often; where it tells nothing, so long at most.
+_REPORT_EVERY_SECONDS = 5.0
+_SILENCE_SECONDS = 9.0
+_TICK_SECONDS = 0.5
+
+
+@asynccontextmanager
+async def saying(
+    activity: str,
+    say: Callable[[str], object],
+    *,
+    silence_seconds: float = _SILENCE_SECONDS,
+    tick_seconds: float = _TICK_SECONDS,
+    clock: Callable[[], float] = monotonic,
+) -> AsyncIterator[OnProgress]:
+    """Say what goes on in the block, as it is reported to what this yields, and in between.
+
+    Args:
+        activity: what is done until something is reported.
+        say: takes a line.
+        silence_seconds: after so long without a line there is one.
+        tick_seconds: how often that is looked at.
+        clock: seconds.
+    """
+    began = said = clock()
+    latest = activity
+
+    def tell(line: str) -> None:
+        nonlocal said
+        said = clock()
+        say(line)
+
+    def report(now: Progressed) -> None:
+        nonlocal latest
+        # Before a job has begun, it says nothing of what it will do.
+        latest = f"{now.activity}: {now.done} of {now.total}" if now.total else activity
+        if clock() - said >= _REPORT_EVERY_SECONDS:
+            tell(latest)
+
+    async def break_silence() -> None:
+        while True:
+            await asyncio.sleep(tick_seconds)
+            if clock() - said >= silence_seconds:
+                tell(f"{latest} (for {clock() - began:.0f} s now)")
+
+    task = asyncio.create_task(break_silence())
+    try:
+        yield report
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+# Application: the coordinator's parts, put together once and taken apart in order.
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""gRPC server: the contract's services, health and reflection, and a graceful end."""
+"""Server: the gRPC server around the parts, from start to shutdown."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local_token import published
+from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.network.tls import (
     TlsFiles,
     require_deliberate_exposure,
@@ -36,11 +37,17 @@ from lipt.common.process.service import tell_manager
 from lipt.common.rpc.handlers import KeptHandlers
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.rpc.traced import TracingInterceptor
-from lipt.coordinator.access.admission import Admission, admission, describe_exposure
-from lipt.coordinator.access.identification import identification
+from lipt.common.targets.kinds import TargetKind
+from lipt.common.text import empty_classes
+from lipt.coordinator.access.identification import (
+    Admission,
+    admission,
+    describe_exposure,
+    identification,
+)
 from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE
-from lipt.coordinator.announcing import notes_on
 from lipt.coordinator.app import App, open_app
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.metrics import (
@@ -53,16 +60,14 @@ from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
 from lipt.coordinator.page.sessions import Sessions
 from lipt.coordinator.rpc.access import AccessService
+from lipt.coordinator.rpc.answering import unless
 from lipt.coordinator.rpc.binding import bind
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.entrance import EntranceInterceptor
-from lipt.coordinator.rpc.info import InfoService
-from lipt.coordinator.rpc.limiting import LimitInterceptor
+from lipt.coordinator.rpc.info import InfoService, answering_probes
+from lipt.coordinator.rpc.limits import LimitInterceptor, PeerLimits
 from lipt.coordinator.rpc.metering import MeteringInterceptor
-from lipt.coordinator.rpc.peer_limits import PeerLimits
-from lipt.coordinator.rpc.probing import answering_probes
 from lipt.coordinator.rpc.runs import RunService
-from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.watching import Watching
 from lipt.coordinator.rpc.workers import WorkerService
@@ -83,6 +88,52 @@ from lipt.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+
+# Announcing: what a coordinator says of its data when it begins to serve; pure.
+
+_MOST_NAMED = 20
+
+
+def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
+    """What is not as everybody expects of data: a level of `logging`, and a sentence."""
+    if ids := data.quarantined:
+        named = ", ".join(map(str, ids[:_MOST_NAMED]))
+        more = " and more" if len(ids) > _MOST_NAMED else ""
+        yield (
+            logging.WARNING,
+            f"{len(ids)} of {data.num_rows} images cannot be used and are left out: {named}{more}.",
+        )
+    if data.scaling:
+        yield logging.INFO, f"{data.scaling}."
+    if data.other_target is not None:
+        yield logging.INFO, _on_target(data)
+    elif empty := empty_classes(data.class_names, data.class_counts):
+        yield logging.WARNING, f"{empty}. Models get an output for each of these."
+    if isinstance(data.inputs, ColumnsSpec):
+        yield logging.INFO, _on_columns(data.inputs)
+
+
+def _on_target(data: DataDescription) -> str:
+    kind = data.target.kind
+    by = "quantile" if kind is TargetKind.NUMBER else "the rarest label"
+    return (
+        f"{data.target} to be told of each example ({kind.words}). Splits and equal shares are by "
+        f"{by}, in {len(data.class_names)} groups; accuracies are the {kind.score_name}; "
+        "strategies that need classes are refused."
+    )
+
+
+def _on_columns(inputs: ColumnsSpec) -> str:
+    standardized = [column for column in inputs.columns if column.standardized]
+    names = ", ".join(column.name for column in standardized)
+    told = f"standardized ({names})" if len(standardized) < len(inputs.columns) else "standardized"
+    return (
+        f"its examples are no images, but {inputs}. Models are given them "
+        f"{told if standardized else 'as they are'}, without augmentation."
+    )
+
+
+# gRPC server: the contract's services, health and reflection, and a graceful end.
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from lipt.common.blobs.store import BlobStore
 from lipt.coordinator.rpc.blobs import BlobService
-from lipt.coordinator.storage.accounts import Accounts
-from lipt.coordinator.storage.quota import Quota
+from lipt.coordinator.storage.accounts import Accounts, Quota
 from lipt.coordinator.storage.uploads import Uploads
 from tests.clock import Clock
 

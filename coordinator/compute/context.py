@@ -1,36 +1,151 @@
-"""Job context: the data set, the model and the blobs that jobs share."""
+"""Context: what jobs read and keep, on blobs and files of the state directory."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.durable import make_directory, publish, temporary_file, write_all
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
-from lipt.common.errors import LiptError, OtherDataError
+from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import MOST_FILES, cached, find_cached, keep
-from lipt.coordinator.compute.kept_quarantine import with_kept_quarantine
 from lipt.coordinator.compute.progress import Made, Progressed
-from lipt.coordinator.compute.warm_up_files import WarmUpFile, read_warm_up
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.evaluation import LearnerReader
 from lipt.core.proxies.backbone import Backbone, load_backbone
+from lipt.core.signals.stored import load_tensors, save_tensors
 from lipt.core.signals.user_features import UserFeatures, read_user_features
 from lipt.core.warm_up import Warmed
 from lipt.core.workspace import ReadStates, SaveableT, Workspace
 
+# Warm-up files: how far an ordinary warm-up is, in one safetensors file.
+#
+# Tensors: `weights/NAME` and, before the end, `momentum/NAME`. The metadata has `step` and
+# `seconds`.
+
+_WEIGHTS, _MOMENTUM = "weights/", "momentum/"
+
+
+@dataclass(frozen=True)
+class WarmUpFile:
+    """A warm-up that writes itself to a file."""
+
+    warmed: Warmed
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file; readers see all of it or nothing."""
+        warmed = self.warmed
+        tensors = {_WEIGHTS + name: value for name, value in warmed.weights.items()}
+        tensors |= {_MOMENTUM + name: value for name, value in warmed.momentum.items()}
+        facts = {"step": str(warmed.step), "seconds": repr(warmed.seconds)}
+        save_tensors(path, tensors, facts)
+
+
+def read_warm_up(path: Path) -> Warmed:
+    """What a `WarmUpFile` wrote.
+
+    Raises:
+        StateError: the file cannot be read, or is not one of these.
+    """
+
+    def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Warmed:
+        weights, momentum = (
+            {name.removeprefix(kind): tensors[name] for name in tensors if name.startswith(kind)}
+            for kind in (_WEIGHTS, _MOMENTUM)
+        )
+        return Warmed(weights, momentum, int(metadata["step"]), float(metadata["seconds"]))
+
+    return load_tensors(path, "a warm-up", build)
+
+
+# Kept quarantine: the same images are left out as long as runs of a data set go on.
+#
+# What is computed counts images by their places among those that are used. A repaired image would
+# move all behind it, so it stays out; one that broke since then is refused, as where none may be.
+
 logger = logging.getLogger(__name__)
+
+_MOST_NAMED = 20
+
+
+def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
+    """The data set without the images that were left out when it was first served from here.
+
+    Args:
+        dataset: as it was opened.
+        folder: where that is kept, for each fingerprint.
+
+    Raises:
+        DataError: other images than those cannot be used.
+        StateError: what was kept cannot be read, or kept.
+    """
+    path = folder / f"{dataset.fingerprint}.json"
+    try:
+        kept = _read(path)
+    except (OSError, ValueError) as error:
+        raise StateError(
+            f"which images of {dataset.source} are left out is kept in {path}, which cannot be "
+            f"used: {error}. Restore it from a backup of the state directory."
+        ) from error
+    if kept is None:
+        _keep(path, dataset)
+        return dataset
+    broken = sorted(set(dataset.quarantined) - set(kept))
+    if broken:
+        named = ", ".join(map(str, broken[:_MOST_NAMED]))
+        raise DataError(
+            f"{len(broken)} images of {dataset.source} cannot be used that could when runs of this "
+            f"state directory were made: {named}. Restore them, or begin with another state "
+            "directory."
+        )
+    return replace(dataset, quarantined=kept)
+
+
+def _read(path: Path) -> tuple[int, ...] | None:
+    try:
+        ids = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
+        raise ValueError("it holds no list of ids")
+    return tuple(ids)
+
+
+def _keep(path: Path, dataset: Dataset) -> None:
+    try:
+        _write(path, dataset.quarantined)
+    except OSError as error:
+        if dataset.quarantined:
+            raise StateError(
+                f"which images of {dataset.source} are left out cannot be kept in {path}: {error}. "
+                "Make room, and start again."
+            ) from error
+        # A full disk is no reason not to serve what is whole.
+        logger.warning("that all of %s can be used is not noted: %s", dataset.source, error)
+
+
+def _write(path: Path, ids: tuple[int, ...]) -> None:
+    make_directory(path.parent)
+    with temporary_file(path.parent) as (file, temporary):
+        write_all(file, json.dumps(ids).encode())
+        publish(file, temporary, path)
+
+
+# Job context: the data set, the model and the blobs that jobs share.
 
 _WARM_UP = "warm-up"
 # Of each model of a warm-up its weights, its signals and its gradients' norms; and other questions.

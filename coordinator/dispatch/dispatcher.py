@@ -21,8 +21,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import waits, why_idle, why_waiting
 from lipt.coordinator.dispatch.demand import DemandWatch
-from lipt.coordinator.dispatch.handing_out import HandingOut
-from lipt.coordinator.dispatch.journal import Journal
+from lipt.coordinator.dispatch.handing_out import HandingOut, Journal
 from lipt.coordinator.dispatch.leases import Lease, LeaseTable, require_lease
 from lipt.coordinator.dispatch.quarantine import (
     MAX_SILENT_ENDS,

@@ -1,29 +1,107 @@
-"""Handing out: workers that wait are given learners, who has asked longest first.
-
-A worker waits for its turn; matching, once for however much has changed in a turn of the loop,
-reserves a learner for it; then a lease is written, even if the worker's call was cut meanwhile:
-it has the learner all the same, and is told of it when it asks again.
-"""
+"""Handing out: the next learner for a free worker, and why there is none."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from functools import cache
 
-from lipt.common.observability.logs import EventKind
+from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import Offers, choose_learner, openings, why_idle
-from lipt.coordinator.dispatch.journal import Journal
 from lipt.coordinator.dispatch.quarantine import furthest_step, held_back
-from lipt.coordinator.dispatch.queue import WorkerQueue
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
+
+# Worker queue: workers that wait for a learner; who has asked longest is served first.
+
+
+class WorkerQueue:
+    """Long polls in the order in which their workers began to ask.
+
+    A worker whose poll ends without a learner keeps its place for the next one.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[str, asyncio.Future[AssignmentKey]] = {}
+        self._places: dict[str, int] = {}
+        self._next_place = itertools.count()
+
+    def worker_ids(self) -> AbstractSet[str]:
+        """Who waits at this moment."""
+        return self._turns.keys()
+
+    def in_order(self) -> list[str]:
+        """Who waits at this moment, the next to be served first."""
+        return sorted(self._turns, key=self._places.__getitem__)
+
+    def join(self, worker_id: str) -> asyncio.Future[AssignmentKey]:
+        """A worker's turn, which is done when it is served; an earlier poll's is cancelled."""
+        earlier = self._turns.pop(worker_id, None)
+        if earlier is not None:
+            earlier.cancel()
+        if worker_id not in self._places:
+            self._places[worker_id] = next(self._next_place)
+        turn: asyncio.Future[AssignmentKey] = asyncio.get_running_loop().create_future()
+        self._turns[worker_id] = turn
+        return turn
+
+    def leave(self, worker_id: str, turn: asyncio.Future[AssignmentKey]) -> None:
+        """End a poll; harmless where the worker was served, or has asked again."""
+        if self._turns.get(worker_id) is turn:
+            del self._turns[worker_id]
+
+    def serve(self, worker_id: str, key: AssignmentKey) -> bool:
+        """Give a waiting worker a learner; False where its poll has just been cancelled."""
+        turn = self._turns.pop(worker_id)
+        if turn.done():
+            return False
+        del self._places[worker_id]
+        turn.set_result(key)
+        return True
+
+
+# Journal: what befell learners and their workers, counted and logged by their names.
+
+
+class Journal:
+    """Records events of learners; the log's lines are all warnings."""
+
+    def __init__(self, events: Events, store: RunStore, workers: WorkerRegistry) -> None:
+        self._events, self._store, self._workers = events, store, workers
+
+    def record(
+        self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""
+    ) -> None:
+        """Something happened to a learner while a worker had it; `detail` as `Events` has it."""
+        about = {"run": key.run_id, "assignment": key, "learner": key.learner, "worker": worker_id}
+        with logging_about(**about):
+            self._events.record(
+                kind,
+                detail=detail,
+                level=logging.WARNING,
+                run=self._store.find(key.run_id).name,
+                learner=key.learner,
+                worker=self._workers.name(worker_id),
+                reason=reason,
+            )
+
+    def paused(self, seconds: float) -> None:
+        """The whole process stood still, so that no lease ended meanwhile."""
+        self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=f"{seconds:.1f}")
+
+
+# Handing out: workers that wait are given learners, who has asked longest first.
+#
+# A worker waits for its turn; matching, once for however much has changed in a turn of the loop,
+# reserves a learner for it; then a lease is written, even if the worker's call was cut meanwhile:
+# it has the learner all the same, and is told of it when it asks again.
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.signals.passes import read_range
-from lipt.coordinator.compute.range_folder import RangeFolder
+from lipt.coordinator.compute.scan import RangeFolder
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.scans import RangeGrant, Scans
 

@@ -18,8 +18,7 @@ from lipt.common.maps import rows_to_draw
 from lipt.common.rpc.messages import require_lengths
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.table import require_role
-from lipt.coordinator.compute.jobs.mapping import MapExamples
-from lipt.coordinator.compute.jobs.showing import ShowExamples
+from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples
 from lipt.coordinator.compute.messages import Asked, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.http import (

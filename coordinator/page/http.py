@@ -38,8 +38,8 @@ from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.sessions import Attempts, Session, Sessions
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.info import InfoService
+from lipt.coordinator.rpc.limits import PeerLimits
 from lipt.coordinator.rpc.messages import progress_view
-from lipt.coordinator.rpc.peer_limits import PeerLimits
 from lipt.coordinator.rpc.watching import Watching
 from lipt.coordinator.runs.store import Activity
 

@@ -21,7 +21,7 @@ from lipt.coordinator.app import App
 from lipt.coordinator.page.security import own_names
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.info import InfoService
-from lipt.coordinator.rpc.peer_limits import PeerLimits
+from lipt.coordinator.rpc.limits import PeerLimits
 from lipt.coordinator.rpc.watching import Watching
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from lipt.common.blobs.durable import publish, temporary_file, write_all
 from lipt.common.errors import ConfigError, TooManyCallsError, UnauthenticatedError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
-from lipt.coordinator.rpc.peer_limits import used
+from lipt.coordinator.rpc.limits import used
 
 logger = logging.getLogger(__name__)
 

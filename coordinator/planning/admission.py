@@ -1,17 +1,13 @@
-"""Admission: whether a run may begin here, decided from its plan before anything is stored.
-
-Models are looked at one after another, however many are asked for at once: a built-in one without
-its values, a user's own as it is made, under the plan's ceiling.
-"""
+"""Admission: what a run may cost, and whether it is accepted."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +20,7 @@ from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
 from lipt.common.models.head import frozen_names, head_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
-from lipt.common.planning.costs import Violation
+from lipt.common.planning.costs import Limit, Violation, violation
 from lipt.common.planning.learner import MODEL_COPIES
 from lipt.common.process.machine import Machine, this_machine
 from lipt.common.process.memory import is_out_of_memory
@@ -32,10 +28,85 @@ from lipt.common.sizes import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
-from lipt.coordinator.planning.ceilings import Ceilings, ceilings, require_none, violations
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
-from lipt.coordinator.settings import LimitSettings
+from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
 from lipt.core.sharding import num_validation_examples, require_shards_fit
+
+# Ceilings: the most that a run may take here, and what of a plan is beyond them; pure functions.
+#
+# What is not configured follows from the machine: threads from its cores, memory and disk from what
+# it has.
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """A limit for each place of a `RunPlan`, under the same name."""
+
+    worker_threads: Limit
+    worker_memory: Limit
+    worker_images: Limit
+    compute_threads: Limit
+    compute_memory: Limit
+    compute_images: Limit
+    run_disk: Limit
+    max_blob_bytes: Limit
+
+
+def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> Ceilings:
+    """The limits that hold now.
+
+    Args:
+        limits: what the operator has configured.
+        machine: what there is.
+        free_disk_bytes: room in the state directory; no run may take more.
+    """
+    at_most = {
+        "worker_threads": limits.worker_threads,
+        "worker_memory": limits.worker_memory,
+        "worker_images": limits.worker_images,
+        "compute_threads": compute_threads(limits, machine),
+        "compute_memory": compute_memory_bytes(limits, machine),
+        "compute_images": limits.compute_images,
+        "max_blob_bytes": limits.max_blob_bytes,
+    }
+    named = {name: Limit(f"limits.{name}", int(most)) for name, most in at_most.items()}
+    return Ceilings(**named, run_disk=_disk(limits, free_disk_bytes))
+
+
+def _disk(limits: LimitSettings, free_bytes: int) -> Limit:
+    if limits.run_disk is not None and limits.run_disk <= free_bytes:
+        return Limit("limits.run_disk", limits.run_disk)
+    return Limit("what is free in the state directory", free_bytes, remedy="free space there")
+
+
+def violations(plan: RunPlan, ceilings: Ceilings) -> tuple[Violation, ...]:
+    """All that is over its limit, in the order of a plan's places."""
+    return tuple(
+        found
+        for place in fields(RunPlan)
+        for cost in getattr(plan, place.name)
+        if (found := violation(cost, getattr(ceilings, place.name))) is not None
+    )
+
+
+def require_none(found: Sequence[Violation]) -> None:
+    """Refuse what has violations.
+
+    Raises:
+        OverLimitError: with the worst of each setting.
+    """
+    worst: dict[str, Violation] = {}
+    for item in found:
+        if item.knob not in worst or item.times > worst[item.knob].times:
+            worst[item.knob] = item
+    if worst:
+        raise OverLimitError(" ".join(map(str, worst.values())))
+
+
+# Admission: whether a run may begin here, decided from its plan before anything is stored.
+#
+# Models are looked at one after another, however many are asked for at once: a built-in one without
+# its values, a user's own as it is made, under the plan's ceiling.
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Answering: a computation whose latest report is streamed while a peer waits for its result."""
+"""Helpers of servicers: streams that answer, proofs of a worker, the stop event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Self, TypeVar
 
+import grpc.aio
+
+from lipt.common.access.tokens import WORKER_SECRET
+from lipt.coordinator.access.caller import current_caller
+from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.compute.progress import OnProgress, Progressed
+
+# Answering: a computation whose latest report is streamed while a peer waits for its result.
 
 ResultT = TypeVar("ResultT")
 
@@ -59,3 +66,29 @@ class Answering(Generic[ResultT]):
     def _report(self, progressed: Progressed) -> None:
         self._latest = progressed
         self._news.set()
+
+
+# Proving: what a call shows of who makes it.
+
+
+def shown_by(context: grpc.aio.ServicerContext[Any, Any]) -> Evidence:
+    """The caller behind a call, and the worker's secret in its metadata, if there is one."""
+    metadata = context.invocation_metadata() or ()
+    secret = next((value for key, value in metadata if key == WORKER_SECRET), "")
+    return Evidence(current_caller(), secret if isinstance(secret, str) else "")
+
+
+# Stopping: what is under way is given up as soon as the service has to end.
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
+    """What comes of `work`; None where `stop` is set before, and `work` has been cancelled."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        stopping.cancel()
+        working.cancel()
+        await asyncio.wait({working})

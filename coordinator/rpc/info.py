@@ -1,16 +1,21 @@
-"""`lipt.v1.InfoService`: who is answering, with what data and which workers."""
+"""Service information and health probes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import grpc
 import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_to_proto
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.rpc.binding import bind
 from lipt.coordinator.rpc.messages import dataset_view, protocol_version
 from lipt.coordinator.rpc.watching import (
     DEFAULT_INTERVAL_SECONDS,
@@ -19,6 +24,8 @@ from lipt.coordinator.rpc.watching import (
 )
 from lipt.v1 import info_pb2 as pb
 from lipt.v1 import info_pb2_grpc
+
+# `lipt.v1.InfoService`: who is answering, with what data and which workers.
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -64,3 +71,83 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         )
         async for answer in answers:
             yield answer
+
+
+# Probing: health alone, at an address of its own, in plain text, from the process's first moments.
+#
+# Who restarts processes and who sends them callers, such as Kubernetes' kubelet, ask by gRPC
+# without TLS, and have no certificate to show; and they ask while the data is still being opened,
+# which may take minutes. What they are told is no secret: that the process answers, and whether it
+# serves.
+
+logger = logging.getLogger(__name__)
+
+LIVENESS = "liveness"
+"""Name under which the process answers SERVING for as long as it answers at all."""
+
+READINESS = ""
+"""Name, gRPC's own for the whole server, under which it is SERVING where callers are served."""
+
+
+class Probes(health_pb2_grpc.HealthServicer):
+    """Answers `Check`; not `Watch`, whose streams would have to be counted and ended.
+
+    Attributes:
+        address: where it is asked; empty where nobody can.
+    """
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._ready = False
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Be ready during the block."""
+        self._ready = True
+        try:
+            yield
+        finally:
+            self._ready = False
+
+    async def Check(
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: grpc.aio.ServicerContext[
+            health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+        ],
+    ) -> health_pb2.HealthCheckResponse:
+        """Whether this process lives or is ready."""
+        if request.service not in {LIVENESS, READINESS}:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"there is no health of {request.service!r}: ask for {LIVENESS!r}, or for "
+                f"{READINESS!r}, which is readiness.",
+            )
+        serves = request.service == LIVENESS or self._ready
+        return health_pb2.HealthCheckResponse(
+            status=health_pb2.HealthCheckResponse.SERVING
+            if serves
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+
+
+@asynccontextmanager
+async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
+    """Answer at an address until the block ends; not at all where there is none.
+
+    Raises:
+        ConfigError: `listen` cannot be listened on.
+    """
+    probes = Probes()
+    if listen is None:
+        yield probes
+        return
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    health_pb2_grpc.add_HealthServicer_to_server(probes, server)
+    probes.address = bind(server, listen, None, flag="--health-listen")
+    await server.start()
+    logger.info("health on %s", probes.address)
+    try:
+        yield probes
+    finally:
+        await server.stop(None)

@@ -14,7 +14,7 @@ import grpc.aio
 
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.coordinator.rpc.answering import Answering
-from lipt.coordinator.rpc.peers import peer_of
+from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.coordinator.state.records import DiagnosisRecord
 from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery

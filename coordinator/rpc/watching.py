@@ -18,7 +18,7 @@ from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.messages import optional_timestamp, progress_view, run_view, timestamp
 from lipt.coordinator.runs.store import Activity, RunStore
-from lipt.coordinator.state.summaries import RunSummary
+from lipt.coordinator.state.records import RunSummary
 from lipt.v1 import info_pb2 as pb
 from lipt.v1 import run_pb2
 

@@ -30,14 +30,13 @@ from lipt.coordinator.dispatch.intake import LearnerIntake
 from lipt.coordinator.dispatch.next_work import next_work
 from lipt.coordinator.dispatch.range_intake import RangeIntake
 from lipt.coordinator.dispatch.scans import RangeGrant, is_range
+from lipt.coordinator.rpc.answering import shown_by, unless
+from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import protocol_version
-from lipt.coordinator.rpc.peers import peer_of
-from lipt.coordinator.rpc.proving import shown_by
-from lipt.coordinator.rpc.stopping import unless
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.coordinator.storage.allowances import Allowances
+from lipt.coordinator.storage.storage import Allowances
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 

@@ -1,9 +1,4 @@
-"""Run driver: one task per run carries it from its request to its soup.
-
-A run's state says which stage comes next; a stage's result and the next state
-are written in one transaction. So a coordinator that was killed goes on with
-the stage it was in, and nothing that was finished is done again.
-"""
+"""Run driver: one task per run takes it from stage to stage."""
 
 from __future__ import annotations
 
@@ -14,7 +9,8 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TypeVar
 
-from lipt.common.errors import LiptError, RunFailedError
+from lipt.common.backoff import Backoff
+from lipt.common.errors import LiptError, RunFailedError, StateError
 from lipt.common.observability.logs import EventKind, Events, log_about, logging_about
 from lipt.common.observability.tracing import attached, span
 from lipt.common.states import RunState
@@ -28,7 +24,6 @@ from lipt.coordinator.compute.jobs.pretraining import (
 from lipt.coordinator.compute.messages import Asked, Job, OnData, Timed, Took
 from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.runs.disk_retry import DiskRetry
 from lipt.coordinator.runs.holding import Holding
 from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.runs.transitions import (
@@ -40,12 +35,102 @@ from lipt.coordinator.runs.transitions import (
     without_open_learners,
     without_results,
 )
-from lipt.coordinator.runs.upkeep import Restore, Upkeep
 from lipt.coordinator.state.records import RunRecord
+
+# Disk retry: a run waits for a disk that refuses (full, read-only), in growing pauses.
+
+ResultT = TypeVar("ResultT")
+
+_BACKOFF = Backoff(first_seconds=1.0, max_seconds=30.0)
+
+
+class DiskRetry:
+    """Does what a run needs as soon as the disk lets it: it waits, and is not lost."""
+
+    def __init__(
+        self, store: RunStore, events: Events, sleep: Callable[[float], Awaitable[object]]
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._sleep = sleep
+
+    async def __call__(
+        self, run_id: str, action: Callable[[], Awaitable[ResultT]], *, stage: str
+    ) -> ResultT:
+        """What `action` gives; until then the run shows what it waits for.
+
+        Args:
+            run_id: whose action it is.
+            action: called again after every `StateError`; what else it raises is raised.
+            stage: which kind of action, for the counter of retries.
+        """
+        num_failures = 0
+        while True:
+            try:
+                return await action()
+            except StateError as error:
+                num_failures += 1
+                pause = _BACKOFF.pause_seconds(num_failures)
+                self._events.record(
+                    EventKind.RETRIED,
+                    detail=stage,
+                    level=logging.WARNING,
+                    run=self._store.find(run_id).name,
+                    after_seconds=pause,
+                    reason=str(error),
+                )
+                self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
+                await self._sleep(pause)
+
+
+# Upkeep: what learners are made from is made again beside the run, whose deadline goes on.
 
 logger = logging.getLogger(__name__)
 
-ResultT = TypeVar("ResultT")
+# Makes theta* and shards again that are not whole.
+Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
+
+
+class Upkeep:
+    """One task at most per run that is looked after."""
+
+    def __init__(self, restore: Restore, holding: Holding) -> None:
+        self._restore = restore
+        self._holding = holding
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def look_after(self, run: RunRecord, report: OnProgress) -> None:
+        """Restore a run's inputs where they are not whole; harmless where that is under way."""
+        if run.run_id in self._tasks:
+            return
+        task = asyncio.create_task(self._look(run, report), name=f"restoring for run {run.run_id}")
+        self._tasks[run.run_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(run.run_id, None))
+
+    def give_up(self, run_id: str) -> None:
+        """Leave what belongs to a run as it is."""
+        if run_id in self._tasks:
+            self._tasks[run_id].cancel()
+
+    async def stop(self) -> None:
+        """Leave everything as it is."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self, run: RunRecord, report: OnProgress) -> None:
+        try:
+            await self._holding(run.run_id, lambda: self._restore(run, report))
+        except LiptError as error:
+            logger.error("run %s: %s", run.name, error)  # noqa: TRY400 - said in full
+
+
+# Run driver: one task per run carries it from its request to its soup.
+#
+# A run's state says which stage comes next; a stage's result and the next state
+# are written in one transaction. So a coordinator that was killed goes on with
+# the stage it was in, and nothing that was finished is done again.
 
 # What the stages are called in traces.
 _SPANS = {

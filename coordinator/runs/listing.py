@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from lipt.common.errors import InvalidRequestError
-from lipt.coordinator.state.summaries import RunSummary
+from lipt.coordinator.state.records import RunSummary
 
 # A float64 as Python writes its bits, and an id of any run.
 _TOKEN = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})/([0-9a-zA-Z_-]{1,64})")

@@ -39,7 +39,7 @@ def check(state_dir: StateDir) -> None:
     Also names the runs of other data than the directory was last served with, which is nothing
     wrong. Works while a coordinator serves the directory, and changes nothing.
     """
-    from lipt.coordinator.state.checking import check_state
+    from lipt.coordinator.state.maintenance import check_state
 
     checked = check_state(state_dir)
     for line in (*checked.problems, *checked.held):
@@ -69,7 +69,7 @@ def gc(
     """Remove what no run needs; refused while a coordinator serves the directory."""
     from time import time
 
-    from lipt.coordinator.state.collecting import collect_garbage
+    from lipt.coordinator.state.maintenance import collect_garbage
 
     collected = collect_garbage(
         state_dir, min_age_seconds=3600 * min_age_hours, now=time(), dry_run=dry_run
@@ -93,7 +93,7 @@ def backup(
     ] = False,
 ) -> None:
     """Copy a state directory, also while it is served; a coordinator can start on the copy."""
-    from lipt.coordinator.state.backing_up import back_up
+    from lipt.coordinator.state.maintenance import back_up
 
     made = back_up(state_dir, destination, link=not copy)
     say(

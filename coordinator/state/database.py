@@ -1,37 +1,173 @@
-"""Database: all records of a state directory on disk, durable when a call returns.
-
-One thread owns the connection, so that an fsync never holds up the event loop; what several
-callers write at once shares one (`group_commit`). A run that has ended is read where it is asked
-for (`run_reader`).
-"""
+"""Database: SQLite in WAL mode, one writer that commits many changes at once."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from lipt.common.errors import StateError
 from lipt.coordinator.state.contents import read_runs, read_tokens, require_readable
-from lipt.coordinator.state.group_commit import Action, GroupCommit
-from lipt.coordinator.state.privacy import make_private_file
+from lipt.coordinator.state.files import make_private_file
 from lipt.coordinator.state.records import (
     DataRecord,
     DiagnosisRecord,
     LearnerRecord,
     RunRecord,
+    RunSummary,
     SubsetRecord,
     TokenRecord,
+    read_summaries,
 )
-from lipt.coordinator.state.run_reader import RunReader
 from lipt.coordinator.state.schema import prepare
-from lipt.coordinator.state.summaries import RunSummary, read_summaries
+
+# Run reader: reads single runs where they are asked for, in a moment and behind no write.
+
+
+class RunReader:
+    """A connection that only reads; belongs to the thread that opened it."""
+
+    def __init__(self, path: Path) -> None:
+        """Read a database.
+
+        Raises:
+            sqlite3.Error: it cannot be opened.
+        """
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA query_only = ON")
+
+    def read(self, run_id: str) -> RunRecord | None:
+        """A run with its learners as it is on disk; None where there is none.
+
+        Raises:
+            StateError: it cannot be read.
+        """
+        problems: list[str] = []
+        try:
+            # One view of the run and its learners.
+            self._connection.execute("BEGIN")
+            try:
+                runs = read_runs(self._connection, problems, ids=(run_id,))
+            finally:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise StateError(
+                f"run {run_id} could not be read: {error}. Nothing was lost by that; see "
+                "lipt state check, and restore a backup where it finds the database damaged."
+            ) from error
+        require_readable(problems)
+        return runs[0] if runs else None
+
+    def close(self) -> None:
+        """Give the file up."""
+        self._connection.close()
+
+
+# Group commit: what waits to be written goes to the disk together, in one transaction.
+#
+# The disk takes as long for a hundred records as for one. So whatever comes while a transaction is
+# on its way is the next one, as a whole, and nobody waits longer than for two of them; where little
+# is written, each action has its own. An action is answered when it is on the disk, never before.
+#
+# Should a transaction fail, each of its actions is done again, in one of its own: what cannot be
+# written fails alone, and what the disk still takes is written. An action may so be done twice, and
+# has to write the same both times.
+
+Action: TypeAlias = Callable[[sqlite3.Connection], object]
+# What an action raised; None where it is on the disk.
+Outcome: TypeAlias = Exception | None
+
+
+class GroupCommit:
+    """The transactions of one connection; belongs to the event loop."""
+
+    def __init__(self, connection: sqlite3.Connection, thread: Executor) -> None:
+        """Write through `connection`, which lives in `thread`."""
+        self._connection = connection
+        self._thread = thread
+        self._waiting: list[tuple[Action, asyncio.Future[Outcome]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def write(self, action: Action) -> None:
+        """Do an action, after all that was asked for earlier; on return it is on the disk.
+
+        Raises:
+            Exception: what the action raised, or sqlite3.Error where it could not be committed:
+                nothing of it was written.
+        """
+        written: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append((action, written))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_waiting(), name="group commit")
+        # A caller that leaves does not take its action along.
+        error = await asyncio.shield(written)
+        if error is not None:
+            raise error
+
+    async def finish(self) -> None:
+        """Wait until nothing waits to be written."""
+        if self._writing is not None:
+            await self._writing
+
+    async def _write_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            actions = [action for action, _ in group]
+            try:
+                outcomes = await loop.run_in_executor(
+                    self._thread, commit_together, self._connection, actions
+                )
+            except RuntimeError as error:  # the thread has been shut down
+                outcomes = (error,) * len(group)
+            for (_, written), outcome in zip(group, outcomes, strict=True):
+                written.set_result(outcome)
+        self._writing = None
+
+
+def commit_together(
+    connection: sqlite3.Connection, actions: Sequence[Action]
+) -> tuple[Outcome, ...]:
+    """Do all actions in one transaction; where that fails, each in its own.
+
+    Returns:
+        What came of each, in their order.
+    """
+    together = _commit(connection, actions)
+    if together is None or len(actions) == 1:
+        return (together,) * len(actions)
+    return tuple(_commit(connection, [action]) for action in actions)
+
+
+def _commit(connection: sqlite3.Connection, actions: Sequence[Action]) -> Outcome:
+    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK when an action or the COMMIT raises."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for action in actions:
+                action(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            # A full disk has SQLite roll back by itself, sometimes.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except Exception as error:  # noqa: BLE001 - it is raised where the action was asked for
+        return error
+    return None
+
+
+# Database: all records of a state directory on disk, durable when a call returns.
+#
+# One thread owns the connection, so that an fsync never holds up the event loop; what several
+# callers write at once shares one (`group_commit`). A run that has ended is read where it is asked
+# for (`run_reader`).
 
 ResultT = TypeVar("ResultT")
 RecordT = TypeVar("RecordT", RunRecord, RunSummary, TokenRecord)

@@ -1,22 +1,68 @@
-"""Accounts: what each peer has uploaded that no record names, and whether it may upload more.
-
-Kept in memory, for the names of most peers are those of connections and end with the process:
-after a restart they are made of the files that are there, which are nobody's then. They count in
-all, until they expire or somebody goes on with them.
-
-Files of learners have an account per lease. It is as large as a learner needs, whatever others
-have stored, so that trainers cannot keep a worker from handing in. What is left of leases that
-are over counts against a quota of its own.
-"""
+"""Accounts: what each caller stores, and its quota."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.durable import state_errors
 from lipt.common.errors import StorageFullError, UploadInProgressError
-from lipt.coordinator.storage.quota import Quota
+from lipt.coordinator.settings import StorageSettings
+
+# Quota: how much uploads may take, of one peer and of all; what is not set follows the disk.
+
+# The rest is for what the coordinator makes itself, and for what runs keep.
+_SHARE_OF_DISK = 3
+
+
+@dataclass(frozen=True)
+class Quota:
+    """How much uploads may take that no record names, those that are yet to arrive included."""
+
+    max_bytes: int
+    max_bytes_per_peer: int
+    max_unfinished: int
+    max_unfinished_per_peer: int
+
+
+def resolve_quota(settings: StorageSettings, *, usable_bytes: int) -> Quota:
+    """The quota of a directory.
+
+    Args:
+        settings: what the operator has set.
+        usable_bytes: of the disk, what is free and what uploads take already.
+    """
+    max_bytes = settings.max_bytes or usable_bytes // _SHARE_OF_DISK
+    return Quota(
+        max_bytes=max_bytes,
+        max_bytes_per_peer=min(max_bytes, settings.max_bytes_per_peer or max_bytes // 2),
+        max_unfinished=settings.max_unfinished,
+        max_unfinished_per_peer=min(settings.max_unfinished, settings.max_unfinished_per_peer),
+    )
+
+
+def free_bytes(directory: Path) -> int:
+    """What this process could still write there.
+
+    Raises:
+        StateError: the disk refuses.
+    """
+    with state_errors(directory):
+        return shutil.disk_usage(directory).free
+
+
+# Accounts: what each peer has uploaded that no record names, and whether it may upload more.
+#
+# Kept in memory, for the names of most peers are those of connections and end with the process:
+# after a restart they are made of the files that are there, which are nobody's then. They count in
+# all, until they expire or somebody goes on with them.
+#
+# Files of learners have an account per lease. It is as large as a learner needs, whatever others
+# have stored, so that trainers cannot keep a worker from handing in. What is left of leases that
+# are over counts against a quota of its own.
 
 NOBODY = ""
 # Whoever was cut has come back by then; what is still silent makes room where room is needed.

@@ -1,14 +1,10 @@
-"""Collector: removes what nobody needs or uses any more while the coordinator serves.
-
-Nothing hangs on a round's end: each file is removed by itself, after what records need was read
-from the directory, as `lipt state gc` does it.
-"""
+"""Removal: unused blobs by the collector, ended runs by their age and number."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,12 +12,20 @@ from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
 from lipt.common.blobs.store import Expiry, StoredFile
 from lipt.common.errors import StateError
 from lipt.common.observability.logs import EventKind, Events
+from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.contents import read_in_parts
+from lipt.coordinator.state.files import collection_allowed
 from lipt.coordinator.state.naming import named_digests
 from lipt.coordinator.state.needs import given_digests, needed_blobs
-from lipt.coordinator.state.pausing import collection_allowed
+from lipt.coordinator.state.records import RunSummary
 from lipt.coordinator.storage.accounts import Accounts
+
+# Collector: removes what nobody needs or uses any more while the coordinator serves.
+#
+# Nothing hangs on a round's end: each file is removed by itself, after what records need was read
+# from the directory, as `lipt state gc` does it.
 
 logger = logging.getLogger(__name__)
 
@@ -162,3 +166,92 @@ def _read_kept(directory: Path) -> dict[str, int]:
             kept.setdefault(digest, 0)
         kept.update((need.blob.sha256, need.blob.size_bytes) for need in needed_blobs(part))
     return kept
+
+
+# Retention: which ended runs are old enough, or too many, and go with what is on record of them.
+#
+# Nothing goes unless the operator has said so. What only a removed run needed, its learners, soup
+# and subsets, is a blob that no record needs from then on: the collector removes it in its time.
+
+_DAY = 86_400.0
+# Whoever has just asked for a run asks for something of it next.
+_IN_USE_SECONDS = 3600.0
+
+
+def overdue(
+    runs: Iterable[RunSummary], *, now: float, keep_days: float | None, keep_runs: int | None
+) -> Sequence[RunSummary]:
+    """The runs that have ended and are not kept any longer, those first that ended first.
+
+    Args:
+        runs: in any order.
+        now: seconds since 1970.
+        keep_days: how long an ended run is kept; None keeps it.
+        keep_runs: how many ended runs are kept, the newest by their end; None keeps all.
+    """
+    ended = sorted(
+        (run for run in runs if run.state.ended), key=lambda run: (_end(run), run.run_id)
+    )
+    too_many = 0 if keep_runs is None else max(0, len(ended) - keep_runs)
+    return [
+        run
+        for place, run in enumerate(ended)
+        if place < too_many or (keep_days is not None and now - _end(run) > keep_days * _DAY)
+    ]
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Removes overdue runs again and again.
+
+    Attributes:
+        store: has the runs.
+        compute: says for which runs something is computed.
+        settings: how many are kept, and for how long.
+        events: where removals are counted.
+        clock: seconds since 1970.
+        sleep: waits so many seconds.
+    """
+
+    store: RunStore
+    compute: ComputeQueue
+    settings: StorageSettings
+    events: Events
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+    async def run(self) -> None:
+        """Remove until cancelled; not at once, for peers come back to their runs."""
+        while True:
+            await self.sleep(self.settings.collect_every_seconds)
+            await self.apply()
+
+    async def apply(self) -> None:
+        """Remove what is overdue and not in use; what cannot be removed now is left for later."""
+        settings = self.settings
+        runs = overdue(
+            self.store.runs(),
+            now=self.clock(),
+            keep_days=settings.keep_days,
+            keep_runs=settings.keep_runs,
+        )
+        for run in runs:
+            # Asked anew each time: one may have been taken up while others were removed.
+            if self._in_use(run.run_id):
+                continue
+            try:
+                await self.store.remove(run.run_id)
+            except StateError as error:
+                self.events.record(
+                    EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
+                )
+                return
+            self.events.record(EventKind.EXPIRED, detail="runs", run=run.name)
+
+    def _in_use(self, run_id: str) -> bool:
+        computed = any(job.run == run_id for job in self.compute.computations())
+        return computed or self.store.idle_seconds(run_id) < _IN_USE_SECONDS
+
+
+def _end(run: RunSummary) -> float:
+    return run.created_at if run.ended_at is None else run.ended_at

@@ -27,8 +27,8 @@ from lipt.coordinator.runs.repair import restore_initial_weights, restore_pretra
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
-from lipt.coordinator.subsets.identity import request_key
 from lipt.coordinator.subsets.ready_runs import find_ready
+from lipt.coordinator.subsets.service import request_key
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.stages.proxy_features import ProxyQuestion

@@ -14,7 +14,7 @@ from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import Asked
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.runs.own_data import require_going_on, require_own_data
+from lipt.coordinator.runs.holding import require_going_on, require_own_data
 from lipt.coordinator.runs.repair import (
     Restore,
     restore_initial_weights,

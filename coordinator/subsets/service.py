@@ -1,17 +1,17 @@
-"""Subset service: a subset is computed once, stored, and answered from the store ever after.
-
-One that the disk has changed or lost is computed again.
-"""
+"""Subset service: a request's key, its job, and the kept result."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import monotonic
+from typing import Any
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -22,7 +22,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.subsets import Examples, unpack
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.messages import Asked, Cost, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
@@ -35,11 +35,84 @@ from lipt.coordinator.runs.repair import (
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.coordinator.subsets.identity import asked_the_same, manifest_of, request_key
 from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_named
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.without_labels import Labels
+from lipt.core.stages.choice import Question
+from lipt.core.stages.proxy_features import ProxyQuestion
 from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
+
+# Identity of an answer: the key that it is stored under, and the manifest of how it came about.
+
+
+def request_key(
+    question: Question | ProxyQuestion, run: RunRecord | None, **besides: object
+) -> str:
+    """What an answer is stored under: a hash of all that it depends on, and of nothing else.
+
+    Args:
+        question: what is asked. Its configuration is a run's own for good, so that the run's id
+            stands for it.
+        run: that it is asked of, if of any.
+        besides: what else the answer depends on, as JSON.
+    """
+    asked = {name: value for name, value in asdict(question).items() if name != "config"}
+    depends_on = {"question": asked, "run": run and run.run_id, **besides}
+    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+
+
+def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
+    """Whether a stored subset was selected as the job would, whatever the weights."""
+    manifest = subset.manifest
+    proxy: Any = manifest["proxy"]
+    asked = {
+        "strategy": job.strategy,
+        "options": dict(job.options),
+        "labels": str(job.labels or Labels.GIVEN),
+        "budget": job.budget,
+        "balanced": job.balanced,
+        "features_sha256": job.features and job.features.sha256,
+    }
+    same = all(manifest[name] == value for name, value in asked.items())
+    return same and (proxy["proxy"], proxy.get("backbone")) == (job.judged_by, job.backbone)
+
+
+def manifest_of(
+    run: RunRecord, job: SelectSubset, selected: Selected, data: DataDescription
+) -> dict[str, object]:
+    """What is told and kept of a subset besides its examples.
+
+    Args:
+        run: that it was selected for.
+        job: which selected it.
+        selected: its result.
+        data: what it was selected from.
+    """
+    # A warm-up is shared by all who choose by it, and so its seconds stand apart.
+    costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
+    if selected.warm_up_seconds is not None:
+        costs["warm_up_seconds"] = selected.warm_up_seconds
+    return {
+        "run_id": run.run_id,
+        "run_name": run.name,
+        "run_config": run.config.model_dump(mode="json"),
+        "data": {
+            "source": data.source,
+            "fingerprint": run.fingerprint,
+            "num_examples": data.num_rows,
+            "quarantined": list(data.quarantined),
+        },
+        **selected.told,
+        "weights_sha256": job.weights.sha256,
+        "features_sha256": job.features and job.features.sha256,
+        "costs": run.all_costs | costs,
+    }
+
+
+# Subset service: a subset is computed once, stored, and answered from the store ever after.
+#
+# One that the disk has changed or lost is computed again.
 
 logger = logging.getLogger(__name__)
 

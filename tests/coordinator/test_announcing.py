@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
-from lipt.coordinator.announcing import notes_on
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.server import notes_on
 
 IMAGES = DataDescription("digits", ("cat", "dog"), (3, 4), ImageSpec(1, 8, 8), "f" * 64)
 NUMBERS = Column("numbers", ColumnType.FLOAT32, (3,), standardized=True)

@@ -30,7 +30,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
-from lipt.coordinator.rpc.probing import LIVENESS, READINESS
+from lipt.coordinator.rpc.info import LIVENESS, READINESS
 from lipt.coordinator.server import serve, serving
 from lipt.v1 import (
     blob_pb2,

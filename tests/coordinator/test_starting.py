@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from lipt.coordinator.app import saying
 from lipt.coordinator.compute.progress import Progressed
-from lipt.coordinator.starting import saying
 from tests.clock import Clock
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from lipt.coordinator.app import open_app
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.rpc.stopping import unless
+from lipt.coordinator.rpc.answering import unless
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import CoordinatorSettings
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.network.tls import TlsFiles
-from lipt.coordinator.access.admission import Admission, admission, describe_exposure
+from lipt.coordinator.access.identification import Admission, admission, describe_exposure
 
 TLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
 MTLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"), ca=Path("authority.pem"))

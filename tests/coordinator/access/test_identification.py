@@ -8,8 +8,7 @@ from lipt.common.access.certificate import CertificateIdentity
 from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.access.tokens import Token
 from lipt.common.errors import LiptError, PermissionDeniedError, UnauthenticatedError
-from lipt.coordinator.access.admission import Admission
-from lipt.coordinator.access.identification import Shown, identify
+from lipt.coordinator.access.identification import Admission, Shown, identify
 from lipt.coordinator.access.tokens import OWN_USER, Tokens
 
 NOTHING = Shown(authorization=None, local_token=None, certificate=None, peer="ipv4:10.0.0.7:4242")

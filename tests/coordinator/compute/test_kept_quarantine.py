@@ -8,7 +8,7 @@ import pytest
 
 from lipt.common.data import open_dataset
 from lipt.common.errors import DataError, StateError
-from lipt.coordinator.compute.kept_quarantine import with_kept_quarantine
+from lipt.coordinator.compute.context import with_kept_quarantine
 
 pytest.importorskip("sklearn")
 DIGITS = open_dataset("digits")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lipt.coordinator.compute.lane import DEAREST_EVERY, Shares, Waiting, in_order
 from lipt.coordinator.compute.messages import Cost
-from lipt.coordinator.compute.order import DEAREST_EVERY, Shares, Waiting, in_order
 from tests.properties import at_most
 
 NOW = 1000.0

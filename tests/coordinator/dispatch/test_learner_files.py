@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lipt.common.blobs.blob import BlobName
-from lipt.coordinator.dispatch.learner_files import LearnerFiles
+from lipt.coordinator.dispatch.worker_blobs import LearnerFiles
 from lipt.coordinator.state.records import RunRecord
 
 

@@ -15,9 +15,9 @@ from lipt.common.errors import LearnerRejectedError, StaleLeaseError, UnknownBlo
 from lipt.common.observability.metrics import Meters
 from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.compute.range_folder import RangeFolder
 from lipt.coordinator.compute.scan import (
     RangeDone,
+    RangeFolder,
     ScanClosed,
     WorkerDistrusted,
 )

@@ -16,9 +16,8 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples
-from lipt.coordinator.compute.jobs.mapping import MapExamples
+from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples, ShownExample
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.compute.jobs.showing import ShowExamples, ShownExample
 from lipt.coordinator.page import handlers
 from lipt.coordinator.page.subsets import NUM_SHOWN, code_for, examined
 from lipt.coordinator.state.records import SubsetRecord

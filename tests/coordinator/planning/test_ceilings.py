@@ -14,7 +14,7 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning.costs import Violation
 from lipt.common.process.machine import Machine
-from lipt.coordinator.planning.ceilings import Ceilings, ceilings, require_none, violations
+from lipt.coordinator.planning.admission import Ceilings, ceilings, require_none, violations
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings
 

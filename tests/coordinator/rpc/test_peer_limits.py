@@ -5,8 +5,8 @@ from contextlib import ExitStack
 import pytest
 
 from lipt.common.errors import TooManyCallsError
-from lipt.coordinator.rpc import peer_limits
-from lipt.coordinator.rpc.peer_limits import PeerLimits, used
+from lipt.coordinator.rpc import limits as module
+from lipt.coordinator.rpc.limits import PeerLimits, used
 from lipt.coordinator.settings import LimitSettings
 from tests.clock import Clock
 
@@ -99,7 +99,7 @@ def test_no_limit_is_no_limit(clock: Clock) -> None:
 def test_peers_that_have_left_are_forgotten_and_those_that_are_there_are_not(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_limits, "_MAX_PEERS", 3)
+    monkeypatch.setattr(module, "_MAX_PEERS", 3)
     limits = limits_of(clock, max_streams=1)
     limits.enter("there", streams=True)
     for number in range(100):

@@ -8,7 +8,7 @@ import pytest
 from lipt.common.access.roles import Role
 from lipt.coordinator.access.caller import Caller, note_caller
 from lipt.coordinator.access.tokens import OWN_USER
-from lipt.coordinator.rpc.peers import peer_of
+from lipt.coordinator.rpc.limits import peer_of
 
 PEER = "ipv4:10.0.0.7:40123"
 

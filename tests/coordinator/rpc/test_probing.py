@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.errors import ConfigError
-from lipt.coordinator.rpc.probing import LIVENESS, READINESS, Probes, answering_probes
+from lipt.coordinator.rpc.info import LIVENESS, READINESS, Probes, answering_probes
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -8,7 +8,7 @@ import pytest
 from lipt.common.access.roles import Role
 from lipt.coordinator.access.caller import ANYBODY, Caller, note_caller
 from lipt.coordinator.access.worker_identity import Evidence
-from lipt.coordinator.rpc.proving import shown_by
+from lipt.coordinator.rpc.answering import shown_by
 
 
 class Context:

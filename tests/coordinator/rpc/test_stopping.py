@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lipt.coordinator.rpc.stopping import unless
+from lipt.coordinator.rpc.answering import unless
 
 
 async def test_work_that_comes_to_its_end_gives_its_result() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lipt.coordinator.runs.kept_runs import KeptRuns
+from lipt.coordinator.runs.store import KeptRuns
 from lipt.coordinator.state.records import RunRecord
 
 MakeRun = Callable[..., RunRecord]

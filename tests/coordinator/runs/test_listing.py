@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.runs.listing import page_of
-from lipt.coordinator.state.summaries import RunSummary
+from lipt.coordinator.state.records import RunSummary
 from tests.coordinator.made_up_runs import made_up_run
 
 RUN = RunSummary.of(made_up_run())

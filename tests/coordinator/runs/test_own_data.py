@@ -10,7 +10,7 @@ from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat, ColumnsSpec, ImageSpec
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
-from lipt.coordinator.runs.own_data import (
+from lipt.coordinator.runs.holding import (
     hold_runs_of_other_data,
     require_going_on,
     require_own_data,

@@ -9,8 +9,7 @@ from lipt.common.errors import UnknownRunError
 from lipt.common.states import RunState
 from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.state.summaries import RunSummary
+from lipt.coordinator.state.records import RunRecord, RunSummary
 
 MakeRun = Callable[..., RunRecord]
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import StateError
-from lipt.coordinator.state.backing_up import back_up
-from lipt.coordinator.state.checking import check_state
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.maintenance import back_up, check_state
 from tests.coordinator.state.conftest import StateBench
 
 

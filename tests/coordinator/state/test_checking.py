@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import StateError
-from lipt.coordinator.state.checking import check_state
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.maintenance import check_state
 from lipt.coordinator.state.records import DataRecord
 from tests.blob_files import flip_a_bit
 from tests.coordinator.state.conftest import StateBench

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import StateError
-from lipt.coordinator.state.checking import check_state
-from lipt.coordinator.state.collecting import Collected, collect_garbage
-from lipt.coordinator.state.lock import StateLock
+from lipt.coordinator.state.files import StateLock
+from lipt.coordinator.state.maintenance import Collected, check_state, collect_garbage
 from tests.coordinator.state.conftest import StateBench
 
 HOUR = 3600.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.coordinator.state.group_commit import Action, GroupCommit
+from lipt.coordinator.state.database import Action, GroupCommit
 
 
 class Bench:

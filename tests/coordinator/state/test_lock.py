@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import StateError
-from lipt.coordinator.state.lock import StateLock
+from lipt.coordinator.state.files import StateLock
 
 
 def test_second_coordinator_is_refused_and_told_of_the_first(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lipt.coordinator.state.backing_up import back_up
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.lock import StateLock
-from lipt.coordinator.state.privacy import make_private_directory, make_private_file
+from lipt.coordinator.state.files import StateLock, make_private_directory, make_private_file
+from lipt.coordinator.state.maintenance import back_up
 from tests.coordinator.state.conftest import StateBench
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import StateError
-from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.database import Database, RunReader
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.state.run_reader import RunReader
 
 MakeRun = Callable[..., RunRecord]
 

@@ -11,8 +11,7 @@ from lipt.common.errors import StateError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.states import RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.state.summaries import RunSummary
+from lipt.coordinator.state.records import RunRecord, RunSummary
 
 MakeRun = Callable[..., RunRecord]
 

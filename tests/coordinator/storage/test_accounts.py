@@ -6,8 +6,7 @@ import pytest
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StorageFullError, UploadInProgressError
-from lipt.coordinator.storage.accounts import Accounts, Allowance
-from lipt.coordinator.storage.quota import Quota
+from lipt.coordinator.storage.accounts import Accounts, Allowance, Quota
 from tests.clock import Clock
 
 QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)

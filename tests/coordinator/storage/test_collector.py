@@ -11,8 +11,8 @@ import pytest
 from lipt.common.blobs.blob import BlobName
 from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.state.checking import check_state
-from lipt.coordinator.state.pausing import collection_paused
+from lipt.coordinator.state.files import collection_paused
+from lipt.coordinator.state.maintenance import check_state
 from lipt.coordinator.storage.accounts import Accounts
 from lipt.coordinator.storage.collector import Collector
 from tests.clock import Clock

@@ -6,7 +6,7 @@ import pytest
 
 from lipt.common.errors import StateError
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.storage.quota import Quota, free_bytes, resolve_quota
+from lipt.coordinator.storage.accounts import Quota, free_bytes, resolve_quota
 
 
 @pytest.mark.parametrize(

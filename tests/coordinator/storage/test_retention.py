@@ -21,9 +21,8 @@ from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.state.summaries import RunSummary
-from lipt.coordinator.storage.retention import Retention, overdue
+from lipt.coordinator.state.records import RunRecord, RunSummary
+from lipt.coordinator.storage.collector import Retention, overdue
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run

@@ -14,10 +14,9 @@ from lipt.common.models import build_model, lay_out
 from lipt.common.subsets import unpack
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.cache import keep
-from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.context import Context, read_warm_up
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.progress import Progressed
-from lipt.coordinator.compute.warm_up_files import read_warm_up
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals

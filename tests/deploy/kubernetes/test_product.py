@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from lipt.common.config.settings import load_settings
 from lipt.coordinator import cli as coordinator_cli
 from lipt.coordinator.instruments import COORDINATOR
-from lipt.coordinator.rpc.probing import LIVENESS, READINESS
+from lipt.coordinator.rpc.info import LIVENESS, READINESS
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.worker import cli as worker_cli
 from lipt.worker.settings import WorkerSettings

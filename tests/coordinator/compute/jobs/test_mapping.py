@@ -8,7 +8,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.mapping import MapExamples
+from lipt.coordinator.compute.jobs.page import MapExamples
 from tests.digits import digits_settings
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))

@@ -17,14 +17,16 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs import scanning
 from lipt.coordinator.compute.jobs.scanning import scan_of, scanned_signals
 from lipt.coordinator.compute.progress import Progressed
-from lipt.coordinator.compute.range_folder import HERE, RangeFolder, scans_dir
 from lipt.coordinator.compute.scan import (
+    HERE,
     RangeDone,
+    RangeFolder,
     Scan,
     ScanClosed,
     ScanNews,
     ScanOpened,
     WorkerDistrusted,
+    scans_dir,
 )
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.signals.signals import Signals

@@ -13,7 +13,7 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.specs import ColumnsSpec
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.showing import ShowExamples
+from lipt.coordinator.compute.jobs.page import ShowExamples
 from tests.digits import digits_settings
 
 

@@ -1,20 +1,48 @@
-"""Peer limits: how often one peer may call, and how much it may have under way at once.
-
-A call that comes a little early waits for its turn, so that a burst is slowed down and not
-refused. Who would have to wait for longer is told when to call again, and not at once. Rates are
-kept as the time up to which they are used (GCRA): one number each, and no clock that ticks.
-"""
+"""Limits per peer: calls, streams and bytes, and the interceptor that applies them."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
 
 from lipt.common.errors import TooManyCallsError
+from lipt.common.rpc.handlers import (
+    Context,
+    behaviour_of,
+    is_of_the_contract,
+    with_behaviour,
+    within,
+)
+from lipt.coordinator.access.caller import current_caller
+from lipt.coordinator.access.tokens import OWN_USER
 from lipt.coordinator.settings import LimitSettings
+
+# Peers: by what turns are taken, and quotas and limits counted.
+
+
+def peer_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """One text per party: its certificate, its token, or else its connection.
+
+    What the coordinator's own user runs beside each other shows one token, and goes by
+    connections as well.
+    """
+    caller = current_caller()
+    return context.peer() if caller == OWN_USER else caller.key
+
+
+# Peer limits: how often one peer may call, and how much it may have under way at once.
+#
+# A call that comes a little early waits for its turn, so that a burst is slowed down and not
+# refused. Who would have to wait for longer is told when to call again, and not at once. Rates are
+# kept as the time up to which they are used (GCRA): one number each, and no clock that ticks.
 
 logger = logging.getLogger(__name__)
 
@@ -184,3 +212,57 @@ def _too_many(problem: str, seconds: float = _RETRY_SECONDS) -> TooManyCallsErro
     return TooManyCallsError(
         f"{problem}. Call again in {seconds:.1f} s.", retry_after_seconds=seconds
     )
+
+
+# Limiting: every call of the contract is counted for its peer before it is served.
+#
+# Health and reflection are left alone: whoever watches this process has to get an answer.
+
+_REGISTER = "/lipt.v1.WorkerService/Register"
+
+
+class LimitInterceptor(grpc.aio.ServerInterceptor):
+    """Lets calls in as `PeerLimits` decides; what it raises is for an interceptor around it."""
+
+    def __init__(
+        self,
+        limits: PeerLimits,
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Count in `limits`; `sleep` waits so many seconds."""
+        self._limits = limits
+        self._sleep = sleep
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wrap the handler of one call."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not is_of_the_contract(method):
+            return handler
+        streams = handler.request_streaming or handler.response_streaming
+
+        @asynccontextmanager
+        async def admitted(context: Context) -> AsyncIterator[None]:
+            peer = peer_of(context)
+            try:
+                waits = self._limits.enter(peer, streams=streams, registers=method == _REGISTER)
+            except TooManyCallsError:
+                with self._limits.refusing(peer) as seconds:
+                    await self._sleep(seconds)
+                raise
+            try:
+                if waits:
+                    await self._sleep(waits)
+                yield
+            finally:
+                self._limits.leave(peer, streams=streams)
+
+        limited = within(
+            behaviour_of(handler), admitted, streams_responses=handler.response_streaming
+        )
+        return with_behaviour(handler, limited)

@@ -1,0 +1,378 @@
+"""Maintenance of a state directory: check, gc and backup."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.durable import make_directory, remove_stale_temporaries, state_errors, sync
+from lipt.common.errors import InvalidBlobNameError, StateError
+from lipt.common.states import LearnerState, RunState
+from lipt.common.subsets import packed_sizes
+from lipt.coordinator.state.contents import DATABASE, Contents, open_read_only, read_contents
+from lipt.coordinator.state.files import StateLock, collection_paused, make_private_file
+from lipt.coordinator.state.needs import needed_blobs, useful_digests
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
+
+# State check: is a directory whole? Every record, every reference, every digest.
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was looked at, a sentence per fault, and one per run that waits for its own data."""
+
+    num_runs: int
+    num_subsets: int
+    num_diagnoses: int
+    num_blobs: int
+    num_bytes: int
+    problems: tuple[str, ...]
+    held: tuple[str, ...]
+
+
+def check_state(directory: Path) -> Checked:
+    """Read everything in a state directory and compare it with what it should be.
+
+    Nothing is changed, and a coordinator may serve the directory meanwhile. Every
+    blob's content is hashed, so that this reads all of it once.
+
+    Raises:
+        StateError: there is no state, or a database that cannot be read at all.
+    """
+    problems = [*_database_problems(directory)]
+    # What the records need is there already, and is not removed before it was looked at.
+    with collection_paused(directory):
+        contents = read_contents(directory)
+        blobs = _read_blobs(directory, problems)
+    problems += [*contents.problems, *_record_problems(contents)]
+    for need in needed_blobs(contents):
+        if blobs.get(need.blob.sha256) != need.blob.size_bytes:
+            problems.append(f"blob {need.blob.sha256} is not there, {need.whose} needs it")
+    return Checked(
+        num_runs=len(contents.runs),
+        num_subsets=len(contents.subsets),
+        num_diagnoses=len(contents.diagnoses),
+        num_blobs=len(blobs),
+        num_bytes=sum(blobs.values()),
+        problems=tuple(problems),
+        held=tuple(_held_runs(contents)),
+    )
+
+
+def _read_blobs(directory: Path, problems: list[str]) -> dict[str, int]:
+    """The sizes of all blobs that are whole, by digest; `problems` takes a clause per other one."""
+    blobs: dict[str, int] = {}
+    for path in sorted((directory / "blobs").glob("*/*")):
+        problem = _blob_problem(path)
+        if problem is None:
+            blobs[path.name] = path.stat().st_size
+        else:
+            problems.append(problem)
+    return blobs
+
+
+def _database_problems(directory: Path) -> Iterator[str]:
+    with closing(open_read_only(directory)) as connection:
+        try:
+            for (line,) in connection.execute("PRAGMA integrity_check"):
+                if line != "ok":
+                    yield f"the database is damaged: {line}"
+            for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check"):
+                yield f"row {row} of {table} belongs to no row of {parent}"
+        except sqlite3.Error as error:
+            yield f"the database is damaged: {error}"
+
+
+def _record_problems(contents: Contents) -> Iterator[str]:
+    known = {run.run_id: run.fingerprint for run in contents.runs}
+    for run in contents.runs:
+        yield from _run_problems(run)
+    for subset in contents.subsets:
+        yield from _subset_problems(subset, known)
+    for diagnosis in contents.diagnoses:
+        yield from _diagnosis_problems(diagnosis, known)
+
+
+def _run_problems(run: RunRecord) -> Iterator[str]:
+    indices = [learner.index for learner in run.learners]
+    if indices != list(range(len(indices))):
+        yield f"run {run.name} has learners {indices}: some are missing"
+    if run.state is RunState.READY and run.pretrained_weights is None:
+        yield f"run {run.name} is ready and has no theta_p"
+    begun = run.state in (RunState.TRAINING, RunState.MERGING, RunState.READY)
+    if begun and (run.initial_weights is None or run.inputs is None):
+        yield f"run {run.name} is {run.state} and has no theta*"
+    if begun and len(indices) != run.config.learners.num_learners:
+        yield (
+            f"run {run.name} has {len(indices)} learners, its configuration says "
+            f"{run.config.learners.num_learners}"
+        )
+    for learner in run.learners:
+        if (learner.state is LearnerState.DONE) != (learner.result is not None):
+            yield f"learner {learner.index} of run {run.name} is {learner.state}, its result is not"
+
+
+def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator[str]:
+    name = f"subset {subset.key[:12]} of run {subset.run_id}"
+    if subset.run_id not in known:
+        yield f"{name}: there is no such run"
+    elif subset.fingerprint != known[subset.run_id]:
+        yield f"{name}: it is of the data {subset.fingerprint}, its run of {known[subset.run_id]}"
+    if subset.blob.size_bytes not in packed_sizes(subset.num_examples):
+        yield (f"{name}: {subset.num_examples} examples do not take {subset.blob.size_bytes} bytes")
+
+
+def _diagnosis_problems(diagnosis: DiagnosisRecord, known: Mapping[str, str]) -> Iterator[str]:
+    if diagnosis.run_id and diagnosis.run_id not in known:
+        yield f"diagnosis {diagnosis.key[:12]} of run {diagnosis.run_id}: there is no such run"
+
+
+def _held_runs(contents: Contents) -> Iterator[str]:
+    """What is no fault: runs of other data than the directory was served with last."""
+    served = contents.served
+    sources = {one.fingerprint: one.source for one in contents.data}
+    for run in contents.runs:
+        given_up = run.state in (RunState.FAILED, RunState.CANCELLED)
+        if given_up or not served or run.fingerprint in {one.fingerprint for one in served}:
+            continue
+        source = sources.get(run.fingerprint)
+        data = f"{source} ({run.fingerprint})" if source else run.fingerprint
+        what = "only gives what is stored" if run.state is RunState.READY else "is held"
+        yield (
+            f"run {run.name} ({run.state}) {what}: it is of {data}, and the directory was last "
+            f"served with {served[0].source} ({', '.join(one.fingerprint for one in served)}). "
+            "Start the coordinator with the run's own data"
+        )
+
+
+def _blob_problem(path: Path) -> str | None:
+    shown = Path(*path.parts[-3:])
+    try:
+        name = BlobName(path.name, path.stat().st_size)
+    except InvalidBlobNameError:
+        return f"{shown} is no blob: its name is no digest"
+    if path.parent.name != path.name[:2]:
+        return f"{shown} is in the wrong folder"
+    try:
+        found = BlobName.of_file(path)
+    except OSError as error:
+        return f"{shown} cannot be read: {error.strerror}"
+    if found != name:
+        return f"{shown} is damaged: its content has the digest {found.sha256}"
+    return None
+
+
+# Garbage collection: remove what no record needs (shards of ended runs, cut uploads, ...).
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was removed, or would be, and what was spared for its youth."""
+
+    num_files: int
+    num_bytes: int
+    num_young: int
+
+
+def collect_garbage(
+    directory: Path, *, min_age_seconds: float, now: float, dry_run: bool = False
+) -> Collected:
+    """Delete the files of a state directory that no record needs.
+
+    The directory is locked meanwhile: a coordinator that serves it makes this fail. What
+    a peer uploaded a moment ago has no record yet, and its peer comes back once a
+    coordinator is up: so young files are spared.
+
+    Args:
+        directory: the state directory.
+        min_age_seconds: how old a file has to be.
+        now: seconds since 1970.
+        dry_run: delete nothing.
+
+    Raises:
+        StateError: there is no state, it is in use, or some of its records cannot be
+            read, so that nobody knows what they need.
+    """
+    read_contents(directory)  # Before the lock, which makes a directory that is missing.
+    try:
+        lock = StateLock(directory)
+    except StateError as error:
+        raise StateError(
+            f"{error} While a coordinator serves it collects by itself: what nobody uses for "
+            "storage.unused_hours goes."
+        ) from None
+    try:
+        lock.describe("collecting garbage")
+        contents = read_contents(directory)
+        if contents.problems:
+            raise StateError(
+                f"nothing was removed, for what is needed is not known: {contents.problems[0]}. "
+                "See lipt state check, and restore a backup."
+            )
+        needed = {need.blob.sha256 for need in needed_blobs(contents)}
+        needed |= useful_digests(contents)
+        with state_errors(directory):
+            return _collect(directory, needed, now - min_age_seconds, dry_run=dry_run)
+    finally:
+        lock.release()
+
+
+def _collect(directory: Path, needed: set[str], before: float, *, dry_run: bool) -> Collected:
+    num_files = num_bytes = num_young = 0
+    if not dry_run:
+        remove_stale_temporaries(directory / "uploads")
+    for path in _unneeded(directory, needed):
+        stat = path.stat()
+        if stat.st_mtime > before:
+            num_young += 1
+            continue
+        num_files += 1
+        num_bytes += stat.st_size
+        if not dry_run:
+            path.unlink()
+    return Collected(num_files, num_bytes, num_young)
+
+
+def _unneeded(directory: Path, needed: set[str]) -> Iterator[Path]:
+    for path in sorted((directory / "blobs").glob("*/*")):
+        if path.name not in needed:
+            yield path
+    yield from sorted((directory / "uploads").glob("*.part"))
+    # What a compute process left that was killed while it wrote its cache.
+    yield from sorted((directory / "signals").rglob("*.tmp*"))
+
+
+# Backup: copy a state directory while it is served, the records of one moment and their blobs.
+
+
+@dataclass(frozen=True)
+class BackedUp:
+    """What the backup holds."""
+
+    num_runs: int
+    num_blobs: int
+    num_bytes: int
+    num_linked: int
+
+
+def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedUp:
+    """Make `destination` a state directory with everything that `directory` has acknowledged.
+
+    The database is copied first, in one consistent view; what its records need was
+    durable before they were, blobs never change, and none is removed meanwhile. The
+    destination appears all at once, under its name, when it is complete.
+
+    Args:
+        directory: a state directory; a coordinator may serve it.
+        destination: is made; may be there if it is empty.
+        link: let blobs share their files with the original's where both are on one
+            file system; what is copied is compared with its digest.
+
+    Raises:
+        StateError: there is no state, a blob is missing or damaged, the destination is
+            not empty or lies in the directory itself, or the disk refuses.
+    """
+    _require_apart(directory, destination)
+    with (
+        closing(open_read_only(directory)) as source,
+        state_errors(destination),
+        collection_paused(directory),
+    ):
+        if destination.is_dir() and any(destination.iterdir()):
+            raise StateError(
+                f"{destination} is not empty. Give a directory that is yet to be made."
+            )
+        make_directory(destination.absolute().parent)
+        partial = Path(
+            tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.absolute().parent)
+        )
+        try:
+            _copy_database(source, partial / DATABASE)
+            made = _copy_blobs(directory, partial, link=link)
+            sync(partial)
+            partial.rename(destination)
+            sync(destination.absolute().parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    return made
+
+
+def _require_apart(directory: Path, destination: Path) -> None:
+    """Refuse a copy that the next one would copy, and that is lost with the original."""
+    resolved = destination.resolve()
+    # By what they are, for a directory may be mounted twice.
+    if any(
+        path.exists() and directory.exists() and path.samefile(directory)
+        for path in (resolved, *resolved.parents)
+    ):
+        raise StateError(
+            f"{destination} lies in the state directory {directory}, and would be lost with it. "
+            "Give a directory elsewhere, on another disk if there is one."
+        )
+
+
+def _copy_database(source: sqlite3.Connection, path: Path) -> None:
+    try:
+        # One step with all pages: writers wait for it no longer than they would for a reader.
+        make_private_file(path)
+        with closing(sqlite3.connect(path)) as target:
+            source.backup(target, pages=-1)
+            # One file, which can be read where nothing can be written.
+            target.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise StateError(f"the database could not be copied to {path}: {error}.") from None
+    sync(path)
+
+
+def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
+    contents = read_contents(partial)
+    if contents.problems:
+        raise StateError(f"{contents.problems[0]}. See lipt state check.")
+    whose = {need.blob.sha256: need.whose for need in needed_blobs(contents)}
+    useful = useful_digests(contents)
+    num_bytes = num_linked = num_blobs = 0
+    for sha256 in sorted(whose.keys() | useful):
+        original = directory / "blobs" / sha256[:2] / sha256
+        if not original.is_file():
+            if sha256 in whose:
+                raise StateError(
+                    f"blob {sha256} is not there, {whose[sha256]} needs it. See lipt state check."
+                )
+            continue
+        copy = partial / "blobs" / sha256[:2] / sha256
+        make_directory(copy.parent)
+        linked = link and _linked(original, copy)
+        if not linked:
+            _copy(original, copy)
+        num_linked += linked
+        num_blobs += 1
+        num_bytes += copy.stat().st_size
+    for folder in (partial / "blobs").glob("*"):
+        sync(folder)
+    return BackedUp(len(contents.runs), num_blobs, num_bytes, num_linked)
+
+
+def _linked(original: Path, copy: Path) -> bool:
+    try:
+        os.link(original, copy)
+    except OSError:  # another file system, or one without links
+        return False
+    return True
+
+
+def _copy(original: Path, copy: Path) -> None:
+    make_private_file(copy)
+    shutil.copyfile(original, copy)
+    sync(copy)
+    if BlobName.of_file(copy).sha256 != original.name:
+        raise StateError(
+            f"{original} is damaged: its content has another digest. See lipt state check."
+        )
