@@ -11,16 +11,12 @@ from lipt.common.process.devices import versions
 
 BENCHMARKS = (
     "randaugment",
-    "evaluation",
     "main_training",
-    "signals_pass",
     "sparse_codec",
     "blobs",
     "control_calls",
     "greedy_peer",
     "compute_queue",
-    "patch_features",
-    "ridge_head",
 )
 
 

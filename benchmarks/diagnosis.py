@@ -30,14 +30,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data import open_dataset
-from lipt.core.diagnosis.copies import find_copies, likeness_of_pictures
-from lipt.core.diagnosis.label_errors import find_label_errors, sure_suspects
-from lipt.core.diagnosis.pictures import look_at
-from lipt.core.diagnosis.second_look import trust_after
-from lipt.core.proxies.calibration import fit_sharpness
-from lipt.core.proxies.gram_sums import class_weights
+from lipt.core.diagnosis.duplicates import find_copies, likeness_of_pictures, look_at
+from lipt.core.diagnosis.label_errors import find_label_errors, sure_suspects, trust_after
 from lipt.core.proxies.patches import draw_filters, patch_features
-from lipt.core.proxies.ridge import leave_one_out
+from lipt.core.proxies.ridge import class_weights, fit_sharpness, leave_one_out
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 

@@ -46,7 +46,7 @@ from lipt.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from lipt.worker.showing import showing
+from lipt.worker.client import with_secret
 
 NO_LIMITS = """
 [limits.per_peer]
@@ -119,7 +119,7 @@ def honest(address: str, scratch: Path, seconds: float, latencies: dict[str, lis
     store = BlobStore(scratch / f"cache-{time.time_ns()}", max_blob_bytes=MIB)
     with open_channel(address) as channel:
         secret = secrets.token_hex(16)
-        workers = worker_pb2_grpc.WorkerServiceStub(showing(channel, lambda: secret))
+        workers = worker_pb2_grpc.WorkerServiceStub(with_secret(channel, lambda: secret))
         transfers = Transfers(blob_pb2_grpc.BlobServiceStub(channel))
         request = worker_pb2.RegisterRequest(instance_id=secret, protocol=PROTOCOL)
         worker_id = workers.Register(request).worker_id

@@ -40,9 +40,9 @@ from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeigh
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.training import compute_mode, train_on_shard
+from lipt.core.proxies.features import side_by_side
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.proxies.ridge import leave_one_out
-from lipt.core.proxies.side_by_side import side_by_side
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.signals.compute_dynamics import margins_of
 from lipt.core.signals.dynamics import Dynamics, mean_over_learners, mean_over_moments

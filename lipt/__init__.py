@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lipt.calls import Comparison, compare, diagnose, select
-    from lipt.data import open_dataset, open_pairs
+    from lipt.common.data.sources.pairs.rows import open_pairs
+    from lipt.data import open_dataset
     from lipt.pretraining import Pretrained, pretrain
     from lipt.trainer.client.client import Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
     from lipt.trainer.main_training import Recipe, fit
-    from lipt.trainer.redrawing.row_numbers import with_ids
-    from lipt.trainer.redrawing.samplers import (
+    from lipt.trainer.resampling.samplers import (
         InfoBatchSampler,
         RedrawingSampler,
         StaleLossSampler,
+        with_ids,
     )
     from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
     from lipt.trainer.subsets.subset import Subset
@@ -74,11 +75,11 @@ _MODULES = {
     "lipt.trainer.client.client": ("Client",),
     "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),
     "lipt.trainer.main_training": ("Recipe", "fit"),
-    "lipt.trainer.redrawing.row_numbers": ("with_ids",),
-    "lipt.trainer.redrawing.samplers": (
+    "lipt.trainer.resampling.samplers": (
         "InfoBatchSampler",
         "RedrawingSampler",
         "StaleLossSampler",
+        "with_ids",
     ),
     "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),
     "lipt.trainer.subsets.subset": ("Subset",),

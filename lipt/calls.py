@@ -24,8 +24,7 @@ from lipt.trainer.comparison import table
 from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.compare import compare as run_comparison
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
-from lipt.trainer.comparison.plan import Plan
-from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.comparison.trial import Plan, Trial
 from lipt.trainer.comparison.verdict import verdict
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe

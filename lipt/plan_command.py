@@ -12,7 +12,7 @@ import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
-from lipt.trainer.cli.arguments import options as shared
+from lipt.trainer.cli import options as shared
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 app = typer.Typer(rich_markup_mode=None)
@@ -57,9 +57,8 @@ def plan(
     from lipt.core.stages.question import SubsetQuery
     from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
-    from lipt.trainer.cli.arguments import overrides
-    from lipt.trainer.cli.display.output import print_result
-    from lipt.trainer.cli.display.waiting import Say, run_talking
+    from lipt.trainer.cli import overrides
+    from lipt.trainer.cli.display.output import Say, print_result, run_talking
 
     with overrides.refusing_as_usage():
         flags = {"learners.num_learners": num_learners}

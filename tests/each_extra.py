@@ -48,12 +48,10 @@ TRIALS = {
     "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_lightning.py",)),
     "loggers": Trial(
         ("mlflow", "tensorboard", "wandb"),
-        ("tests/trainer/main_training/test_callbacks.py", "tests/trainer/tracking"),
+        ("tests/trainer/main_training/test_callbacks.py", "tests/trainer/test_tracking.py"),
     ),
     "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
-    "neighbours": Trial(
-        ("faiss",), ("tests/core/selection/solvers/test_approximate_neighbours.py",)
-    ),
+    "neighbours": Trial(("faiss",), ("tests/core/selection/solvers/test_neighbours.py",)),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
         ("tests/common/observability/test_exporting.py", "tests/common/rpc/test_traced.py"),
@@ -61,7 +59,7 @@ TRIALS = {
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
     "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),
     "remote": Trial(("fsspec", "s3fs"), ("tests/common/data/sources/test_fsspec.py",)),
-    "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),
+    "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_examination.py",)),
     "text": Trial(("tokenizers",), ("tests/common/data/sources/tables/test_tokens.py",)),
 }
 

@@ -41,7 +41,6 @@ _LOADED = (
     "lipt.coordinator.compute.jobs.selecting",
     "lipt.trainer.cli",
     "lipt.worker.agent",
-    "lipt.worker.assembling",
     "lipt.worker.cli",
     "sklearn.datasets",
 )

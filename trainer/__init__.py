@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
     from lipt.trainer.main_training import Recipe, Schedule, Trained, TrainingPaused, fit
-    from lipt.trainer.main_training.redrawn import RedrawnRandom
-    from lipt.trainer.main_training.redrawn_by_losses import RedrawnInfoBatch, RedrawnStale
-    from lipt.trainer.redrawing.row_numbers import with_ids
-    from lipt.trainer.redrawing.samplers import (
+    from lipt.trainer.resampling.samplers import (
         InfoBatchSampler,
         RedrawingSampler,
         StaleLossSampler,
+        with_ids,
     )
+    from lipt.trainer.resampling.sources import RedrawnInfoBatch, RedrawnRandom, RedrawnStale
     from lipt.trainer.reselection.reselection import Reselection
     from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
     from lipt.trainer.subsets.subset import Subset
@@ -66,13 +65,12 @@ _MODULES = {
     "lipt.trainer.client.client": ("Client",),
     "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),
     "lipt.trainer.main_training": ("Recipe", "Schedule", "Trained", "TrainingPaused", "fit"),
-    "lipt.trainer.main_training.redrawn": ("RedrawnRandom",),
-    "lipt.trainer.main_training.redrawn_by_losses": ("RedrawnInfoBatch", "RedrawnStale"),
-    "lipt.trainer.redrawing.row_numbers": ("with_ids",),
-    "lipt.trainer.redrawing.samplers": (
+    "lipt.trainer.resampling.sources": ("RedrawnInfoBatch", "RedrawnRandom", "RedrawnStale"),
+    "lipt.trainer.resampling.samplers": (
         "InfoBatchSampler",
         "RedrawingSampler",
         "StaleLossSampler",
+        "with_ids",
     ),
     "lipt.trainer.reselection.reselection": ("Reselection",),
     "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),

@@ -16,9 +16,11 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
 
+import grpc
 import torch
 
 from lipt.common.backoff import RetryPolicy, retry
+from lipt.common.blobs.store import BlobStore
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import (
     IncompatibleProtocolError,
@@ -37,6 +39,7 @@ from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name, versions_on
+from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.client import (
     POLL_SECONDS,
     Assignment,
@@ -44,9 +47,10 @@ from lipt.worker.client import (
     Leased,
     ScoringAssignment,
 )
-from lipt.worker.instruments import LEARNERS, RANGES, Outcome, Phase
-from lipt.worker.lease import LeaseKeeper
-from lipt.worker.metering import Metering
+from lipt.worker.exchange import Exchange, LeaseKeeper
+from lipt.worker.instruments import LEARNERS, RANGES, Metering, Outcome, Phase
+from lipt.worker.limits import WorkerLimits
+from lipt.worker.scoring import Scorer, ScoringRunner
 from lipt.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -224,7 +228,7 @@ class Agent:
         )
         logger.info("%s: %s, %s", assignment, task.model, what)
         ended = threading.Event()
-        failure: list[Exception] = []
+        failure: list[BaseException] = []
         with LeaseKeeper(self._client, worker_id, assignment, self._events) as lease:
             runner = self._make_runner(
                 assignment, lease, lambda: self._stopping.is_set() or lease.lost.is_set()
@@ -233,7 +237,8 @@ class Agent:
             def work() -> None:
                 try:
                     runner.run(worker_id, assignment)
-                except Exception as error:  # noqa: BLE001 - reported below, in the main thread
+                # A user's model may call sys.exit(): that is no learner either.
+                except BaseException as error:  # noqa: BLE001 - reported below, in the main thread
                     failure.append(error)
                 finally:
                     ended.set()
@@ -277,7 +282,7 @@ class Agent:
         except LiptError as refusal:
             logger.warning("giving %s back: %s", assignment, refusal)
 
-    def _explain(self, worker_id: str, assignment: Leased, error: Exception) -> None:
+    def _explain(self, worker_id: str, assignment: Leased, error: BaseException) -> None:
         match error:
             case LearnerStoppedError():
                 self._count(assignment, Outcome.STOPPED)
@@ -303,3 +308,59 @@ class Agent:
                     logger.error("%s failed", assignment, exc_info=error)
                 self._give_back(worker_id, assignment, f"{type(error).__name__}: {error}")
                 self._pause(_RETRY_SECONDS)
+
+
+def assemble(
+    settings: WorkerSettings,
+    channel: grpc.Channel,
+    device: torch.device,
+    limits: WorkerLimits,
+    events: Events,
+    *,
+    metering: Metering | None = None,
+    around: Callable[[Runner], Runner] = lambda runner: runner,
+) -> Agent:
+    """An agent that has not begun.
+
+    Args:
+        settings: the worker's.
+        channel: to its coordinator.
+        device: what to train on.
+        limits: what this worker takes on.
+        events: where retries are counted.
+        metering: where everything else is measured.
+        around: what is put around the runner of each learner.
+    """
+    metering = metering or Metering()
+    client = CoordinatorClient(channel)
+    cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
+
+    scorer = Scorer(settings, device)
+
+    def make_runner(
+        assignment: Leased, lease: LeaseKeeper, should_stop: Callable[[], bool]
+    ) -> Runner:
+        exchange = Exchange(
+            client,
+            cache,
+            should_stop,
+            cache_bytes=settings.cache_bytes,
+            events=events,
+            metering=metering,
+        )
+        if isinstance(assignment, ScoringAssignment):
+            require = limits.require_threads
+            return around(ScoringRunner(client, exchange, scorer, should_stop, metering, require))
+        runner = AssignmentRunner(
+            client,
+            exchange,
+            lease,
+            should_stop,
+            device=device,
+            metering=metering,
+            allowed_modules=settings.allow_modules,
+            require_fitting=limits.require,
+        )
+        return around(runner)
+
+    return Agent(settings, client, make_runner, device, events, metering=metering)

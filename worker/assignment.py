@@ -21,10 +21,8 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.learner.learner import LearnerResult, train_learner
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, Report
-from lipt.worker.exchange import Exchange
-from lipt.worker.instruments import EXAMPLES, LEARNER, RESULT_BYTES, STEPS, WAITED, Phase
-from lipt.worker.lease import LeaseKeeper
-from lipt.worker.metering import Metering
+from lipt.worker.exchange import Exchange, LeaseKeeper
+from lipt.worker.instruments import EXAMPLES, LEARNER, RESULT_BYTES, STEPS, WAITED, Metering, Phase
 
 logger = logging.getLogger(__name__)
 

@@ -129,10 +129,9 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.common.process.machine import this_machine
     from lipt.common.process.memory import limit_memory
     from lipt.common.rpc.channel import open_channel
-    from lipt.worker.assembling import assemble
-    from lipt.worker.instruments import WORKER
+    from lipt.worker.agent import assemble
+    from lipt.worker.instruments import WORKER, Metering
     from lipt.worker.limits import WorkerLimits
-    from lipt.worker.metering import Metering
 
     device = resolve_device(settings.device)
     limits = WorkerLimits(settings, this_machine(), device, allowed_modules=settings.allow_modules)

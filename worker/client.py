@@ -13,15 +13,15 @@ from typing import Any
 
 import grpc
 
+from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.config.values import scoring_from_proto, task_from_proto
 from lipt.common.errors import LiptError
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.status import from_rpc_error
+from lipt.common.rpc.status import from_rpc_error, with_metadata
 from lipt.common.rpc.traced import received
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
-from lipt.worker.showing import showing
 
 _CALL_SECONDS = 20.0
 # A commit is answered once the learner has been read and checked.
@@ -106,7 +106,7 @@ class CoordinatorClient:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._secret = ""
-        proving = showing(channel, lambda: self._secret)
+        proving = with_secret(channel, lambda: self._secret)
         self._stub = worker_pb2_grpc.WorkerServiceStub(proving)
         self.blobs = blob_pb2_grpc.BlobServiceStub(proving)
         self._polling: grpc.Future[Any] | None = None
@@ -305,3 +305,13 @@ def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment 
         task=task_from_proto(message.task),
         traceparent=traceparent,
     )
+
+
+def with_secret(channel: grpc.Channel, secret: Callable[[], str]) -> grpc.Channel:
+    """The channel, on which each call shows what `secret` says then; nothing while it is empty."""
+
+    def entries() -> tuple[tuple[str, str], ...]:
+        shown = secret()
+        return ((WORKER_SECRET, shown),) if shown else ()
+
+    return with_metadata(channel, entries)

@@ -1,10 +1,21 @@
-"""Instruments of a worker: all that it measures, in the order in which pages show it."""
+"""Instruments of a worker: all that it measures, in the order of the pages, and their values."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lipt.common.observability.metrics import Counter, Gauge, Histogram, Instrument
+import torch
+
+from lipt.common.observability.metrics import (
+    Counter,
+    Gauge,
+    Histogram,
+    Instrument,
+    Meters,
+    Phases,
+    Readings,
+)
 
 
 class Phase(StrEnum):
@@ -87,3 +98,25 @@ WORKER: tuple[Instrument, ...] = (
     *(LEARNERS, RANGES, SCORED, SECONDS, STEPS, EXAMPLES, WAITED, LEARNER),
     *(BLOB_BYTES, RESULT_BYTES, DEVICE_MEMORY),
 )
+
+
+@dataclass(frozen=True)
+class Metering:
+    """Written by a worker's threads, read at a scrape."""
+
+    meters: Meters = field(default_factory=Meters)
+    phases: Phases = field(default_factory=lambda: Phases(*Phase))
+
+    def readings(self, device: torch.device) -> Readings:
+        """The figures of this moment.
+
+        Args:
+            device: what this worker trains on.
+        """
+        memory: dict[tuple[str, ...], float] = {}
+        if device.type == "cuda":
+            memory = {
+                ("allocated",): torch.cuda.memory_allocated(device),
+                ("reserved",): torch.cuda.memory_reserved(device),
+            }
+        return {SECONDS: self.phases.seconds(), DEVICE_MEMORY: memory}

@@ -33,8 +33,7 @@ from lipt.common.signals.passes import encode_range, score_range
 from lipt.common.signals.task_parts import is_data_of, load_task_model, open_task_data
 from lipt.worker.client import CoordinatorClient, Report, ScoringAssignment
 from lipt.worker.exchange import Exchange
-from lipt.worker.instruments import SCORED, Phase
-from lipt.worker.metering import Metering
+from lipt.worker.instruments import SCORED, Metering, Phase
 from lipt.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)

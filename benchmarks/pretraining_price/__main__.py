@@ -20,9 +20,15 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.__main__ import cores
-from benchmarks.pretraining_price.cells import SCALES, Cell, cells
-from benchmarks.pretraining_price.measuring import measure
-from benchmarks.pretraining_price.results import Row, add_row, read_rows
+from benchmarks.pretraining_price.measuring import (
+    SCALES,
+    Cell,
+    Row,
+    add_row,
+    cells,
+    measure,
+    read_rows,
+)
 from benchmarks.pretraining_price.tables import markdown, printed, write_section
 from lipt.common.process.devices import versions
 from lipt.trainer.cli.demo.processes import ending_in_order

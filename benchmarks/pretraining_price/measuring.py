@@ -1,24 +1,108 @@
-"""Measuring a cell: a coordinator and workers of its own in a fresh state directory."""
+"""Cells of the bench, LiPT and the warm-ups that it replaces, and how each is measured and kept."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.pretraining_price.cells import COARSE_TO_FINE, LIPTS, SCALES, Cell, Scale
+from benchmarks import json_lines
 from benchmarks.value.pipeline import wait_for_address
 from lipt.trainer.cli.demo.processes import Children
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView
+
+LIPT = "lipt"
+# The same with `soup.search = coarse_to_fine`.
+COARSE_TO_FINE = "lipt-coarse-to-fine"
+# Either way.
+LIPTS = (LIPT, COARSE_TO_FINE)
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One measurement.
+
+    scale: of what size; see `SCALES`.
+    pretraining: `LIPT`, `COARSE_TO_FINE`, or what the strategy is given as its option of that name.
+    num_workers: worker processes.
+    round: of several of the same.
+    """
+
+    scale: str
+    pretraining: str
+    num_workers: int
+    round: int = 0
+
+    @property
+    def name(self) -> str:
+        """For folders and for what is said meanwhile."""
+        what = self.pretraining.replace(":", "-")
+        return f"{self.scale}-{what}-{self.num_workers}w-{self.round}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is.
+
+    source: the coordinator's data.
+    model: of the learners and of the warm-ups.
+    learners: n, M, K and B.
+    warm_ups: epochs that LiPT stands against, the ten short runs of GraNd first.
+    num_workers: how many worker processes LiPT is measured with.
+    """
+
+    source: str
+    model: str
+    learners: Mapping[str, Any]
+    warm_ups: tuple[str, str]
+    num_workers: tuple[int, ...]
+
+
+def _cifar10() -> str:
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    return f"parquet:{Path(os.environ.get('LIPT_DATA', beside)) / 'cifar10-jpeg/train.parquet'}"
+
+
+_FULL: Mapping[str, Any] = {
+    "num_learners": 10,
+    "num_minibatches": 1,
+    "num_steps": 10,
+    "batch_size": 256,
+    # One that suits a net this small; the default is ResNet-18's.
+    "learning_rate": 0.2,
+}
+
+SCALES: Mapping[str, Scale] = {
+    "full": Scale(_cifar10(), "resnet8", _FULL, ("epochs:1x10", "epochs:15"), (1, 2, 4)),
+    "tiny": Scale(
+        "digits",
+        "resnet8",
+        {**_FULL, "num_learners": 2, "num_steps": 2, "batch_size": 32},
+        ("epochs:1x2", "epochs:2"),
+        (1, 2),
+    ),
+}
+
+
+def cells(scale: str, rounds: int) -> Iterator[Cell]:
+    """Every cell, in turns: each round has all of them."""
+    sizes = SCALES[scale]
+    for number in range(rounds):
+        for pretraining in LIPTS:
+            for num_workers in sizes.num_workers:
+                yield Cell(scale, pretraining, num_workers, number)
+        for pretraining in sizes.warm_ups:
+            yield Cell(scale, pretraining, 0, number)
+
 
 _STRATEGY, _FRACTION = "grand", 0.1
 
@@ -160,3 +244,34 @@ def _cluster(scale: Scale, place: Path, num_workers: int) -> Iterator[_Cluster]:
                 if len(view.workers) == num_workers:
                     break
             yield _Cluster(client, time.perf_counter() - started, process_ids)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A price, and where and when it was measured.
+
+    load_averages: of one minute, before and after.
+    """
+
+    price: Price
+    machine: str
+    versions: dict[str, str]
+    load_averages: tuple[float, float]
+    measured_at: str
+
+
+def read_rows(path: Path) -> dict[Cell, Row]:
+    """What there is, by cell; of several of one cell the last, and no line that a kill has cut."""
+    rows: dict[Cell, Row] = {}
+    for found in json_lines.read(path):
+        price = Price(**found.pop("price"))
+        before, after = found.pop("load_averages")
+        cell = Cell(**found.pop("cell"))
+        rows[cell] = Row(price, load_averages=(before, after), **found)
+    return rows
+
+
+def add_row(path: Path, cell: Cell, row: Row) -> None:
+    """Write one more."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    json_lines.append(path, {"cell": asdict(cell), **asdict(row)})

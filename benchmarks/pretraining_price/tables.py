@@ -9,9 +9,7 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.pretraining_price.cells import COARSE_TO_FINE, LIPTS, SCALES, Cell
-from benchmarks.pretraining_price.measuring import Price
-from benchmarks.pretraining_price.results import Row
+from benchmarks.pretraining_price.measuring import COARSE_TO_FINE, LIPTS, SCALES, Cell, Price, Row
 from lipt.common.sizes import format_bytes
 
 BEGIN, END = "<!-- pretraining price: begin -->", "<!-- pretraining price: end -->"

@@ -6,9 +6,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from benchmarks.reproduction.outcomes import Found, outcome
-from benchmarks.reproduction.reaching import before_training
-from benchmarks.reproduction.table import Row, Table
+from benchmarks.reproduction.cells import Row, Table
+from benchmarks.reproduction.page import Found, before_training, outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

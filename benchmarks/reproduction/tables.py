@@ -16,10 +16,12 @@ from benchmarks.reproduction.cells import (
     RANDOM,
     REDRAWN,
     Cell,
+    Claim,
+    Row,
+    Scale,
+    Table,
     run_text,
 )
-from benchmarks.reproduction.scales import Scale
-from benchmarks.reproduction.table import Claim, Row, Table
 
 # What the paper's figures say, by table.
 _CLAIMS: Mapping[str, tuple[Claim, ...]] = {

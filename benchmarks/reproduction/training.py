@@ -1,26 +1,127 @@
-"""One cell's main training, and what it and the choice before it cost."""
+"""Trainings of the bench: the service that they ask, their results on disk, and who does which."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.reproduction.cells import EVERYTHING, LIPT, REDRAWN, Cell, name_of
-from benchmarks.reproduction.scales import Scale
-from benchmarks.reproduction.service import Service
-from lipt.common.data import Dataset
+from benchmarks import json_lines
+from benchmarks.reproduction.cells import (
+    AUTO,
+    EVERYTHING,
+    FIELDS,
+    LIPT,
+    REDRAWN,
+    Cell,
+    Scale,
+    name_of,
+    with_defaults,
+)
+from benchmarks.value.pipeline import wait_for_address
+from lipt.common.data import Dataset, open_dataset
+from lipt.common.errors import LiptError
+from lipt.common.process.devices import device_name, resolve_device, versions
+from lipt.common.states import RunState
 from lipt.common.subsets import budget_from_fraction
-from lipt.trainer.main_training import Schedule, evenly, fit
+from lipt.trainer.cli.demo.processes import Children
+from lipt.trainer.client.client import Client
+from lipt.trainer.main_training import Schedule, TrainingPaused, evenly, fit
 from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource
-from lipt.trainer.main_training.redrawn import RedrawnRandom
+from lipt.trainer.resampling.sources import RedrawnRandom
 from lipt.trainer.reselection.reselection import Reselection
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
+
+_SECONDS_BETWEEN_QUESTIONS = 1.0
+
+
+@contextmanager
+def serving(scale: Scale, work: Path) -> Iterator[str]:
+    """A coordinator and its workers; its address. Their state stays, so that nothing is done twice.
+
+    Args:
+        scale: which data and model.
+        work: a folder of this scale for states, caches and logs.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    address_file = work / "address"
+    address_file.unlink(missing_ok=True)
+    environment = {name: value for name, value in os.environ.items() if name[:5] != "LIPT_"}
+    environment["OMP_NUM_THREADS"] = str(scale.threads)
+    with Children(work, environment) as children:
+        where = ["--listen", "127.0.0.1:0", "--address-file", str(address_file)]
+        served = ["--data", scale.train, "--model", scale.model, "--state-dir", str(work / "state")]
+        common = ["--device", scale.device]
+        children.start("coordinator", ["-m", "lipt.coordinator", *common, *served, *where])
+        address = wait_for_address(children, address_file, log=work / "coordinator.log")
+        for number in range(scale.num_workers):
+            own = ["--cache-dir", str(work / f"cache-{number}"), "--name", f"worker-{number}"]
+            children.start(
+                f"worker-{number}", ["-m", "lipt.worker", *common, "--coordinator", address, *own]
+            )
+        yield address
+
+
+@dataclass(frozen=True)
+class Service:
+    """What cells ask of a coordinator."""
+
+    client: Client
+    scale: Scale
+
+    def run(self, cell: Cell) -> RunView:
+        """The cell's run, which several cells share; ready where the cell needs its soup."""
+        overrides = with_defaults(cell, self.scale.run, cell.seed, self.scale.model)
+        settings = json.dumps(overrides, sort_keys=True).encode()
+        name = f"paper-{hashlib.sha256(settings).hexdigest()[:12]}"
+        same = [run for run in self.client.runs() if run.name == name]
+        run = same[0] if same else self._started(overrides, name)
+        if not cell.needs_soup:
+            return self._with_initial_weights(run)
+        ready = self.client.wait(run.run_id)
+        if ready.state is not RunState.READY:
+            raise LiptError(f"the run of {cell} is {ready.state}: {ready.message}")
+        return ready
+
+    def asked(self, cell: Cell) -> dict[str, Any]:
+        """What a cell's subsets are asked for by."""
+        options: dict[str, object] = {}
+        if cell.strategy == AUTO and self.scale.same_steps:
+            options["training"] = "short"
+        if cell.pretraining not in ("", LIPT):
+            options["pretraining"] = cell.pretraining
+        return {"fraction": cell.fraction, "options": options}
+
+    def subset(self, cell: Cell, run: RunView) -> Subset:
+        """What the cell's strategy chooses."""
+        return self.client.subset(run.run_id, cell.strategy, **self.asked(cell))
+
+    def _started(self, overrides: dict[str, Any], name: str) -> RunView:
+        started = self.client.start_run(overrides, name=name)
+        # Another process of the bench may have had the same thought: the older one counts.
+        same = [run for run in self.client.runs() if run.name == name]
+        return same[-1] if same else started
+
+    def _with_initial_weights(self, run: RunView) -> RunView:
+        while True:
+            found = self.client.run(run.run_id)
+            if found.state.ended or found.state in (RunState.TRAINING, RunState.MERGING):
+                return found
+            time.sleep(_SECONDS_BETWEEN_QUESTIONS)
+
 
 _AT_THE_END = Schedule(test_at=(), subset_at=None)
 _ON_THE_WAY = Schedule(test_at=evenly(10), subset_at=None, within_epochs=True)
@@ -182,3 +283,127 @@ def _without_waiting(result: Result, waited: float) -> Result:
             "training_seconds": result.training_seconds - waited,
         }
     )
+
+
+class Results:
+    """A file of results. Several processes may write; a line cut in two by a kill is no result."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> dict[Cell, dict[str, Any]]:
+        """What there is, by cell."""
+        rows = json_lines.read(self._path)
+        return {Cell(**{name: row.pop(name) for name in FIELDS}): row for row in rows}
+
+    def of_the_same_examples(self, cell: Cell, digest: str) -> dict[str, Any] | None:
+        """What the same subset came to in the same training, if it was trained on."""
+        if cell.every:
+            return None
+        for other, row in self.read().items():
+            alike = replace(other, strategy="", pretraining="", run="") == replace(
+                cell, strategy="", pretraining="", run=""
+            )
+            if alike and row["digest"] == digest and other.is_watched >= cell.is_watched:
+                return row
+        return None
+
+    def add(self, cell: Cell, result: Result, facts: Mapping[str, object]) -> None:
+        """Write one more, synced."""
+        json_lines.append(self._path, {**asdict(cell), **asdict(result), **facts})
+
+
+@contextmanager
+def claimed(cell: Cell, folder: Path) -> Iterator[bool]:
+    """Whether the cell is this process's; the kernel lets go of it with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name_of(cell)).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(
+    cells: Sequence[Cell],
+    scale: Scale,
+    address: str,
+    results: Results,
+    work: Path,
+    *,
+    minutes: float,
+) -> int:
+    """Do what is missing, and write each result as it comes.
+
+    Args:
+        cells: in the order in which they are wanted.
+        scale: of all of them.
+        address: the coordinator's.
+        results: what there is.
+        work: where claims are kept.
+        minutes: how long; a training that needs longer is paused, and goes on the next time.
+
+    Returns:
+        How many could not be done.
+    """
+    until = time.monotonic() + 60 * minutes
+    data, test = open_dataset(scale.train), open_dataset(scale.test)
+    facts = machine(scale)
+    num_failed = 0
+    with Client(address) as client:
+        bench = Bench(
+            scale,
+            Service(client, scale),
+            data,
+            test,
+            checkpoints=work / "checkpoints",
+            time_left=lambda: max(0.0, until - time.monotonic()),
+            known=results.of_the_same_examples,
+        )
+        for cell in cells:
+            if time.monotonic() > until:
+                break
+            with claimed(cell, work / "claims") as mine:
+                if not mine or cell in results.read():
+                    continue
+                started = time.monotonic()
+                try:
+                    result = train(cell, bench)
+                except TrainingPaused as paused:
+                    at = f"step {paused.progress.step} of {paused.progress.num_steps}"
+                    print(f"paused at {at}, to go on from there: {cell}", flush=True)
+                    break
+                except LiptError as error:
+                    print(f"left out, {cell}: {error}", flush=True)
+                    num_failed += 1
+                    continue
+                results.add(cell, result, {**facts, "load": os.getloadavg()[0]})
+                seconds = time.monotonic() - started
+                print(f"{result.accuracy:.1%} in {seconds:.0f} s: {cell}", flush=True)
+    return num_failed
+
+
+def machine(scale: Scale) -> dict[str, str]:
+    """Where and with what a result was measured."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    device = resolve_device(scale.device)
+    where = device_name(device) if device.type != "cpu" else _processor()
+    return {"commit": commit, "machine": where, "torch": versions()["torch"]}
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(models)} x {models[0]}" if models else platform.processor()

@@ -9,8 +9,7 @@ from functools import partial
 from torch import Tensor
 
 from benchmarks.selection import checkout_peers, objectives, registry_peers
-from benchmarks.selection.our_side import ours
-from benchmarks.selection.side import LEARNING_RATE, ROUNDS, Chosen, Side, Task
+from benchmarks.selection.side import LEARNING_RATE, ROUNDS, Chosen, Side, Task, ours
 
 Score = Callable[[Task, Chosen], float]
 

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.selection.groups import CLASS_SIDES, GROUPS, IMAGENET_SIDES
-from benchmarks.selection.meter import metered
+from benchmarks.selection.runner import metered
 from benchmarks.selection.side import Checkouts, PeerMissingError, Side, Task
 from benchmarks.selection.workload import read
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.selection.groups import Group
-from benchmarks.selection.meter import Cost
+from benchmarks.selection.runner import Cost
 from benchmarks.selection.side import Side
 
 

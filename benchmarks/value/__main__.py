@@ -28,10 +28,8 @@ from benchmarks.value.cells import (
     Cell,
     all_cells,
 )
-from benchmarks.value.originals import DATA, HELD_OUT
-from benchmarks.value.results import Results
-from benchmarks.value.running import run
-from benchmarks.value.settings import SETTINGS
+from benchmarks.value.settings import DATA, HELD_OUT, SETTINGS
+from benchmarks.value.training import Results, run
 from lipt.trainer.cli.demo.processes import ending_in_order
 
 ROOT = Path(__file__).resolve().parents[2]

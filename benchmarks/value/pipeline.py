@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.value.cells import Cell
-from benchmarks.value.served import VARIABLE, named
+from benchmarks.value.settings import VARIABLE, named
 from lipt.common.errors import LiptError, UnreachableError
 from lipt.common.states import RunState
 from lipt.trainer.cli.demo.processes import Children
@@ -22,7 +22,7 @@ from lipt.trainer.views import RunView
 _NUM_WORKERS = 2
 # Reading cifar10-jpeg takes minutes where other benches run beside this one.
 _START_SECONDS = 1800.0
-_SOURCE = "benchmarks.value.served:data"
+_SOURCE = "benchmarks.value.settings:data"
 _RUN = "value"
 # The learners', whatever main training's is.
 _MODEL = "resnet8"

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.value import searching
 from benchmarks.value.cells import BASELINE, SEARCH, Cell
-from benchmarks.value.originals import HELD_OUT
+from benchmarks.value.settings import HELD_OUT
 from lipt.trainer.comparison.intervals import paired_difference
 
 _HEADER = (

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.value.cells import Cell, recipe_of
-from benchmarks.value.originals import Images
-from benchmarks.value.settings import Dirty
+from benchmarks import json_lines
+from benchmarks.value.cells import FIELDS, Cell, recipe_of
+from benchmarks.value.pipeline import pipeline
+from benchmarks.value.settings import Dirty, Images, make, original
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.determinism import derive_seed
+from lipt.common.errors import LiptError
 from lipt.common.subsets import budget_from_fraction, subset_digest
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.signals import labels_only
 from lipt.trainer.main_training import Schedule, fit
-from lipt.trainer.main_training.redrawn import RedrawnRandom
+from lipt.trainer.resampling.sources import RedrawnRandom
 from lipt.trainer.subsets.subset import Subset
 
 # The subset's accuracy at the end says whether training has converged.
@@ -129,3 +134,96 @@ def facts_of(manifest: Mapping[str, Any]) -> dict[str, object] | None:
         words = ("words", "method", "noise", "accuracy")
         found["findings"] = {name: found["findings"].get(name) for name in words}
     return found or None
+
+
+class Results:
+    """A folder with a file of results per data set.
+
+    Several processes may write; a line that a kill has cut in two does not count.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> dict[Cell, dict[str, Any]]:
+        """What there is, by cell."""
+        rows = (
+            row for path in sorted(self._folder.glob("*.jsonl")) for row in json_lines.read(path)
+        )
+        return {Cell(**{name: row.pop(name) for name in FIELDS}): row for row in rows}
+
+    def with_digest(self, cell: Cell, digest: str) -> Result | None:
+        """What the same examples came to in the same training, if they were trained on."""
+        if not digest:
+            return None
+        alike = replace(cell, strategy="", proxy="", fraction=0.0)
+        for other, row in self.read().items():
+            same = replace(other, strategy="", proxy="", fraction=0.0) == alike
+            if same and row["digest"] == digest:
+                return Result(**row)
+        return None
+
+    def add(self, cell: Cell, result: Result) -> None:
+        """Write one more, synced."""
+        path = self._folder / f"{cell.data}.jsonl"
+        json_lines.append(path, {**asdict(cell), **asdict(result)})
+
+
+def run(cells: Sequence[Cell], results: Results, work: Path) -> None:
+    """Do the cells in their order, and write each result as it comes."""
+    for (data, setting, seed), group in groupby(cells, key=lambda cell: cell.pipeline):
+        todo = list(group)
+        dirty = make(setting, original(data).train, seed)
+        dataset = as_dataset(dirty.images, data)
+        test = as_dataset(original(data).test, data)
+        chosen, pretraining_seconds = _chosen(todo, work, len(dataset))
+        for cell in todo:
+            if cell.needs_service and cell not in chosen:
+                continue
+            subset = chosen.get(cell)
+            if not cell.needs_service:
+                subset = own_subset(cell, dirty, dataset)
+            elif subset is not None:
+                subset = replace(subset, fingerprint=dataset.fingerprint)
+            same = results.with_digest(cell, "" if subset is None else subset.digest)
+            if same is not None:
+                results.add(cell, _as_chosen(same, subset, pretraining_seconds))
+                print(f"{same.accuracy:.1%}, as the same examples: {cell}", flush=True)
+                continue
+            started = time.monotonic()
+            result = train(cell, subset, dirty, dataset, test)
+            if cell.needs_service:
+                result = replace(result, pretraining_seconds=pretraining_seconds)
+            results.add(cell, result)
+            seconds = time.monotonic() - started
+            print(f"{result.accuracy:.1%} in {seconds:.0f} s: {cell}", flush=True)
+
+
+def _as_chosen(same: Result, subset: Subset | None, pretraining_seconds: float) -> Result:
+    """The result of the same examples, at the price at which these were chosen."""
+    manifest = {} if subset is None else subset.manifest
+    costs = manifest.get("costs", {})
+    return replace(
+        same,
+        selection_seconds=float(costs.get("selection_seconds", 0.0)),
+        pretraining_seconds=pretraining_seconds if costs else 0.0,
+        facts=facts_of(manifest),
+    )
+
+
+def _chosen(
+    cells: Iterable[Cell], work: Path, num_examples: int
+) -> tuple[dict[Cell, Subset], float]:
+    """The subsets that a coordinator chooses; one that cannot be had is named and left out."""
+    asking = [cell for cell in cells if cell.needs_service]
+    found: dict[Cell, Subset] = {}
+    if not asking:
+        return found, 0.0
+    with pipeline(*asking[0].pipeline, work, num_examples=num_examples) as served:
+        for cell in asking:
+            try:
+                found[cell] = served.subset(cell)
+            except LiptError as error:
+                print(f"left out, {cell}: {error}", flush=True)
+        return found, served.pretraining_seconds

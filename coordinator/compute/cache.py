@@ -1,4 +1,4 @@
-"""Signal cache: what is computed per example, kept on disk; the newest files stay.
+"""Signal cache: what is computed per example, kept on disk; the newest files of each kind stay.
 
     NAME.DIGEST.safetensors    NAME says what the content depends on, DIGEST what it is
 
@@ -22,8 +22,11 @@ from lipt.core.workspace import Saveable, SaveableT
 
 logger = logging.getLogger(__name__)
 
-# A user tries several strategies on the same weights.
+# Files of each kind. Strategies need different kinds of the same weights: a limit on all files
+# together would let strategies that are tried in turn evict each other's.
 MOST_FILES = 4
+
+_DIGEST_CHARS = 32
 
 
 def cached(
@@ -45,7 +48,7 @@ def cached(
         load: reads what the value's `save` wrote.
         compute: makes the value.
         worth_keeping: whether what was just computed depends on nothing else, indeed.
-        most_files: that are left in the folder.
+        most_files: that are left of this kind; the oldest go.
     """
     kept = find_cached(folder, kind, depends_on)
     if kept is not None:
@@ -95,12 +98,12 @@ def keep(
         for other in folder.glob(f"{name}.*.safetensors"):
             if other != path:
                 other.unlink()
-        _forget_oldest(folder, most_files)
+        _forget_oldest(folder, kind, most_files)
     return path
 
 
 def _name(kind: str, depends_on: tuple[object, ...]) -> str:
-    return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
+    return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:_DIGEST_CHARS]}"
 
 
 def _keep(value: Saveable, folder: Path, name: str) -> Path | None:
@@ -122,7 +125,8 @@ def _file_name(name: str, path: Path) -> str:
     return f"{name}.{BlobName.of_file(path).sha256[:32]}.safetensors"
 
 
-def _forget_oldest(folder: Path, most_files: int) -> None:
-    files = sorted(folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
-    for path in files[:-most_files]:
+def _forget_oldest(folder: Path, kind: str, most_files: int) -> None:
+    # A kind may begin with another's name: what follows it has to be the digest alone.
+    of_kind = folder.glob(f"{kind}-{'[0-9a-f]' * _DIGEST_CHARS}.*.safetensors")
+    for path in sorted(of_kind, key=lambda path: path.stat().st_mtime)[:-most_files]:
         path.unlink()

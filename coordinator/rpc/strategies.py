@@ -7,8 +7,8 @@ that what there is to select by can be read without a coordinator.
 from __future__ import annotations
 
 from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.request_rules import works_without_labels
 from lipt.core.selection.strategy import Strategy
-from lipt.core.selection.without_labels import works_without_labels
 from lipt.v1 import subset_pb2 as pb
 
 

@@ -11,6 +11,7 @@ Shapes: N examples, C classes.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,9 +23,7 @@ from torch import Tensor
 from lipt.common.data.quarantine import Numbering
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import pack
-from lipt.core.diagnosis.confusion import confusions
 from lipt.core.diagnosis.duplicates import Duplicates
-from lipt.core.diagnosis.imbalance import imbalance
 from lipt.core.diagnosis.label_errors import LabelErrors
 from lipt.core.diagnosis.learnability import Learnability
 from lipt.core.diagnosis.outliers import Outliers
@@ -208,3 +207,69 @@ def _label_errors(found: LabelErrors, labels_N: Tensor, counts_C: Tensor) -> Fac
             )
         ],
     }
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How many labelled `given` are surely taken for `suggested`; share is of all so labelled."""
+
+    given: int
+    suggested: int
+    count: int
+    share: float
+
+
+def confusions(joint_CC: Tensor, counts_C: Tensor, *, most: int = 20) -> list[Confusion]:
+    """The pairs of classes that are confused most often, most often first.
+
+    Args:
+        joint_CC: int64, how many are labelled c (rows) and surely taken for o (columns).
+        counts_C: int64, examples of each label.
+        most: how many pairs are listed; those that are never confused are not.
+    """
+    num_classes = len(counts_C)
+    off_CC = joint_CC.clone().fill_diagonal_(0).flatten()
+    order = off_CC.argsort(descending=True, stable=True)[:most]
+    pairs = []
+    for place in order[off_CC[order] > 0].tolist():
+        given, suggested = divmod(place, num_classes)
+        count = int(off_CC[place])
+        pairs.append(Confusion(given, suggested, count, count / int(counts_C[given])))
+    return pairs
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """Of the classes that have examples.
+
+    ratio: how many times as many the largest has as the smallest.
+    smallest, largest: their labels; the lowest of equal ones.
+    effective_classes: the exponential of the classes' entropy (Hill 1973, "Diversity and
+        Evenness"): 10 for ten equal ones, towards 1 for one that is all.
+    """
+
+    ratio: float
+    smallest: int
+    largest: int
+    effective_classes: float
+
+
+def imbalance(counts: Sequence[int]) -> Imbalance:
+    """Compare the classes' sizes.
+
+    Args:
+        counts: examples of each class; one class at least has some.
+    """
+    present = [label for label, count in enumerate(counts) if count]
+    if not present:
+        raise ValueError("there are no examples in any class")
+    smallest = min(present, key=lambda label: counts[label])
+    largest = max(present, key=lambda label: counts[label])
+    total = sum(counts)
+    shares = [counts[label] / total for label in present]
+    return Imbalance(
+        ratio=counts[largest] / counts[smallest],
+        smallest=smallest,
+        largest=largest,
+        effective_classes=math.exp(-sum(share * math.log(share) for share in shares)),
+    )

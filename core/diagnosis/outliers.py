@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.proxies.gram_sums import scaling_of
+from lipt.core.proxies.ridge import scaling_of
 
 _NEIGHBOURS = 10
 _NUM_DIRECTIONS = 128

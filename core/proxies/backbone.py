@@ -23,7 +23,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.models import find_head
 from lipt.common.models.models import PREFIX, build_torchvision
 from lipt.common.weights.checkpoints import read_torch_file
-from lipt.core.proxies.pooled import pooled_features
+from lipt.core.proxies.features import pooled_features
 
 # Of ImageNet, as torchvision's own weights were trained.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -126,7 +126,6 @@ def _windows(pixels_BCHW: Tensor, *, step: int) -> Tensor:
 
 
 def _scaled(images_BCHW: Tensor, side: int) -> Tensor:
-    """Pixels in [0, 1], side x side."""
     pixels_BCHW = images_BCHW.float().div_(255)
     if tuple(images_BCHW.shape[2:]) == (side, side):
         return pixels_BCHW

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lipt.core.selection.gradients.pairs import scaled_cosine
 from lipt.core.selection.gradients.vectors import Vectors
-from lipt.core.selection.solvers.lazy import lazy_greedy
+from lipt.core.selection.solvers.greedy import lazy_greedy
 from lipt.core.selection.solvers.levels import StoredLevels, fit_scale, store_levels
 
 CARRIED = 0.9

@@ -20,7 +20,6 @@ from lipt.core.selection.strategies import (
     disagreement,
     dual,
     el2n,
-    entropy,
     facility_location,
     forgetting,
     glister,
@@ -29,41 +28,39 @@ from lipt.core.selection.strategies import (
     graph_cut,
     herding,
     kcenter,
-    least_confidence,
     log_det,
-    margin,
     milo,
     moderate,
     sas,
     stratified,
     subzerocore,
+    uncertainty,
     uniform,
-    uniform_per_class,
     zcore,
 )
 from lipt.core.selection.strategy import Strategy
 
-STRATEGIES: dict[str, Strategy] = {
-    module.STRATEGY.name: module.STRATEGY
-    for module in (
-        # the default
-        auto,
-        # baselines
-        *(uniform, uniform_per_class),
-        # scores of one model
-        *(el2n, grand, entropy, margin, least_confidence),
-        # what matches gradients, or follows the validation loss
-        *(adacore, craig, crest, gradmatch, glister),
-        # what covers the data
-        *(facility_location, subzerocore, graph_cut, log_det, kcenter, herding, cal, moderate, ccs),
-        # what covers the features, at random
-        *(stratified, zcore, milo),
-        # what the learners say
-        *(forgetting, aum, dual, disagreement),
-        # what the user's own features say
-        *(sas, clipcov, clip_score),
-    )
-}
+_IN_ORDER = (
+    # the default
+    auto.STRATEGY,
+    # baselines
+    *(uniform.UNIFORM, uniform.UNIFORM_PER_CLASS),
+    # scores of one model
+    *(el2n.STRATEGY, grand.STRATEGY),
+    *(uncertainty.ENTROPY, uncertainty.MARGIN, uncertainty.LEAST_CONFIDENCE),
+    # gradient matching, or descent of the validation loss
+    *(adacore.STRATEGY, craig.STRATEGY, crest.STRATEGY, gradmatch.STRATEGY, glister.STRATEGY),
+    # coverage of the data
+    *(facility_location.STRATEGY, subzerocore.STRATEGY, graph_cut.STRATEGY, log_det.STRATEGY),
+    *(kcenter.STRATEGY, herding.STRATEGY, cal.STRATEGY, moderate.STRATEGY, ccs.STRATEGY),
+    # random coverage of the features
+    *(stratified.STRATEGY, zcore.STRATEGY, milo.STRATEGY),
+    # training dynamics of the learners
+    *(forgetting.STRATEGY, aum.STRATEGY, dual.STRATEGY, disagreement.STRATEGY),
+    # the user's own features
+    *(sas.STRATEGY, clipcov.STRATEGY, clip_score.STRATEGY),
+)
+STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _IN_ORDER}
 
 
 def find_strategy(name: str) -> Strategy:

@@ -172,7 +172,6 @@ _REMEDIES = {
 
 
 def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
-    """What a need stands for, by the words of a message."""
     held, dynamics = signals.validation, signals.dynamics
     match need:
         case Need.SIGNALS:

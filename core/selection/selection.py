@@ -1,4 +1,7 @@
-"""Selection: what a strategy answers with."""
+"""Selection: what a strategy answers with, and the simplest ways to make one.
+
+Shapes: N examples, K budget.
+"""
 
 from __future__ import annotations
 
@@ -38,3 +41,23 @@ def keep_largest(scores_N: Tensor, budget: int) -> Selection:
     Ties keep data set order, so equal scores resolve the same way every time.
     """
     return unweighted(scores_N.argsort(descending=True, stable=True)[:budget])
+
+
+def draw_by_weight(log_weights_N: Tensor, budget: int, *, generator: torch.Generator) -> Selection:
+    """Draw `budget` examples, in the order of the draw.
+
+    The K largest of log weight + Gumbel noise, all drawn at once (Efraimidis & Spirakis 2006,
+    "Weighted random sampling with a reservoir").
+
+    What has no weight (a logarithm of -inf) is taken when nothing else is left, the lowest
+    id first.
+
+    Args:
+        log_weights_N: up to a constant, in any floating type.
+        budget: K, in 1..N.
+        generator: where the noise is drawn; on the CPU.
+    """
+    waits_N = torch.empty(len(log_weights_N), dtype=torch.float64)
+    waits_N.exponential_(generator=generator)
+    noise_N = -waits_N.clamp_min(torch.finfo(torch.float64).tiny).log()
+    return keep_largest(log_weights_N + noise_N.to(log_weights_N.device), budget)

@@ -14,12 +14,13 @@ from lipt.common.targets.kinds import ALL_KINDS, TargetKind
 from lipt.core.selection import warm_up_option
 from lipt.core.selection.options import (
     Option,
+    Preset,
+    find_preset,
     options_of,
     parse_options,
     takes_balanced,
     takes_seed,
 )
-from lipt.core.selection.presets import Preset, find_preset
 from lipt.core.selection.selection import Selection
 from lipt.core.signals.signals import Signals
 

@@ -59,7 +59,6 @@ class States:
         return 1 + len(self.learners[0])
 
     def __len__(self) -> int:
-        """How many models there are in all."""
         return 1 + sum(map(len, self.learners))
 
 
@@ -129,7 +128,6 @@ def _places(states: States) -> Iterator[_Place]:
 
 
 def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: _Block) -> None:
-    """Fill in a block's rows, one model after the other."""
     spread = _Spread()
     counted_NL = counted_learners(
         dynamics.own_learner_N, len(states.learners), num_needed=_NUM_TO_DISAGREE
@@ -193,7 +191,6 @@ class _Block:
     read: list[Read] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[tuple[slice, Stored, Tensor]]:
-        """Rows, stored examples and labels (on the device) of each batch."""
         with self._batches() as batches:
             for batch in batches:
                 labels_B = self.batches.dataset.labels_N[self.batches.ids_N[batch.rows]]
@@ -265,7 +262,6 @@ class _Spread:
     numbers: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, start: int, chances_BC: Tensor, counted_B: Tensor) -> None:
-        """A batch by the next model."""
         if start not in self.means:
             self.means[start] = torch.zeros_like(chances_BC)
             self.squares[start] = torch.zeros_like(chances_BC[:, 0])

@@ -9,19 +9,19 @@ Source: Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_map
 
 from lipt.common.determinism import pinned_kernels
-from lipt.common.inputs.specs import Inputs
+from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
 from lipt.common.models.modes import evaluation_mode
 from lipt.common.signals.passes import Batches, require_finite_rows
 from lipt.common.targets.target import Target
-from lipt.core.signals.losses import loss_sum, trainable
 
 # B copies of all gradients are in memory at once.
 _CHUNK_BYTES = 2 * 1024**3
@@ -94,3 +94,27 @@ def per_example_norms(
             raise
         return one_by_one()
     return norms_B
+
+
+Parameters = dict[str, Tensor]
+# The SUM of the losses of a part of the examples, of the parameters.
+LossSum = Callable[[Parameters], Tensor]
+
+
+def loss_sum(model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tensor) -> LossSum:
+    """The sum of a batch's losses, of a model in evaluation mode."""
+    args, keywords = arguments_of(inputs_B)
+
+    def loss(parameters: Parameters) -> Tensor:
+        # What is not among the parameters, functional_call takes from the model.
+        logits_BC = logits_of(functional_call(model, parameters, args, keywords))
+        return target.losses(logits_BC, targets_B).sum()
+
+    return loss
+
+
+def trainable(model: nn.Module) -> Parameters:
+    """The parameters that training changes, by name."""
+    return {
+        name: tensor.detach() for name, tensor in model.named_parameters() if tensor.requires_grad
+    }

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipt.common.determinism import derive_generator
-from lipt.core.signals.losses import LossSum, Parameters
+from lipt.core.signals.gradient_norms import LossSum, Parameters
 
 # The paper's tau.
 THRESHOLD = 0.1
@@ -119,7 +119,6 @@ def fit_quadratic_model(
 
 
 def _probe(parameters: Parameters, seed: int, index: int) -> list[Tensor]:
-    """Rademacher signs, the same on every device."""
     generator = derive_generator(seed, "hutchinson", index)
     return [
         torch.randint(0, 2, tensor.shape, generator=generator)
@@ -133,7 +132,6 @@ def _probe(parameters: Parameters, seed: int, index: int) -> list[Tensor]:
 def _hessian_product(
     gradients: tuple[Tensor, ...], parameters: Parameters, probe: list[Tensor]
 ) -> tuple[Tensor, ...]:
-    """H z: the gradient of g . z."""
     slope = torch.stack(
         [(gradient * z).sum() for gradient, z in zip(gradients, probe, strict=True)]
     ).sum()

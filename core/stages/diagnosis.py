@@ -16,14 +16,18 @@ from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.diagnosis.copies import Copies, find_copies, likeness_of_pictures
 from lipt.core.diagnosis.diagnosis import Diagnosis, Facts, Findings, diagnosis_of
-from lipt.core.diagnosis.duplicates import find_duplicates
-from lipt.core.diagnosis.label_errors import find_label_errors
+from lipt.core.diagnosis.duplicates import (
+    Copies,
+    are_pictures,
+    find_copies,
+    find_duplicates,
+    likeness_of_pictures,
+    look_at,
+)
+from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
 from lipt.core.diagnosis.learnability import learning_curve
 from lipt.core.diagnosis.outliers import find_outliers
-from lipt.core.diagnosis.pictures import are_pictures, look_at
-from lipt.core.diagnosis.residuals import fit_of_targets
 from lipt.core.proxies.head_targets import HeadTargets
 from lipt.core.selection.redundancy import Redundancy, redundancy
 from lipt.core.signals.signals import Signals

@@ -23,15 +23,17 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.diagnosis.second_look import trust_after
-from lipt.core.proxies.calibration import fit_sharpness
-from lipt.core.proxies.choice import MAX_SAMPLE, Tried, candidates, choose, passes_of
-from lipt.core.proxies.gram_sums import class_weights, scaling_of
+from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
+from lipt.core.proxies.features import side_by_side
 from lipt.core.proxies.head_targets import HeadTargets
-from lipt.core.proxies.proxy import Kind
-from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
-from lipt.core.proxies.side_by_side import side_by_side
+from lipt.core.proxies.proxy import MAX_SAMPLE, Kind, Tried, candidates, choose, passes_of
+from lipt.core.proxies.ridge import (
+    LeaveOneOut,
+    class_weights,
+    fit_sharpness,
+    leave_one_out,
+    scaling_of,
+)
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals, unlabelled
 from lipt.core.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors

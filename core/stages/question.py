@@ -18,11 +18,16 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
 from lipt.core.results import Outcome, Trajectories
 from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.request_rules import (
+    Labels,
+    asks_for_warm_up,
+    canonical,
+    require_kind,
+    require_warm_up,
+    without_labels,
+)
 from lipt.core.selection.strategy import Need
-from lipt.core.selection.target_kinds import require_kind
 from lipt.core.selection.warm_up_option import WarmUp
-from lipt.core.selection.warm_up_rules import asks_for_warm_up, canonical, require_warm_up
-from lipt.core.selection.without_labels import Labels, without_labels
 from lipt.core.stages.choice import Question
 
 

@@ -6,8 +6,7 @@ from lipt.common.config.knobs import markdown_tables
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.trainer import Recipe
 from lipt.trainer.distillation import Distillation
-from lipt.worker.pool.settings import PoolSettings
-from lipt.worker.settings import WorkerSettings
+from lipt.worker.settings import PoolSettings, WorkerSettings
 
 _PARTS = (
     ("The coordinator and its runs", CoordinatorSettings),

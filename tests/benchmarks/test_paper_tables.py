@@ -9,17 +9,19 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.reproduction.cells import Cell, run_text, with_defaults
-from benchmarks.reproduction.outcomes import compared, of_whole_seeds, outcome, spread
-from benchmarks.reproduction.page import page
+from benchmarks.reproduction.cells import SCALES, Cell, Claim, Row, Table, run_text, with_defaults
+from benchmarks.reproduction.page import (
+    compared,
+    of_whole_seeds,
+    outcome,
+    page,
+    reaching_lines,
+    seconds_to,
+    spread,
+)
 from benchmarks.reproduction.plots import plot
-from benchmarks.reproduction.reaching import reaching_lines, seconds_to
-from benchmarks.reproduction.results import Results, claimed
-from benchmarks.reproduction.scales import SCALES
-from benchmarks.reproduction.service import Service
-from benchmarks.reproduction.table import Claim, Row, Table
 from benchmarks.reproduction.tables import tables
-from benchmarks.reproduction.training import Bench, Result, train
+from benchmarks.reproduction.training import Bench, Result, Results, Service, claimed, train
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
 from lipt.trainer.main_training import TrainingPaused

@@ -5,9 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pretraining_price.cells import COARSE_TO_FINE, LIPT, SCALES, Cell, cells
-from benchmarks.pretraining_price.measuring import Price, measure
-from benchmarks.pretraining_price.results import Row, add_row, read_rows
+from benchmarks.pretraining_price.measuring import (
+    COARSE_TO_FINE,
+    LIPT,
+    SCALES,
+    Cell,
+    Price,
+    Row,
+    add_row,
+    cells,
+    measure,
+    read_rows,
+)
 from benchmarks.pretraining_price.tables import (
     BEGIN,
     END,

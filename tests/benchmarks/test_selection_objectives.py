@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.selection import objectives
-from benchmarks.selection.meter import Cost
+from benchmarks.selection.runner import Cost
 from benchmarks.selection.tables import Row, cost_table, number
 from benchmarks.selection.workload import Shape, make_signals, materialized
 from lipt.core.signals.signals import Signals

@@ -18,10 +18,9 @@ from benchmarks.value.cells import (
     all_cells,
     recipe_of,
 )
-from benchmarks.value.results import Results
 from benchmarks.value.searching import section
 from benchmarks.value.tables import page
-from benchmarks.value.training import Result
+from benchmarks.value.training import Result, Results
 
 pytestmark = pytest.mark.slow
 

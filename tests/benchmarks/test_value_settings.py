@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.value.originals import Images
-from benchmarks.value.settings import SETTINGS, Dirty, make
+from benchmarks.value.settings import SETTINGS, Dirty, Images, make
 
 pytestmark = pytest.mark.slow
 

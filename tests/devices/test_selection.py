@@ -7,7 +7,7 @@ import torch
 
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.strategy import Strategy
-from lipt.core.signals.device import moved
+from lipt.core.signals.signals import moved
 from tests.core.selection.builders import full_signals
 from tests.core.selection.test_conformance import LABELS, Options, choose, variants
 

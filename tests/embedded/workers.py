@@ -19,8 +19,7 @@ from lipt.common.observability.logs import Events
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.rpc.channel import open_channel
-from lipt.worker.agent import Runner
-from lipt.worker.assembling import assemble
+from lipt.worker.agent import Runner, assemble
 from lipt.worker.client import Assignment
 from lipt.worker.limits import WorkerLimits
 from lipt.worker.settings import WorkerSettings

@@ -26,7 +26,7 @@ from lipt.core.stages.choice import Question
 from lipt.core.stages.question import SubsetQuery
 from lipt.plan import Estimate, Stage, count_subset, estimate, lines_of
 from lipt.pretraining import Pretrained
-from lipt.trainer.writing.jsonable import to_jsonable
+from lipt.trainer.writing.formatting import to_jsonable
 from tests import processes
 
 pytest.importorskip("sklearn")

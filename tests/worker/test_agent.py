@@ -30,9 +30,8 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.agent import Agent
 from lipt.worker.client import Assignment
-from lipt.worker.instruments import LEARNERS
-from lipt.worker.lease import LeaseKeeper
-from lipt.worker.metering import Metering
+from lipt.worker.exchange import LeaseKeeper
+from lipt.worker.instruments import LEARNERS, Metering
 from lipt.worker.settings import WorkerSettings
 from tests.clock import Clock
 from tests.worker.fake_client import FakeClient, make_assignment
@@ -45,7 +44,7 @@ def succeed(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
     """A learner that is in at once."""
 
 
-def fail(error: Exception) -> Work:
+def fail(error: BaseException) -> Work:
     def work(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
         raise error
 
@@ -294,6 +293,13 @@ def test_unforeseen_error_is_logged_with_its_traceback_and_given_back(
     world.live(make_assignment(0))
     assert world.fake.released == [("worker-1", "r/0", "ZeroDivisionError: by zero")]
     assert "Traceback" in caplog.text
+
+
+def test_model_that_exits_the_process_is_a_failed_learner(world: World) -> None:
+    world.work = [fail(SystemExit("enough"))]
+    world.live(make_assignment(0))
+    assert world.fake.released == [("worker-1", "r/0", "SystemExit: enough")]
+    assert world.outcomes() == {"failed": 1}
 
 
 def test_learner_that_is_too_much_is_given_back_as_that_and_the_next_is_taken(

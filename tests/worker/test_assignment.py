@@ -37,11 +37,17 @@ from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2
 from lipt.worker.assignment import AssignmentRunner
 from lipt.worker.client import Assignment
-from lipt.worker.exchange import Exchange
-from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, RESULT_BYTES, STEPS, WAITED, Phase
+from lipt.worker.exchange import Exchange, LeaseKeeper
+from lipt.worker.instruments import (
+    BLOB_BYTES,
+    EXAMPLES,
+    RESULT_BYTES,
+    STEPS,
+    WAITED,
+    Metering,
+    Phase,
+)
 from lipt.worker.instruments import LEARNER as TOOK
-from lipt.worker.lease import LeaseKeeper
-from lipt.worker.metering import Metering
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
 from tests.worker.fake_client import TASK, FakeClient, make_assignment

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
+from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
 from lipt.common.config.tasks import LearnerTask, ScoringTask
@@ -16,7 +17,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.client import CoordinatorClient, Report, ScoringAssignment
+from lipt.worker.client import CoordinatorClient, Report, ScoringAssignment, with_secret
 
 TASK = LearnerTask(
     model="resnet8",
@@ -218,3 +219,48 @@ def test_a_range_of_no_examples_is_given_back(served: tuple[Fake, CoordinatorCli
     with pytest.raises(ConfigError):
         client.acquire("w")
     assert len(fake.released) == 1
+
+
+class Anything(grpc.GenericRpcHandler):
+    """Answers every kind of call with the secrets that it showed."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        shown = [
+            value for key, value in handler_call_details.invocation_metadata if key == WORKER_SECRET
+        ]
+        answer = repr(shown).encode()
+        return {
+            "/unary": grpc.unary_unary_rpc_method_handler(lambda *_: answer),
+            "/stream": grpc.unary_stream_rpc_method_handler(lambda *_: iter([answer])),
+            "/upload": grpc.stream_unary_rpc_method_handler(lambda *_: answer),
+        }[handler_call_details.method]
+
+
+@pytest.fixture
+def channel() -> Iterator[grpc.Channel]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((Anything(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with open_channel(f"127.0.0.1:{port}") as opened:
+        yield opened
+    server.stop(None).wait()
+
+
+def test_each_kind_of_call_shows_the_secret_as_it_is_then(channel: grpc.Channel) -> None:
+    secrets = [""]
+    shown = with_secret(channel, lambda: secrets[-1])
+
+    def calls() -> set[bytes]:
+        upload = shown.stream_unary("/upload")
+        return {
+            shown.unary_unary("/unary")(b""),
+            shown.unary_unary("/unary").future(b"").result(),
+            *shown.unary_stream("/stream")(b""),
+            upload(iter([b""])),
+            upload.future(iter([b""])).result(),
+        }
+
+    assert calls() == {b"[]"}
+    secrets.append("5" * 32)
+    assert calls() == {b"['%s']" % (b"5" * 32)}

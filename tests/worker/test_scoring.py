@@ -30,8 +30,7 @@ from lipt.common.signals.passes import read_range, score_range
 from lipt.common.weights.files import pack
 from lipt.worker.client import ScoringAssignment
 from lipt.worker.exchange import Exchange
-from lipt.worker.instruments import BLOB_BYTES, SCORED
-from lipt.worker.metering import Metering
+from lipt.worker.instruments import BLOB_BYTES, SCORED, Metering
 from lipt.worker.scoring import Scorer, ScoringRunner
 from lipt.worker.settings import WorkerSettings
 from tests.tiny import linear

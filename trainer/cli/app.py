@@ -1,41 +1,95 @@
-"""The `lipt` command: its subcommands, and how its errors look.
+"""The `lipt` command: its subcommands, those of other packages, and how its errors look.
 
-Help is plain text rather than rich's panels, which would cost a third of the
-time that `--help` may take.
+Help is plain text rather than rich's panels, which would cost a third of the time that `--help`
+may take. An entry point of the group `lipt.commands` names a `typer.Typer`, which is imported when
+its command is called or shown in the help: the coordinator adds `lipt state` that way. A command
+is a span where OTEL_* variables ask for traces; TRACEPARENT puts it into a trace.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
 from typing import Any, cast
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
+from lipt.common.observability.exporting import exporting, wanted_exporters
+from lipt.common.observability.tracing import attached, span
 from lipt.common.text import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,
-    check,
     compare,
-    dashboard,
     demo,
     diagnose,
     distill,
-    doctor,
     report,
     run,
-    strategies,
+    service,
     subset,
-    token,
-    top,
-    track,
     train,
-    weights,
 )
-from lipt.trainer.cli.display.leaving import leaving
-from lipt.trainer.cli.plugins import plugin, plugin_names
-from lipt.trainer.cli.traced import as_span, tracing
+from lipt.trainer.cli.display.output import leaving
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Export the spans of this process during the block, where the environment asks for it."""
+    # Others use these variables as well: a command says nothing where it cannot follow them.
+    with exporting("lipt", problem_level=logging.DEBUG):
+        yield
+
+
+@contextmanager
+def as_span(group: Any, context: Any) -> Iterator[None]:
+    """The block as a span with the name of the command that was typed."""
+    if not wanted_exporters(os.environ):
+        yield
+        return
+    parent, done = os.environ.get("TRACEPARENT", ""), None
+    with attached(parent), span(" ".join(["lipt", *_words(group, context, sys.argv[1:])])):
+        try:
+            yield
+        except typer.Exit as end:
+            if end.exit_code:
+                raise
+            done = end
+    if done is not None:
+        raise done
+
+
+def _words(command: Any, context: Any, arguments: list[str]) -> Iterator[str]:
+    """The words of the command line that name a command, without any that a user made up."""
+    for argument in arguments:
+        find = getattr(command, "get_command", None)
+        command = find and find(context, argument)
+        if command is None:
+            return
+        yield argument
+
+
+GROUP = "lipt.commands"
+
+
+def plugin_names() -> list[str]:
+    """The commands that are installed, by name."""
+    return sorted(entry_points(group=GROUP).names)
+
+
+def plugin(name: str) -> Any | None:
+    """The command of that name as typer's groups hold it, or None where there is none."""
+    for entry in entry_points(group=GROUP, name=name):
+        command = typer.main.get_command(entry.load())
+        command.name = name
+        return command
+    return None
 
 
 class _Commands(TyperGroup):
@@ -99,18 +153,18 @@ main = typer.Typer(
 main.callback()(_lipt)
 main.add_typer(run.app, name="run")
 main.add_typer(subset.app, name="subset")
-main.add_typer(weights.app, name="weights")
-main.add_typer(token.app, name="token")
-main.command("dashboard")(dashboard.dashboard)
-main.command("check")(check.check)
+main.add_typer(subset.weights_app, name="weights")
+main.add_typer(service.token_app, name="token")
+main.command("dashboard")(service.dashboard)
+main.command("check")(diagnose.check)
 main.command("diagnose")(diagnose.diagnose)
 main.command("train")(train.train)
 main.command("distill")(distill.distill)
 main.command("compare")(compare.compare)
 main.command("report")(report.report)
-main.command("strategies")(strategies.list_strategies)
+main.command("strategies")(service.list_strategies)
 main.add_typer(certs.app, name="certs")
-main.command("track")(track.track)
-main.command("top")(top.top)
-main.command("doctor")(doctor.examine)
+main.command("track")(report.track)
+main.command("top")(service.top)
+main.command("doctor")(service.examine)
 main.command("demo")(demo.demonstrate)

@@ -25,7 +25,6 @@ from lipt.common.errors import (
 from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.trainer.client.access import Access
-from lipt.trainer.client.answers import OnProgress, fetch_diagnosis, fetch_subset
 from lipt.trainer.client.connection import (
     CONTROL_SECONDS,
     CREATE_SECONDS,
@@ -41,7 +40,15 @@ from lipt.trainer.client.sources import (
     features_source,
     weights_source,
 )
-from lipt.trainer.client.watching import get_run, watch_run, watch_service, while_going_on
+from lipt.trainer.client.streams import (
+    OnProgress,
+    fetch_diagnosis,
+    fetch_subset,
+    get_run,
+    watch_run,
+    watch_service,
+    while_going_on,
+)
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (

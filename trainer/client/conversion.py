@@ -66,7 +66,6 @@ def view_of(view: type[ViewT], message: Message) -> ViewT:
 
 @functools.cache
 def _readers(view: Any) -> Mapping[str, Callable[[Any], Any]]:
-    """How each field of a view is read from a message."""
     # What a view names for type checkers only.
     types = typing.get_type_hints(view, localns={"RunConfig": RunConfig})
     return {

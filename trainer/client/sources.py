@@ -49,11 +49,8 @@ def checkpoint_source(weights: Source) -> Path | bytes:
     except WeightsError as error:
         if isinstance(weights, bytes):
             raise
-        from lipt.common.weights.checkpoints import (  # noqa: PLC0415
-            read_torch_file,
-            state_dict_in,
-        )
-        from lipt.common.weights.files import pack  # noqa: PLC0415 - imports torch
+        from lipt.common.weights.checkpoints import read_torch_file, state_dict_in  # noqa: PLC0415
+        from lipt.common.weights.files import pack  # noqa: PLC0415
 
         try:
             return pack(state_dict_in(read_torch_file(Path(weights))))
@@ -87,7 +84,7 @@ def features_source(features: Features) -> Path | bytes:
 def _serialize(features: Mapping[str, Any]) -> bytes:
     import torch  # noqa: PLC0415 - slow, and a file needs none of it
 
-    from lipt.common.weights.files import pack  # noqa: PLC0415 - imports torch
+    from lipt.common.weights.files import pack  # noqa: PLC0415
 
     try:
         return pack(

@@ -135,7 +135,6 @@ def num_needed(
 
 
 def _margin(deviation: float, count: int, confidence: float) -> float:
-    """Half of the interval's width."""
     stats = import_extra(
         "scipy.stats", package="scipy", extra="report", needed_for="a confidence interval"
     )

@@ -15,8 +15,7 @@ from lipt.trainer.writing.formatting import format_percent, table_lines
 
 if TYPE_CHECKING:  # which would import torch, before the demo has said a word
     from lipt.trainer.comparison.intervals import Difference
-    from lipt.trainer.comparison.outcomes import Outcome
-    from lipt.trainer.comparison.reaching import Reached
+    from lipt.trainer.comparison.outcomes import Outcome, Reached
 
 Table = tuple[Sequence[str], list[tuple[str, ...]]]
 

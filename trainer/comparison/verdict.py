@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from lipt.trainer.comparison.baselines import EVERYTHING, REDRAWN, label
 from lipt.trainer.comparison.intervals import Difference
-from lipt.trainer.comparison.outcomes import Outcome
-from lipt.trainer.comparison.reaching import Reach, Reached
+from lipt.trainer.comparison.outcomes import Outcome, Reach, Reached
 from lipt.trainer.writing.formatting import format_percent
 
 _REDRAWN = label(REDRAWN, 1)
@@ -149,7 +148,6 @@ def _when(reached: Reached) -> str:
 
 
 def _which(own: Reached, theirs: Reached, difference: Difference | None) -> str:
-    """Who is faster, in words to follow what the rival takes."""
     if difference is None:
         if own.always and not theirs.num_reached:
             return ", so choosing is faster"

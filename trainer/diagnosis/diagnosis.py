@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from lipt.common.errors import BlobTooLargeError, DiagnosisError, WeightsError
-from lipt.trainer.diagnosis.findings import Findings, LabelIssue
-from lipt.trainer.diagnosis.wording import facts
+from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
 
 COLUMNS: Mapping[str, type[np.generic]] = {
     "given_label": np.int32,
@@ -66,7 +64,6 @@ class Diagnosis:
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Take copies that nobody can change, and check them."""
         for name, dtype in COLUMNS.items():
             column = np.array(getattr(self, name))
             if column.dtype != dtype or column.shape != (len(self),):
@@ -150,13 +147,10 @@ class Diagnosis:
         return f"<Diagnosis of {len(self):,} examples; {'; '.join(told) or 'nothing found'}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{escape(fact.name)}</th>"
-            f"<td style='text-align:left'>{escape(fact.text)}</td></tr>"
-            for fact in facts(self.findings)
-        )
-        return f"<table><caption>Diagnosis of {len(self):,} examples</caption>{rows}</table>"
+        from lipt.trainer.subsets.weighted import as_table  # noqa: PLC0415 - Pillow
+
+        told = [(fact.name, fact.text) for fact in facts(self.findings)]
+        return as_table(f"Diagnosis of {len(self):,} examples", told)
 
 
 @dataclass(frozen=True)
@@ -174,8 +168,7 @@ class LabelIssues:
     class_names: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from lipt.trainer.subsets.notebook import thumbnails  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.weighted import thumbnails  # noqa: PLC0415 - Pillow
 
         names = self.class_names
         return thumbnails(
@@ -295,7 +288,7 @@ def read_diagnosis(
         DiagnosisError: the file is of another format or version, has other columns or sizes,
             or contradicts itself.
     """
-    from lipt.common.weights.files import read_container  # noqa: PLC0415 - imports torch
+    from lipt.common.weights.files import read_container  # noqa: PLC0415
 
     try:
         file = read_container(

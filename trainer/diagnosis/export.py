@@ -32,7 +32,7 @@ import numpy as np
 
 from lipt.common.errors import ConfigError
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.writing.parquet import import_pyarrow
+from lipt.trainer.writing.files import import_pyarrow
 
 Table = dict[str, list[Any]]
 

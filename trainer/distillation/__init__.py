@@ -4,9 +4,8 @@ Experimental. Source: Chen et al. 2024, "Data Distillation Can Be Like Vodka: Di
 For Better Quality" (ICLR 2024, arXiv:2310.06982), on gradient matching (Zhao et al. 2021).
 """
 
-from lipt.trainer.distillation.distilling import distill
-from lipt.trainer.distillation.settings import Distillation
-from lipt.trainer.distillation.stages import Stages
-from lipt.trainer.distillation.synthetic import SyntheticSet
+from lipt.trainer.distillation.distillation import distill
+from lipt.trainer.distillation.matching import Distillation
+from lipt.trainer.distillation.synthetic import Stages, SyntheticSet
 
 __all__ = ["Distillation", "Stages", "SyntheticSet", "distill"]

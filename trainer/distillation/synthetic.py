@@ -1,10 +1,6 @@
-"""Synthetic set: the images that were made so far, in a folder that a run can go on from.
+"""Image sets of a distillation: the real ones by class, the synthetic ones, and these in training.
 
-`synthetic.safetensors` is what counts, in the format of `lipt.common.data.sources.distilled`;
-`manifest.json` and `sheet.png` are for people. The images are bytes from the end of their stage on,
-so that later stages see the very ones that are trained on.
-
-Shapes: N images, C channels, H x W pixels.
+Shapes: N examples or images, B drawn ones, M of a class, C channels, H x W pixels.
 """
 
 from __future__ import annotations
@@ -12,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from lipt.common.data import Dataset
 from lipt.common.data.sources.distilled import (
     CLASS_NAMES,
     FILE_NAME,
@@ -29,9 +27,94 @@ from lipt.common.data.sources.distilled import (
     STAGES,
     read_distilled,
 )
+from lipt.common.errors import DataError
 from lipt.common.images.formats import to_image
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import bytes_of, pack
+from lipt.trainer.main_training.examples import require_for
+from lipt.trainer.resampling.sources import redrawn_subset
+from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.writing.files import write_atomically
+
+
+@dataclass(frozen=True)
+class RealExamples:
+    """Some of a data set's images.
+
+    Attributes:
+        dataset: what they are of.
+        ids: for each class its row numbers, int64, ascending.
+        weights_N: how much each row counts in a gradient.
+    """
+
+    dataset: Dataset
+    ids: tuple[Tensor, ...]
+    weights_N: Tensor
+
+    @classmethod
+    def of(cls, dataset: Dataset, subset: Subset | None, *, at_least: int) -> RealExamples:
+        """All of a data set's images, or those of a subset with its weights.
+
+        Args:
+            dataset: of images with a class each.
+            subset: of these; None for all.
+            at_least: how many of each class there have to be.
+
+        Raises:
+            DataError: there are no images, no classes, or fewer of one.
+            SubsetError: the subset is another data set's.
+        """
+        if not isinstance(dataset.inputs, ImageSpec) or dataset.target.kind is not TargetKind.CLASS:
+            raise DataError(
+                f"{dataset.source} has {dataset.inputs} and {dataset.target.kind.words} targets; "
+                "only images with one class each are distilled. Open such a set."
+            )
+        ids_K, weights_N = torch.arange(len(dataset)), torch.ones(len(dataset))
+        if subset is not None:
+            require_for(subset, dataset)
+            ids_K = torch.from_numpy(subset.indices.copy())
+            weights_N = torch.zeros(len(dataset))
+            weights_N[ids_K] = torch.from_numpy(subset.weights.copy())
+            ids_K = ids_K[weights_N[ids_K] > 0]
+        labels_K = dataset.labels_N[ids_K]
+        ids = tuple(ids_K[labels_K == label] for label in range(len(dataset.class_names)))
+        for name, ids_M in zip(dataset.class_names, ids, strict=True):
+            if len(ids_M) < at_least:
+                raise DataError(
+                    f"the class {name!r} of {dataset.source} has {len(ids_M)} images to distil "
+                    f"{at_least} from. Ask for fewer per class, or give more images."
+                )
+        return cls(dataset, ids, weights_N)
+
+    def draw(self, label: int, size: int, generator: torch.Generator) -> Tensor:
+        """Row numbers of a class, all different; all of the class where it has no more."""
+        ids_M = self.ids[label]
+        return ids_M[torch.randperm(len(ids_M), generator=generator)[:size]]
+
+    def pixels(self, ids_B: Tensor) -> Tensor:
+        """Images as float32 from 0 to 1, B x C x H x W."""
+        return self.dataset.images(ids_B).to(torch.float32) / 255
+
+    def without_easiest(self, losses_N: Tensor, share: float, *, at_least: int) -> RealExamples:
+        """Without a share of each class, those with the lowest losses.
+
+        Args:
+            losses_N: of all rows of the data set; only those of these examples are looked at.
+            share: in [0, 1).
+            at_least: how many of each class stay in any case.
+        """
+        kept = []
+        for ids_M in self.ids:
+            num_kept = max(at_least, math.ceil((1 - share) * len(ids_M)))
+            hardest_M = losses_N[ids_M].argsort(descending=True, stable=True)
+            kept.append(ids_M[hardest_M[:num_kept]].sort().values)
+        return replace(self, ids=tuple(kept))
+
+
+# `synthetic.safetensors` is what counts, in the format of `lipt.common.data.sources.distilled`;
+# `manifest.json` and `sheet.png` are for people. The images are bytes from the end of their
+# stage on, so that later stages see the very ones that are trained on.
 
 
 @dataclass(frozen=True)
@@ -126,3 +209,36 @@ class SyntheticSet:
         content = io.BytesIO()
         to_image(torch.cat(rows, dim=1).numpy()).save(content, "PNG")
         return content.getvalue()
+
+
+# The images of the first stage are trained on, then those of two, and in the end all: each stage
+# was made for a model that has been trained on the ones before.
+
+
+class Stages:
+    """Gives each stage an equal share of the epochs: `fit(model, data, reselect=Stages(...))`.
+
+    Args:
+        stages_N: the stage of each synthetic image, from 0, int64.
+        ids_N: their row numbers in the data set that is trained on; 0..N-1 where None.
+        fingerprint: of that data set.
+    """
+
+    num_epochs: int | None = None
+
+    def __init__(self, stages_N: Tensor, fingerprint: str, ids_N: Tensor | None = None) -> None:
+        self._stages_N, self._fingerprint = stages_N, fingerprint
+        self._ids_N = torch.arange(len(stages_N)) if ids_N is None else ids_N
+        self._num_stages = int(stages_N.max()) + 1
+        self.identity: Mapping[str, Any] = {"stages": self._num_stages}
+        self.subset = self._until(0)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """The images of an epoch, counted from 0."""
+        share = epoch * self._num_stages // max(1, self.num_epochs or self._num_stages)
+        self.subset = self._until(min(share, self._num_stages - 1))
+        return self.subset
+
+    def _until(self, stage: int) -> Subset:
+        ids_K = self._ids_N[self._stages_N <= stage]
+        return redrawn_subset(ids_K, torch.ones(len(ids_K)), self._fingerprint, "distilled")

@@ -20,8 +20,7 @@ from typing import Any
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.trainer.integrations.weighting import Weighting, dataloader_batch_size
-from lipt.trainer.redrawing.epoch_sampler import EpochSampler
-from lipt.trainer.redrawing.samplers import InfoBatchSampler
+from lipt.trainer.resampling.samplers import EpochSampler, InfoBatchSampler
 from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
 
 _Callback: Any = import_extra(

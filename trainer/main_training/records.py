@@ -1,15 +1,24 @@
-"""Records of main training: one per epoch, as a value and as a line of JSON."""
+"""Records of main training: one per epoch, the result, and the checkpoint to go on from."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from lipt.common.errors import ConfigError, WeightsError
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import pack, read_container
+from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.writing.files import write_atomically
+from lipt.trainer.writing.formatting import differences
 
 
 @dataclass(frozen=True)
@@ -96,3 +105,173 @@ class JsonLines:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+# A checkpoint is written beside the old one and renamed over it, so that `kill -9` at any moment
+# leaves a whole one. Training that goes on from it ends in the same weights, to the bit on a CPU.
+#
+# Tensors: `model/NAME` and `momentum/NAME` (float, as trained), `indices` and `weights` of
+# the subset where there is one, `generator` (the state of torch's CPU generator, which
+# dropout draws from) and `cuda_generator` likewise, and `source/NAME` where subsets come from a
+# source with a state. The metadata holds the rest as JSON.
+
+_FORMAT = "lipt-checkpoint-1"
+_MAX_TENSORS = 200_000
+_SUBSET_FIELDS = ("fingerprint", "digest", "strategy")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training has come.
+
+    evaluation_seconds: those of `seconds` that accuracies took.
+    looks: every time that the test set was looked at, in order.
+    """
+
+    epoch: int
+    step: int
+    num_steps: int
+    seconds: float
+    # (step, accuracy on the subset) of every evaluation so far.
+    subset_accuracies: tuple[tuple[int, float], ...] = ()
+    evaluation_seconds: float = 0.0
+    looks: tuple[Look, ...] = ()
+
+
+class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing went wrong
+    """Training has had its time; the same call goes on from its checkpoint.
+
+    Attributes:
+        checkpoint: the file that holds all so far.
+        progress: how far training has come.
+    """
+
+    def __init__(self, checkpoint: Path, progress: Progress) -> None:
+        super().__init__(
+            f"the time is up: {checkpoint} holds training after step {progress.step} of "
+            f"{progress.num_steps}. The same call goes on from there."
+        )
+        self.checkpoint, self.progress = checkpoint, progress
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything that was saved.
+
+    identity: what must be the same when training goes on: recipe, model, data.
+    source: the state of where subsets come from, if it has one.
+    """
+
+    progress: Progress
+    model: Weights
+    momentum: Weights
+    subset: Subset | None
+    generators: Mapping[str, Tensor]
+    identity: Mapping[str, Any]
+    source: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write it, whole or not at all, in place of the file that is there."""
+    tensors = {
+        **{f"model/{name}": tensor for name, tensor in checkpoint.model.items()},
+        **{f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()},
+        **{f"source/{name}": tensor for name, tensor in checkpoint.source.items()},
+        **checkpoint.generators,
+    }
+    metadata = {
+        "format": _FORMAT,
+        "progress": json.dumps(asdict(checkpoint.progress)),
+        "identity": json.dumps(checkpoint.identity, sort_keys=True),
+    }
+    if checkpoint.subset is not None:
+        tensors["indices"] = torch.from_numpy(checkpoint.subset.indices.copy())
+        tensors["weights"] = torch.from_numpy(checkpoint.subset.weights.copy())
+        chosen = {name: getattr(checkpoint.subset, name) for name in _SUBSET_FIELDS}
+        metadata["subset"] = json.dumps(chosen | {"manifest": dict(checkpoint.subset.manifest)})
+    write_atomically(path, pack(tensors, metadata))
+
+
+def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -> Checkpoint:
+    """Read what `save_checkpoint` wrote for the same training.
+
+    Raises:
+        ConfigError: it is not a checkpoint, or one of another recipe, model or data; the
+            message says what differs.
+        WeightsError: the file is damaged, or holds another model.
+    """
+    try:
+        container = read_container(path, max_bytes=path.stat().st_size, max_tensors=_MAX_TENSORS)
+        found = container.metadata
+        if found.get("format") != _FORMAT:
+            raise ConfigError(
+                f"{path} is not a checkpoint of this version. Remove it to train from the start, "
+                "or name another file."
+            )
+        saved_identity = json.loads(found["identity"])
+        tensors = {name: container.tensor(name) for name in container.specs}
+        progress = TypeAdapter(Progress).validate_json(found["progress"])
+        subset = None
+        if "subset" in found:
+            columns = tensors["indices"].numpy(), tensors["weights"].numpy()
+            subset = Subset(*columns, **json.loads(found["subset"]))
+    except (WeightsError, ValueError, KeyError, TypeError) as error:
+        raise WeightsError(
+            f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
+            "another file."
+        ) from error
+    require_same(path, saved_identity, identity)
+    weights = _part(tensors, "model/")
+    check_specs(specs_of(weights), specs_of(model.state_dict()))
+    return Checkpoint(
+        progress=progress,
+        model=weights,
+        momentum=_part(tensors, "momentum/"),
+        subset=subset,
+        generators={name: tensors[name] for name in tensors if name.endswith("generator")},
+        identity=saved_identity,
+        source=_part(tensors, "source/"),
+    )
+
+
+def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another training.
+
+    Args:
+        path: the checkpoint's, for the message.
+        found: the identity that stands in it.
+        wanted: the identity, or a part of it, of the training that is to go on.
+
+    Raises:
+        ConfigError: they differ; the message has both values of each setting that does.
+    """
+    part = {name: found.get(name) for name in wanted}
+    differing = differences(part, json.loads(json.dumps(wanted)))
+    if differing:
+        raise ConfigError(
+            f"{path} is the checkpoint of another training: {differing}. Remove the file to "
+            "train from the start, or give the settings that it was made with."
+        )
+
+
+def generator_states(device: torch.device) -> dict[str, Tensor]:
+    """States of the random generators that layers such as dropout draw from."""
+    states = {"generator": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda_generator"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Go on drawing where the checkpoint stopped."""
+    torch.set_rng_state(states["generator"])
+    if device.type == "cuda" and "cuda_generator" in states:
+        torch.cuda.set_rng_state(states["cuda_generator"], device)
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> Weights:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

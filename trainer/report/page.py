@@ -5,25 +5,71 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from lipt.common.maps import MOST_SUSPECTS
 from lipt.trainer.comparison import table
 from lipt.trainer.comparison.baselines import EVERYTHING
 from lipt.trainer.comparison.outcomes import Outcome
-from lipt.trainer.diagnosis.wording import fit_text
-from lipt.trainer.report.dates import dates_of
-from lipt.trainer.report.gathering import Report
-from lipt.trainer.report.map import HEIGHT, WIDTH, Layer, Point
+from lipt.trainer.diagnosis.findings import fit_text
 from lipt.trainer.report.plot import (
+    HEIGHT,
+    WIDTH,
+    Layer,
     Plot,
+    Point,
     accuracy_against_cost,
     accuracy_over_time,
     interval_scale,
+    open_templates,
     soup_by_learner,
 )
-from lipt.trainer.report.stories import NUM_UNFOLDED, Thumbnail
-from lipt.trainer.report.templates import open_templates
-from lipt.trainer.views import LearnerView
+from lipt.trainer.report.report import NUM_UNFOLDED, Report, Thumbnail
+from lipt.trainer.views import LearnerView, RunView
+
+
+@dataclass(frozen=True)
+class Date:
+    """What happened when.
+
+    iso: for machines.
+    after: how long it took; empty where that says nothing.
+    """
+
+    what: str
+    text: str
+    iso: str
+    after: str = ""
+
+
+def dates_of(run: RunView, made_at: datetime | None) -> tuple[Date, ...]:
+    """Those that are known, in the order of time."""
+    began, ended = run.created_at, run.ended_at
+    after = "" if began is None or ended is None else f" after {duration(ended - began)}"
+    found = (
+        ("started", began, ""),
+        (str(run.state), ended, after),
+        ("this page was made", made_at, ""),
+    )
+    return tuple(
+        Date(what, _text(when), when.astimezone(UTC).isoformat(timespec="seconds"), after)
+        for what, when, after in found
+        if when is not None
+    )
+
+
+def duration(length: timedelta) -> str:
+    """A time in two units at most: "42 s", "3 min 5 s", "2 h 10 min"."""
+    minutes, seconds = divmod(round(length.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def _text(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
 
 # What a pointer on a column's head tells.
 _HELP = {
@@ -93,7 +139,6 @@ def render(report: Report) -> str:
 
 
 def _courses(rows: Sequence[Outcome]) -> list[tuple[float, Sequence[Outcome], Plot]]:
-    """For each fraction its rows, everything beside them, and the plot of their courses."""
     everything = [row for row in rows if row.strategy == EVERYTHING]
     found: list[tuple[float, Sequence[Outcome], Plot]] = []
     for fraction in dict.fromkeys(row.fraction for row in rows if row.strategy != EVERYTHING):
@@ -135,7 +180,6 @@ def _maps(report: Report) -> list[DrawnMap]:
 
 
 def _chosen_by(report: Report) -> dict[int, list[str]]:
-    """Whose subsets the shown suspects are in."""
     return {
         view.row: [
             story.subset.strategy

@@ -1,15 +1,29 @@
-"""Plots of a report: scales and ticks, by which the page's template places values in SVG."""
+"""Drawing of the pages: templates, and the scales and points by which they place values in SVG.
+
+Shapes: N examples of the data, M that are drawn.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lipt.common.imports import import_extra
+from lipt.common.maps import placed, principal_components
+from lipt.common.sizes import format_bytes
+from lipt.common.text import escaped
 from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.views import IngredientView
+from lipt.trainer.writing.formatting import format_percent
 
-WIDTH = 480
+WIDTH, HEIGHT = 480, 400
 LEFT, RIGHT, TOP = 56, WIDTH - 12, 12
 # More labels than this would run into each other.
 _MOST_LABELS = 16
@@ -92,3 +106,101 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(index * step, 12) for index in range(first, max(last, first + 1) + 1)]
+
+
+_MARGIN = 14
+
+
+@dataclass(frozen=True)
+class Point:
+    """An example on the map; x and y in pixels from its upper left corner."""
+
+    row: int
+    label: int
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The points of one class, either those that a subset has or the others."""
+
+    label: int
+    chosen: bool
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class ExampleMap:
+    """The examples that are drawn.
+
+    seen_by: what placed them, in words.
+    """
+
+    points: tuple[Point, ...]
+    seen_by: str
+
+    def layers(self, chosen: Collection[int]) -> tuple[Layer, ...]:
+        """What is drawn of a subset, one over the other: those that it has come last."""
+        found: dict[tuple[bool, int], list[Point]] = {}
+        for point in self.points:
+            found.setdefault((point.row in chosen, point.label), []).append(point)
+        return tuple(
+            Layer(label, is_chosen, tuple(points))
+            for (is_chosen, label), points in sorted(found.items())
+        )
+
+
+def draw(
+    ids_M: Tensor, labels_N: NDArray[np.int64], features_MD: Tensor, seen_by: str
+) -> ExampleMap:
+    """The map of some rows.
+
+    Args:
+        ids_M: the rows, at least one.
+        labels_N: of all examples.
+        features_MD: of the rows.
+        seen_by: whose features they are, in words.
+    """
+    places_M2 = principal_components(features_MD)
+    pixels_M2 = placed(places_M2, width=WIDTH, height=HEIGHT, margin=_MARGIN)
+    points = (
+        Point(row, int(labels_N[row]), x, y)
+        for row, (x, y) in zip(ids_M.tolist(), pixels_M2.tolist(), strict=True)
+    )
+    return ExampleMap(tuple(points), seen_by)
+
+
+def open_templates(needed_for: str) -> Any:
+    """jinja2's environment with the templates of this package.
+
+    Args:
+        needed_for: the command that makes the page, for the message where jinja2 is missing.
+
+    Raises:
+        MissingExtraError: jinja2 is not installed.
+    """
+    jinja2 = import_extra("jinja2", package="jinja2", extra="report", needed_for=needed_for)
+    environment = jinja2.Environment(
+        autoescape=True,
+        finalize=_finalize,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(_source),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = format_percent
+    environment.filters["size"] = format_bytes
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    """What a value is shown as, before it is escaped: a string without marks that act.
+
+    What a macro made (a string of another class) has been through this already.
+    """
+    return escaped(value, keep="\n\t") if type(value) is str else value
+
+
+def _source(name: str) -> str:
+    return resources.files("lipt.trainer.report").joinpath(name).read_text("utf-8")

@@ -247,22 +247,27 @@ class Selectable(Protocol[TableT_co]):
         ...
 
 
-def require_same_data(
-    dataset: Any,
-    *,
-    fingerprint: str,
-    indices_N: NDArray[np.int64],
-    manifest: Mapping[str, Any],
-    check: bool,
-) -> None:
+class Chosen(Protocol):
+    """A `Subset`, whose module imports this one."""
+
+    @property
+    def indices(self) -> NDArray[np.int64]: ...  # noqa: D102
+    @property
+    def weights(self) -> NDArray[np.float32]: ...  # noqa: D102
+    @property
+    def fingerprint(self) -> str: ...  # noqa: D102
+    @property
+    def manifest(self) -> Mapping[str, Any]: ...  # noqa: D102
+    def save(self, path: Path) -> Path: ...  # noqa: D102
+
+
+def require_same_data(dataset: Any, subset: Chosen, *, check: bool) -> None:
     """Check that a data set is the one that a subset was chosen from.
 
     Args:
         dataset: has the length that the manifest knows, and a row for each index; nothing
             overrides this.
-        fingerprint: of the data that the subset was chosen from.
-        indices_N: the subset's, ascending.
-        manifest: the subset's.
+        subset: what was chosen.
         check: whether the fingerprint is compared too. 64 rows are read; all of them where
             the fingerprint is a full one, or pairs of image and label come without `targets`.
 
@@ -270,20 +275,20 @@ def require_same_data(
         SubsetError: it is another data set, or one whose fingerprint cannot be computed; the
             message says how to override.
     """
-    data, num_rows = manifest.get("data"), len(dataset)
+    data, num_rows = subset.manifest.get("data"), len(dataset)
     expected = data.get("num_examples") if isinstance(data, Mapping) else None
     if isinstance(expected, int) and num_rows != expected:
         raise SubsetError(
             f"the subset was chosen from {expected} examples and this data set has {num_rows}. "
             "Give the data set that it was chosen from, whole and in its order."
         )
-    if len(indices_N) and indices_N[-1] >= num_rows:
+    if len(subset.indices) and subset.indices[-1] >= num_rows:
         raise SubsetError(
-            f"the subset's largest index is {indices_N[-1]} and this data set has {num_rows} "
+            f"the subset's largest index is {subset.indices[-1]} and this data set has {num_rows} "
             "rows. Give the data set that it was chosen from."
         )
     if check:
-        _require_fingerprint(fingerprint, dataset)
+        _require_fingerprint(subset.fingerprint, dataset)
 
 
 def _require_fingerprint(expected: str, dataset: Any) -> None:
@@ -344,7 +349,7 @@ def _of_pairs(dataset: Any, like: str) -> str:
 
 
 def _of_images(dataset: Any, like: str) -> str:
-    from lipt.common.data.sources.user_data import FactoryRows  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.user_data import FactoryRows  # noqa: PLC0415
 
     return _of_rows(FactoryRows("reading it", dataset), like)
 

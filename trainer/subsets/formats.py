@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.errors import MissingExtraError, SubsetError
-from lipt.trainer.writing.parquet import import_pyarrow
+from lipt.trainer.writing.files import import_pyarrow
 
 _FORMAT = "lipt-subset"
 _VERSION = 1

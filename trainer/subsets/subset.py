@@ -81,7 +81,6 @@ class Subset:
     handed_over: InitVar[bool] = False
 
     def __post_init__(self, handed_over: bool) -> None:
-        """Take columns that nobody can change, and check them."""
         for name, dtype in (("indices", np.int64), ("weights", np.float32)):
             take = np.asarray if handed_over else np.array
             column = take(getattr(self, name), dtype=dtype)
@@ -153,8 +152,7 @@ class Subset:
         return tags
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.weighted import as_table  # noqa: PLC0415 - Pillow
 
         return as_table("Subset", self.facts)
 
@@ -183,7 +181,7 @@ class Subset:
         from lipt.trainer.subsets.weighted import WeightedData, normalized_weights  # noqa: PLC0415
 
         rows = rows_of(data)
-        self._require_same(rows, check=check)
+        require_same_data(rows, self, check=check)
         weights_K = torch.from_numpy(self.weights.copy())
         weights_K = normalized_weights(weights_K) if normalized else weights_K
         return WeightedData(rows, RowNumbers(self.indices), weights_K, self.facts)
@@ -211,7 +209,7 @@ class Subset:
 
         # torch's own annotation asks for its Dataset, and uses no more than this.
         source: Any = rows_of(dataset)
-        self._require_same(source, check=check)
+        require_same_data(source, self, check=check)
         self._warn_of_weights()
         return Chosen(source, RowNumbers(self.indices))
 
@@ -228,7 +226,7 @@ class Subset:
         Raises:
             SubsetError: as `apply`.
         """
-        self._require_same(dataset, check=check)
+        require_same_data(dataset, self, check=check)
         self._warn_of_weights()
         return dataset.select(self.indices.tolist())
 
@@ -243,15 +241,6 @@ class Subset:
                 UnweightedWarning,
                 stacklevel=3,
             )
-
-    def _require_same(self, dataset: Any, *, check: bool) -> None:
-        require_same_data(
-            dataset,
-            fingerprint=self.fingerprint,
-            indices_N=self.indices,
-            manifest=self.manifest,
-            check=check,
-        )
 
     def save(self, path: str | Path) -> Path:
         """Write .npy, .csv, .json or .parquet, whole or not at all.

@@ -31,10 +31,8 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from lipt.common.data.parallel import Progress, map_rows
@@ -43,9 +41,8 @@ from lipt.common.data.sources.rows import PixelRows
 from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.images.decode import FORMATS
-from lipt.trainer.subsets.data import RowNumbers, require_same_data
-from lipt.trainer.writing.files import making
-from lipt.trainer.writing.parquet import import_pyarrow
+from lipt.trainer.subsets.data import Chosen, RowNumbers, require_same_data
+from lipt.trainer.writing.files import import_pyarrow, making
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -71,20 +68,6 @@ _ROWS_PER_GROUP = 256
 _BYTES_PER_GROUP = 32 * 2**20
 
 
-class _Chosen(Protocol):
-    """A `Subset`, whose module imports this one."""
-
-    @property
-    def indices(self) -> NDArray[np.int64]: ...
-    @property
-    def weights(self) -> NDArray[np.float32]: ...
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def manifest(self) -> Mapping[str, Any]: ...
-    def save(self, path: Path) -> Path: ...
-
-
 @dataclass(frozen=True)
 class ChosenImage:
     """One example.
@@ -105,7 +88,7 @@ class ChosenImage:
 
 
 def chosen_images(
-    subset: _Chosen, dataset: Dataset, on_progress: Progress | None = None
+    subset: Chosen, dataset: Dataset, on_progress: Progress | None = None
 ) -> Iterator[ChosenImage]:
     """A subset's examples in the order of their row numbers, a few of them in memory at a time.
 
@@ -208,7 +191,6 @@ class _ParquetShards:
         import_pyarrow(_NEEDED_FOR)
 
     def __call__(self, path: Path, images: Iterator[ChosenImage]) -> None:
-        """Write images to a Parquet file."""
         arrow, parquet = import_pyarrow(_NEEDED_FOR)
         schema = self._schema(arrow)
         with parquet.ParquetWriter(path, schema) as writer:
@@ -255,7 +237,7 @@ def _groups(images: Iterator[ChosenImage]) -> Iterator[list[ChosenImage]]:
 
 
 def write_webdataset(
-    subset: _Chosen,
+    subset: Chosen,
     dataset: Dataset,
     folder: Path,
     examples_per_shard: int,
@@ -269,7 +251,7 @@ def write_webdataset(
 
 
 def write_parquet(
-    subset: _Chosen,
+    subset: Chosen,
     dataset: Dataset,
     folder: Path,
     examples_per_shard: int,
@@ -286,7 +268,7 @@ def write_parquet(
 
 
 def write_out(
-    subset: _Chosen,
+    subset: Chosen,
     dataset: Dataset,
     folder: Path,
     name: str,
@@ -323,13 +305,7 @@ def write_out(
         )
     if not len(subset.indices):
         raise SubsetError("the subset is empty, so there is nothing to write. Get another.")
-    require_same_data(
-        dataset,
-        fingerprint=subset.fingerprint,
-        indices_N=subset.indices,
-        manifest=subset.manifest,
-        check=True,
-    )
+    require_same_data(dataset, subset, check=True)
     count = -(-len(subset.indices) // examples_per_shard)
     names = [name.format(number=number, count=count) for number in range(count)]
     with making(folder) as unfinished:

@@ -1,8 +1,14 @@
-"""Formatting for people: shares as percentages, tables of equal columns."""
+"""Formatting: percentages, tables and differences for people, and JSON values of views."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Any
 
 from lipt.common.text import printable
 
@@ -20,3 +26,50 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in lines
     ]
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Each setting whose values differ, with both: "its recipe.steps is 3, now it is 4".
+
+    Args:
+        found: what stands in a file; JSON values by name, nested or not.
+        wanted: what is asked for now, likewise. What only one of them has is None in the other.
+
+    Returns:
+        Empty where they are equal.
+    """
+    return "; ".join(_each(found, wanted, within=""))
+
+
+def _each(found: Mapping[str, Any], wanted: Mapping[str, Any], within: str) -> Iterator[str]:
+    for name in dict.fromkeys((*wanted, *found)):
+        then, now, label = found.get(name), wanted.get(name), f"{within}{name}"
+        if isinstance(then, Mapping) and isinstance(now, Mapping):
+            yield from _each(then, now, within=f"{label}.")
+        elif then != now:
+            yield f"its {label} is {then!r}, now it is {now!r}"
+
+
+def to_jsonable(value: Any) -> Any:
+    """A view, or anything made of views, as values that `json.dumps` takes.
+
+    Field names are the keys; times are ISO 8601; a float that JSON has no
+    literal for (a diverged loss) is null.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: to_jsonable(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): to_jsonable(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_jsonable(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, StrEnum | PurePath):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    dump = getattr(value, "model_dump", None)
+    return to_jsonable(dump(mode="json")) if dump else value

@@ -12,7 +12,7 @@ import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.text import SHORT_HELP, Version, complain, say
-from lipt.worker.pool.settings import PoolSettings
+from lipt.worker.settings import PoolSettings
 
 app = typer.Typer(
     add_completion=False,
@@ -107,7 +107,7 @@ def _run(flags: dict[str, Any], worker_arguments: list[str]) -> None:
 
     from lipt.common.config.settings import load_settings
     from lipt.common.observability.logs import configure_logging
-    from lipt.worker.pool.opening import opened
+    from lipt.worker.pool.pool import opened
 
     settings = load_settings(PoolSettings, config=None, flags=flags)
     configure_logging(settings.log_level)

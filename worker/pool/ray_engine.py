@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,9 +20,7 @@ from typing import Any
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.imports import import_extra
 from lipt.common.network.tls import is_loopback, split_address
-from lipt.worker.pool.children import STOP_SECONDS
-from lipt.worker.pool.engine import Ended
-from lipt.worker.pool.ray_task import run_worker
+from lipt.worker.pool.processes import STOP_SECONDS, Child, Ended
 
 logger = logging.getLogger(__name__)
 
@@ -183,3 +183,39 @@ def _knock(address: str) -> None:
     with suppress(ConfigError):  # an address of another form is Ray's to judge
         host_and_port = split_address(address.removeprefix(_CLIENT_SCHEME))
         socket.create_connection(host_and_port, timeout=_KNOCK_SECONDS).close()
+
+
+# How soon a task notices that it is cancelled.
+_SLICE_SECONDS = 0.2
+
+
+def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run a worker to its end; it gives its learner back first where the task is cancelled.
+
+    Args:
+        arguments: of `lipt-worker`.
+        environment: on top of the node's own.
+
+    Returns:
+        Its exit status, and what it said last.
+    """
+    # Ray cancels a task by an interrupt, which is ignored where a script started Ray in the
+    # background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    child = Child("lipt.worker", arguments, os.environ | environment, _log)
+    try:
+        while (status := child.wait(_SLICE_SECONDS)) is None:
+            pass
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        child.terminate()
+        status = child.end(STOP_SECONDS)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return status, child.tail()
+
+
+def _log(line: str) -> None:
+    # Ray keeps what its processes print, for each task, where `ray logs` and its dashboard look.
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -39,7 +39,7 @@ from lipt.worker.pool.cli import (
 if TYPE_CHECKING:
     import threading
 
-    from lipt.worker.pool.children import Child
+    from lipt.worker.pool.processes import Child
 
 _DEFAULT_ADDRESS = "127.0.0.1:50051"
 # A coordinator ends in so many seconds; `drain_seconds` is a part of it.
@@ -156,8 +156,8 @@ def _run(start: _Start) -> None:
 
     from lipt.common.config.settings import load_settings
     from lipt.common.observability.logs import configure_logging
-    from lipt.worker.pool.opening import opened
-    from lipt.worker.pool.settings import PoolSettings
+    from lipt.worker.pool.pool import opened
+    from lipt.worker.settings import PoolSettings
 
     # What is wrong with the pool's flags is said before anything is started.
     settings = load_settings(PoolSettings, config=None, flags=start.pool_flags)
@@ -200,7 +200,7 @@ def _coordinator(
     """A coordinator, and where it listens; "" where the process was told to stop before."""
     import tempfile
 
-    from lipt.worker.pool.children import Child
+    from lipt.worker.pool.processes import Child
 
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_PEERS_OWN)

@@ -17,7 +17,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels
 from lipt.common.inputs.specs import InputFormat
 from lipt.coordinator.compute.context import Context
-from lipt.core.signals.losses import LossSum, loss_sum, trainable
+from lipt.core.signals.gradient_norms import LossSum, loss_sum, trainable
 from lipt.core.signals.quadratic_model import fit_quadratic_model, must_reselect
 
 # A hundredth of the data, as CREST's random sets, but enough for a stable mean.

@@ -127,11 +127,9 @@ class GradientAtoms:
         return self._products_with(missing.to(torch.float32)), self._norms_N * (_ROUNDING * length)
 
     def _in_use(self) -> Vectors:
-        """The examples of all atoms in use."""
         return self._used[: self._num_used * self._group_size]
 
     def _places(self, position: int) -> slice:
-        """Where the examples of the atom at a position are."""
         return slice(position * self._group_size, (position + 1) * self._group_size)
 
     def _products_with(self, gradient: LayerGradient) -> Tensor:

@@ -112,7 +112,7 @@ def alignments(gradients: Vectors, gradient: LayerGradient) -> Tensor:
     """<g_i, gradient> of every example, compiled where that is faster; N float64."""
     if not aligns_compiled(gradients):
         return plain_alignments(gradients, gradient, block_bytes=CACHED_BYTES)
-    from lipt.core.selection.gradients.compiled_alignments import (  # noqa: PLC0415 - an extra
+    from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - an extra
         alignments_compiled,
     )
 

@@ -9,6 +9,9 @@ A gradient divided by it is no outer product any more. So the diagonal is factor
 curvature per class and one per feature, its row and column means, as Adafactor factors
 squared gradients: e_i and h_i are divided by them, and CRAIG runs as it is.
 
+Of labels with probabilities of their own the diagonal is the same sum; the squared error of
+numbers bends by 1 everywhere.
+
 Shapes: N examples, C classes, D features, F features with the 1 of the bias, K budget.
 Source: Pooladzandi et al. 2022 (arXiv:2207.13887); Shazeer and Stern 2018, "Adafactor"
 (arXiv:1804.04235).
@@ -24,10 +27,10 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.curvature import mean_curvatures
-from lipt.core.selection.gradients.vectors import with_bias
+from lipt.common.targets.kinds import TargetKind
+from lipt.core.selection.gradients.vectors import CACHED_BYTES, with_bias
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers.stochastic import DEFAULT_EPSILON
+from lipt.core.selection.solvers.greedy import DEFAULT_EPSILON
 from lipt.core.selection.strategies.common_options import (
     Epsilon,
     Partitions,
@@ -95,6 +98,36 @@ def _relative(curvatures_n: Tensor) -> Tensor:
     """
     mean = curvatures_n.mean()
     return curvatures_n / mean if mean > 0 else torch.ones_like(curvatures_n)
+
+
+def mean_curvatures(signals: Signals) -> tuple[Tensor, Tensor]:
+    """The means of the Hessian's diagonal over features, by class, and over classes, by feature.
+
+    Summed in float64, block after block: the same signals give the same curvatures.
+
+    Args:
+        signals: of all examples, in any precision.
+
+    Returns:
+        C and F float64, none of them negative.
+    """
+    num_examples, num_classes = signals.errors_NC.shape
+    num_features = signals.features_ND.shape[1] + int(signals.has_bias)
+    device = signals.features_ND.device
+    by_class_C = torch.zeros(num_classes, dtype=torch.float64, device=device)
+    by_feature_F = torch.zeros(num_features, dtype=torch.float64, device=device)
+    row_bytes = 8 * (num_classes + num_features)
+    for rows in row_blocks(num_examples, row_bytes, CACHED_BYTES):
+        # |e| is p, or 1 - p of the label, with all its digits: p (1 - p) either way. Heads of
+        # least squares have larger ones.
+        shares_BC = signals.errors_NC[rows].double().abs().clamp_(max=1.0)
+        spreads_BC = shares_BC * (1 - shares_BC)
+        if signals.kind is TargetKind.NUMBER:
+            spreads_BC.fill_(1.0)
+        squares_BF = with_bias(signals.features_ND[rows].double(), float(signals.has_bias)).square()
+        by_class_C += squares_BF.mean(dim=1) @ spreads_BC
+        by_feature_F += spreads_BC.mean(dim=1) @ squares_BF
+    return by_class_C / num_examples, by_feature_F / num_examples
 
 
 STRATEGY = Strategy(

@@ -91,7 +91,6 @@ def contrast(
 
 
 def _probabilities(signals: Signals, ids: Tensor) -> Tensor:
-    """Of examples in any arrangement, along a new last axis."""
     errors, labels = signals.errors_NC[ids], signals.labels_N[ids]
     return probabilities_of(errors, labels, torch.float64).clamp_(min=SMALLEST_PROBABILITY)
 

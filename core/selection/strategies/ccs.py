@@ -23,13 +23,12 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.selection.presets import Preset, between
+from lipt.core.selection.options import Preset, between
 from lipt.core.selection.quotas import class_quotas
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategies.el2n import error_norms
-from lipt.core.selection.strategies.entropy import entropies
 from lipt.core.selection.strategies.grand import last_layer_norms
-from lipt.core.selection.strategies.margin import probability_margins
+from lipt.core.selection.strategies.uncertainty import entropies, probability_margins
 from lipt.core.selection.strategy import DYNAMICS, SIGNALS, Strategy
 from lipt.core.signals.dynamics import mean_over_moments
 from lipt.core.signals.signals import Signals

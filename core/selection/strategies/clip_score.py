@@ -15,11 +15,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.solvers.pair_rows import captions_of
 from lipt.core.selection.strategy import Balance, Need, Strategy
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.signals import Signals, given
 
 
 def clip_score(signals: Signals, budget: int) -> Selection:
@@ -42,6 +42,27 @@ def cosines(signals: Signals) -> Tensor:
         products_B = (images_BD * captions_BD).sum(dim=-1)
         cosines_N[rows] = products_B / lengths_B.masked_fill(lengths_B == 0, 1)
     return cosines_N
+
+
+def captions_of(signals: Signals, strategy: str) -> Tensor:
+    """The captions' features, N x P, as wide as those of the images.
+
+    Args:
+        signals: of pairs.
+        strategy: who asks, for messages.
+
+    Raises:
+        SignalsError: there are no captions, or their width is not that of the images.
+    """
+    captions_NP = given(signals.paired_features_NP, "paired features")
+    width = signals.features_ND.shape[1]
+    if captions_NP.shape[1] != width:
+        raise SignalsError(
+            f"{strategy} compares images with captions, but features have {width} columns and "
+            f"paired features {captions_NP.shape[1]}. Give the outputs of two encoders that "
+            "project into one space, as CLIP's do."
+        )
+    return captions_NP
 
 
 STRATEGY = Strategy(

@@ -39,8 +39,8 @@ from torch import Tensor
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.solvers.linear_cut import cut_picks
-from lipt.core.selection.solvers.pair_rows import captions_of
 from lipt.core.selection.solvers.unit_rows import exact_bits, unit_rows
+from lipt.core.selection.strategies.clip_score import captions_of
 from lipt.core.selection.strategy import Need, Strategy
 from lipt.core.signals.signals import Signals
 

@@ -12,7 +12,8 @@ so, and re-selection asks it.
 Five things that the paper leaves to its training loop are decided here:
 
 - The ids of all mini-batches are distinct: what was chosen leaves the sets to come.
-- Random sets are stratified: every class has the share in each that it has in the pool.
+- Random sets are stratified: every class has the share in each that it has in the pool. A plain
+  draw of a hundredth of the examples misses rare classes, whose coreset then lacks them.
   Every example of the pool is in one random set before any is in a second one.
 - A random set holds at least four times the mini-batch, or there would be nothing to choose
   among a few hundred examples; and at most 8,192.
@@ -41,9 +42,8 @@ from lipt.core.selection.gradients.pairs import proximity
 from lipt.core.selection.gradients.vectors import Vectors
 from lipt.core.selection.quotas import class_quotas
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers.lazy import lazy_greedy
+from lipt.core.selection.solvers.greedy import lazy_greedy
 from lipt.core.selection.solvers.levels import fit_scale, store_levels
-from lipt.core.selection.strategies.crest_sets import RandomSets, mixed_evenly
 from lipt.core.selection.strategy import CLASSES, Strategy
 from lipt.core.signals.signals import Signals
 
@@ -154,6 +154,58 @@ def batch_shares(quotas_G: Sequence[int], batch_size: int) -> Iterator[list[int]
     mixed_K = groups_K[mixed_evenly(groups_K)]
     for taken in range(0, len(mixed_K), batch_size):
         yield mixed_K[taken : taken + batch_size].bincount(minlength=len(quotas_G)).tolist()
+
+
+def mixed_evenly(labels_n: Tensor) -> Tensor:
+    """An order of examples in which every run has each class in proportion, but for one or so.
+
+    Of those of one class the k-th goes to the share (k - 1/2) / count of the way. Classes
+    that meet there keep their given order, as the examples of a class do.
+
+    Returns:
+        Positions; n int64.
+    """
+    counts_C = labels_n.bincount()
+    by_label_n = labels_n.argsort(stable=True)
+    starts_n = (counts_C.cumsum(dim=0) - counts_C)[labels_n[by_label_n]]
+    ranks_n = torch.empty_like(labels_n)
+    ranks_n[by_label_n] = torch.arange(len(labels_n), device=labels_n.device) - starts_n
+    return ((ranks_n + 0.5).double() / counts_C[labels_n]).argsort(stable=True)
+
+
+class RandomSets:
+    """Stratified random sets of a pool from which examples are taken for good.
+
+    The pool is shuffled, mixed evenly and cut into sets; when it runs out, what was put
+    back is shuffled.
+    """
+
+    def __init__(
+        self, pool_M: Tensor, labels_N: Tensor, set_size: int, generator: torch.Generator
+    ) -> None:
+        self._generator = generator
+        self._labels_N = labels_N
+        self._size = set_size
+        self._ahead = self._shuffled(pool_M)
+        self._back: list[Tensor] = []
+
+    def draw(self) -> Tensor:
+        """The next set; smaller than the others only where no more examples are left."""
+        if len(self._ahead) < self._size and self._back:
+            self._ahead = torch.cat([self._ahead, self._shuffled(torch.cat(self._back))])
+            self._back = []
+        drawn_R, self._ahead = self._ahead[: self._size], self._ahead[self._size :]
+        return drawn_R
+
+    def put_back(self, set_R: Tensor, *, without: Tensor) -> None:
+        """Let a set's examples come again, except those at some positions."""
+        stays_R = torch.ones(len(set_R), dtype=torch.bool, device=set_R.device)
+        stays_R[without] = False
+        self._back.append(set_R[stays_R])
+
+    def _shuffled(self, ids: Tensor) -> Tensor:
+        order = torch.randperm(len(ids), generator=self._generator).to(ids.device)
+        return ids[order][mixed_evenly(self._labels_N[ids[order]])]
 
 
 STRATEGY = Strategy(

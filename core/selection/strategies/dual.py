@@ -27,9 +27,8 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.selection.presets import Preset
-from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.solvers.weighted_draw import draw_by_weight
+from lipt.core.selection.options import Preset
+from lipt.core.selection.selection import Selection, draw_by_weight, keep_largest
 from lipt.core.selection.strategy import DYNAMICS, Strategy
 from lipt.core.signals.dynamics import deviation_over_moments, mean_over_moments
 from lipt.core.signals.signals import Signals

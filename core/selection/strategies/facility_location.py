@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 from lipt.core.selection.gradients.pairs import proximity, scaled_cosine
 from lipt.core.selection.gradients.vectors import in_space
 from lipt.core.selection.selection import Selection, unweighted
+from lipt.core.selection.solvers.greedy import DEFAULT_EPSILON
 from lipt.core.selection.solvers.representatives import choose_representatives
-from lipt.core.selection.solvers.stochastic import DEFAULT_EPSILON
 from lipt.core.selection.strategies.common_options import (
     Epsilon,
     Partitions,

@@ -35,7 +35,7 @@ from lipt.common.errors import BudgetError
 from lipt.common.targets.kinds import ALL_KINDS
 from lipt.core.selection.gradients.atoms import BLOCK_BYTES, GradientAtoms
 from lipt.core.selection.gradients.vectors import LayerGradient, gradients_of, weighted_sum
-from lipt.core.selection.presets import Preset
+from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import Pursuit, pursue
 from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, Strategy

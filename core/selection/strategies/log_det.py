@@ -17,10 +17,9 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from lipt.core.selection.gradients.rows import Rows, ScaledCosine
-from lipt.core.selection.gradients.vectors import in_space
+from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, in_space
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers.one_by_one import choose_one_by_one
+from lipt.core.selection.solvers.greedy import choose_one_by_one
 from lipt.core.selection.strategies.common_options import Space, needs_of_space
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import Signals

@@ -33,13 +33,10 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.rows import Rows
-from lipt.core.selection.gradients.vectors import Vectors
-from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.solvers.one_by_one import choose_one_by_one
-from lipt.core.selection.solvers.stochastic import DEFAULT_EPSILON, stochastic_greedy
+from lipt.core.selection.gradients.vectors import Rows, Vectors
+from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
+from lipt.core.selection.solvers.greedy import DEFAULT_EPSILON, choose_one_by_one, stochastic_greedy
 from lipt.core.selection.solvers.unit_rows import exact_bits, unit_rows
-from lipt.core.selection.solvers.weighted_draw import draw_by_weight
 from lipt.core.selection.strategy import FEATURES, Strategy
 from lipt.core.signals.signals import Signals
 

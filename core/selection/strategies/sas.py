@@ -31,8 +31,7 @@ from lipt.common.determinism import derive_generator
 from lipt.core.selection.quotas import class_quotas
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.solvers.linear_cut import cut_picks
-from lipt.core.selection.solvers.spherical_kmeans import spherical_kmeans
-from lipt.core.selection.solvers.unit_rows import exact_bits, unit_rows
+from lipt.core.selection.solvers.unit_rows import exact_bits, spherical_kmeans, unit_rows
 from lipt.core.selection.strategy import FEATURES, Strategy
 from lipt.core.signals.signals import Signals
 

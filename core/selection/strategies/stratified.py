@@ -23,7 +23,7 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.core.selection.quotas import class_quotas, proportional_quotas
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.solvers.spherical_kmeans import spherical_kmeans
+from lipt.core.selection.solvers.unit_rows import spherical_kmeans
 from lipt.core.selection.strategy import FEATURES, Strategy
 from lipt.core.signals.signals import Signals
 

@@ -35,13 +35,15 @@ from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients.pairs import scaled_cosine, weighing
-from lipt.core.selection.gradients.rows import Rows, ScaledCosine
-from lipt.core.selection.gradients.vectors import Vectors
+from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Vectors
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.solvers.approximate_neighbours import approximate_neighbours
-from lipt.core.selection.solvers.neighbours import SearchName, is_approximate
+from lipt.core.selection.solvers.greedy import DEFAULT_EPSILON
+from lipt.core.selection.solvers.neighbours import (
+    SearchName,
+    approximate_neighbours,
+    is_approximate,
+)
 from lipt.core.selection.solvers.representatives import choose_representatives
-from lipt.core.selection.solvers.stochastic import DEFAULT_EPSILON
 from lipt.core.selection.strategies.common_options import (
     Epsilon,
     Partitions,

@@ -24,13 +24,20 @@ class Text:
         return cls(path.read_text())
 
 
-def keep(folder: Path, name: str, made: list[str], *, worth_keeping: bool = True) -> str:
+def keep(
+    folder: Path, name: str, made: list[str], *, kind: str = "kind", worth_keeping: bool = True
+) -> str:
     def compute() -> Text:
         made.append(name)
         return Text(f"of {name}")
 
     return cached(
-        folder, name, (), load=Text.load, compute=compute, worth_keeping=lambda: worth_keeping
+        folder,
+        kind,
+        (name,),
+        load=Text.load,
+        compute=compute,
+        worth_keeping=lambda: worth_keeping,
     ).text
 
 
@@ -62,16 +69,36 @@ def test_a_file_that_was_damaged_is_computed_again(
     assert f"{path} is damaged" in caplog.text
 
 
-def test_only_the_four_last_used_files_stay(tmp_path: Path) -> None:
+def test_only_the_four_last_used_files_of_a_kind_stay(tmp_path: Path) -> None:
     made: list[str] = []
+    files: dict[str, Path] = {}
     for age, name in enumerate("abcd"):
         keep(tmp_path, name, made)
-        (path,) = tmp_path.glob(f"{name}-*")
-        os.utime(path, (age, age))
+        (files[name],) = set(tmp_path.iterdir()) - set(files.values())
+        os.utime(files[name], (age, age))
     keep(tmp_path, "a", made)  # used again: b is the oldest now
     keep(tmp_path, "e", made)
-    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["a", "c", "d", "e"]
+    assert {name for name, path in files.items() if path.exists()} == {"a", "c", "d"}
+    assert len(list(tmp_path.iterdir())) == 4
     assert made == list("abcde")
+
+
+def test_kinds_that_are_asked_for_in_turn_do_not_evict_each_other(tmp_path: Path) -> None:
+    made: list[str] = []
+    kinds = ("signals", "signals-of-all", "dynamics", "pictures", "proxy", "distances")
+    for _ in range(2):
+        for kind in kinds:
+            keep(tmp_path, f"weights of {kind}", made, kind=kind)
+    assert made == [f"weights of {kind}" for kind in kinds]
+
+
+def test_a_kind_whose_name_begins_with_another_s_is_a_kind_of_its_own(tmp_path: Path) -> None:
+    made: list[str] = []
+    keep(tmp_path, "first", made, kind="signals-of-all")
+    for name in "abcde":
+        keep(tmp_path, name, made, kind="signals")
+    keep(tmp_path, "first", made, kind="signals-of-all")
+    assert made == ["first", *"abcde"]
 
 
 def test_value_that_cannot_be_kept_is_given_all_the_same_and_leaves_nothing_behind(

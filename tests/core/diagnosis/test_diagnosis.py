@@ -9,7 +9,15 @@ from safetensors import safe_open
 from torch import Tensor
 
 from lipt.common.data.quarantine import Numbering
-from lipt.core.diagnosis.diagnosis import Diagnosis, Findings, diagnosis_of
+from lipt.core.diagnosis.diagnosis import (
+    Confusion,
+    Diagnosis,
+    Findings,
+    Imbalance,
+    confusions,
+    diagnosis_of,
+    imbalance,
+)
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.diagnosis.learnability import judge
@@ -107,3 +115,45 @@ def test_findings_are_told_by_id_and_say_nothing_of_what_was_left_out(findings: 
 
 def test_where_nothing_was_left_out_findings_are_those_of_the_places(findings: Findings) -> None:
     assert findings.by_id(Numbering(), LABELS_N) is findings
+
+
+JOINT_CC = torch.tensor([[50, 4, 0], [10, 30, 4], [0, 0, 9]])
+COUNTS_C = torch.tensor([60, 50, 10])
+
+
+def test_pairs_come_by_how_often_and_ties_by_label() -> None:
+    assert confusions(JOINT_CC, COUNTS_C) == [
+        Confusion(given=1, suggested=0, count=10, share=0.2),
+        Confusion(given=0, suggested=1, count=4, share=4 / 60),
+        Confusion(given=1, suggested=2, count=4, share=0.08),
+    ]
+
+
+def test_no_more_are_listed_than_asked_for() -> None:
+    assert [pair.count for pair in confusions(JOINT_CC, COUNTS_C, most=1)] == [10]
+
+
+def test_one_class_is_confused_with_none() -> None:
+    assert confusions(torch.tensor([[7]]), torch.tensor([7])) == []
+
+
+def test_equal_classes_count_as_many() -> None:
+    found = imbalance([5, 5, 5, 5])
+    assert found.effective_classes == pytest.approx(4.0)
+    assert found == Imbalance(1.0, 0, 0, found.effective_classes)
+
+
+def test_ratio_is_of_the_largest_to_the_smallest_that_has_any() -> None:
+    # Entropy of (1/2, 1/4, 1/4) is 1.5 bits: 2^1.5 classes.
+    found = imbalance([20, 10, 0, 10])
+    assert (found.ratio, found.smallest, found.largest) == (2.0, 1, 0)
+    assert found.effective_classes == pytest.approx(2**1.5)
+
+
+def test_one_class_is_one() -> None:
+    assert imbalance([0, 7]) == Imbalance(1.0, 1, 1, 1.0)
+
+
+def test_no_examples_are_refused() -> None:
+    with pytest.raises(ValueError, match="no examples"):
+        imbalance([0, 0])

@@ -1,13 +1,144 @@
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from lipt.core.diagnosis.copies import Copies
-from lipt.core.diagnosis.duplicates import Duplicates, find_duplicates
+from lipt.common.errors import StateError
+from lipt.common.inputs.specs import ImageSpec
+from lipt.core.diagnosis import duplicates
+from lipt.core.diagnosis.duplicates import (
+    Copies,
+    Duplicates,
+    Likeness,
+    aligned_correlation,
+    are_pictures,
+    find_copies,
+    find_duplicates,
+    likeness_of_pictures,
+    look_at,
+)
 
 
-def found_in(
+def found_in(points_ND: Tensor, *, digests: list[bytes] | None = None) -> Copies:
+    """Points are alike from a cosine of 0.8 on, and looked at from 0.6 on."""
+    unit_ND = functional.normalize(points_ND, dim=1)
+
+    def alike(left_P: Tensor, right_P: Tensor) -> Tensor:
+        return (unit_ND[left_P] * unit_ND[right_P]).sum(dim=1) >= 0.8
+
+    likeness = Likeness(lambda ids_B: unit_ND[ids_B], 0.6, alike, 0.8)
+    return find_copies(digests or distinct(len(points_ND)), likeness)
+
+
+def distinct(count: int) -> list[bytes]:
+    return [number.to_bytes(4, "little") for number in range(count)]
+
+
+def on_a_circle(*degrees: float) -> Tensor:
+    angles = torch.tensor(degrees).deg2rad()
+    return torch.stack((angles.cos(), angles.sin()), dim=1)
+
+
+def test_the_first_of_those_that_are_the_same_stands_for_them() -> None:
+    found = found_in(torch.eye(5), digests=[b"a", b"b", b"a", b"a", b"c"])
+    assert found.pictures_N.tolist() == found.exact_N.tolist() == [0, 1, 0, 0, 4]
+    assert found.threshold == 0.8
+
+
+def test_copies_do_not_chain() -> None:
+    # 30 degrees apart: cosine 0.87; 60 apart: 0.5.
+    assert found_in(on_a_circle(0, 30, 60)).pictures_N.tolist() == [0, 0, 2]
+    # Where the middle one comes first, both are like it.
+    assert found_in(on_a_circle(30, 0, 60)).pictures_N.tolist() == [0, 0, 0]
+
+
+def test_a_copy_is_of_the_first_picture_that_it_is_like() -> None:
+    # 28 is like both 0 and 45; 0 and 45 (cosine 0.71) are not alike.
+    assert found_in(on_a_circle(0, 45, 28)).pictures_N.tolist() == [0, 1, 0]
+    assert found_in(on_a_circle(45, 0, 28)).pictures_N.tolist() == [0, 1, 0]
+
+
+def test_what_has_no_direction_is_like_nothing() -> None:
+    points_ND = torch.cat((on_a_circle(0, 40), torch.zeros(2, 2)))
+    assert found_in(points_ND).pictures_N.tolist() == [0, 1, 2, 3]
+
+
+def test_without_a_likeness_only_equal_ones_are_copies() -> None:
+    found = find_copies([b"a", b"b", b"a", b"c", b"b"], None)
+    assert found.pictures_N.tolist() == found.exact_N.tolist() == [0, 1, 0, 3, 1]
+    assert found.threshold == 1.0
+
+
+@pytest.mark.parametrize("block", [4, 64, 512])
+def test_the_same_are_found_as_by_comparing_all_pairs(
+    monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(duplicates, "_BLOCK", block)
+    monkeypatch.setattr(duplicates, "_TILE", 32)
+    generator = torch.Generator().manual_seed(2)
+    originals = torch.randn(60, 40, generator=generator)
+    which = torch.randint(60, (300,), generator=generator)
+    points_ND = originals[which] + 0.35 * torch.randn(300, 40, generator=generator)
+    found = found_in(points_ND)
+    assert found.pictures_N.tolist() == slowly(points_ND)
+    assert 60 < len(found.pictures_N.unique()) < 100
+    assert bool((which == which[found.pictures_N]).all())
+
+
+def slowly(points_ND: Tensor) -> list[int]:
+    unit = functional.normalize(points_ND.double(), dim=1)
+    pictures: list[int] = []
+    for one in range(len(unit)):
+        standing = [other for other in sorted(set(pictures)) if pictures[other] == other]
+        alike = [other for other in standing if float(unit[one] @ unit[other]) >= 0.8]
+        pictures.append(alike[0] if alike else one)
+    return pictures
+
+
+def test_pictures_are_alike_by_their_pixels_a_pixel_apart() -> None:
+    generator = torch.Generator().manual_seed(1)
+    coarse = torch.rand(40, 3, 8, 8, generator=generator) * 150
+    pixels = functional.interpolate(coarse, (34, 34), mode="bilinear")
+    originals = pixels[:, :, 1:33, 1:33]
+    moved = pixels[:, :, 2:34, :32] * 1.2
+    noisy = originals + 4 * torch.randn(originals.shape, generator=generator)
+    images = torch.cat((originals, moved, noisy, originals)).clamp(0, 255).to(torch.uint8)
+    pictures = look_at(lambda ids: images[ids], len(images))
+    likeness = likeness_of_pictures(pictures, lambda ids: images[ids])
+    found = find_copies(pictures.digests, likeness)
+    assert found.pictures_N.tolist() == list(range(40)) * 4
+    assert found.exact_N.tolist() == [*range(120), *range(40)]
+
+
+def test_exact_and_near_copies_share_a_picture() -> None:
+    found = found_in(on_a_circle(0, 45, 10, 0), digests=[b"a", b"b", b"c", b"a"])
+    assert found.pictures_N.tolist() == [0, 1, 0, 0]
+    assert found.exact_N.tolist() == [0, 1, 2, 0]
+
+
+def test_one_example_is_a_picture() -> None:
+    assert found_in(torch.ones(1, 3)).pictures_N.tolist() == [0]
+
+
+def test_what_was_saved_is_loaded_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "duplicates.safetensors"
+    saved = Copies(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 0.96)
+    saved.save(path)
+    loaded = Copies.load(path)
+    assert torch.equal(loaded.pictures_N, saved.pictures_N)
+    assert torch.equal(loaded.exact_N, saved.exact_N)
+    assert loaded.threshold == 0.96
+    path.write_bytes(b"no tensors")
+    with pytest.raises(StateError, match="does not hold copies"):
+        Copies.load(path)
+
+
+def duplicates_in(
     pictures: list[int],
     *,
     exact: list[int] | None = None,
@@ -25,7 +156,9 @@ def found_in(
 
 
 def test_the_best_label_of_a_picture_is_kept() -> None:
-    found = found_in([0, 1, 0, 0, 4], quality=[0.5, 0.9, 0.2, 0.9, 0.5], labels=[0, 1, 0, 1, 2])
+    found = duplicates_in(
+        [0, 1, 0, 0, 4], quality=[0.5, 0.9, 0.2, 0.9, 0.5], labels=[0, 1, 0, 1, 2]
+    )
     assert found.kept_N.tolist() == [3, 1, 3, 3, 4]
     assert found.surplus == 2
     assert found.groups() == [[3, 0, 2]]
@@ -33,25 +166,73 @@ def test_the_best_label_of_a_picture_is_kept() -> None:
 
 
 def test_of_equal_labels_the_lowest_id_is_kept() -> None:
-    assert found_in([0, 0, 0], quality=[0.1, 0.5, 0.5]).kept_N.tolist() == [1, 1, 1]
+    assert duplicates_in([0, 0, 0], quality=[0.1, 0.5, 0.5]).kept_N.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("labels", "conflicting"), [([3, 3, 3, 1], 0), ([3, 2, 1, 1], 1)])
 def test_a_group_whose_labels_differ_conflicts_once(labels: list[int], conflicting: int) -> None:
-    assert found_in([0, 0, 0, 3], labels=labels).conflicting == conflicting
+    assert duplicates_in([0, 0, 0, 3], labels=labels).conflicting == conflicting
 
 
 def test_groups_are_counted_by_what_their_examples_share() -> None:
     # 0, 1 and 2 are one picture to the pixel; 3 and 4 nearly; of 5, 6 and 7 two to the pixel.
-    found = found_in([0, 0, 0, 3, 3, 5, 5, 5], exact=[0, 0, 0, 3, 4, 5, 5, 7])
+    found = duplicates_in([0, 0, 0, 3, 3, 5, 5, 5], exact=[0, 0, 0, 3, 4, 5, 5, 7])
     assert (found.exact_groups, found.near_groups, found.surplus) == (2, 2, 5)
 
 
 def test_the_largest_group_comes_first() -> None:
-    found = found_in([0, 1, 0, 1, 1])
+    found = duplicates_in([0, 1, 0, 1, 1])
     assert found.groups() == [[1, 3, 4], [0, 2]]
 
 
 def test_one_example_is_kept() -> None:
-    found = found_in([0])
+    found = duplicates_in([0])
     assert (found.kept_N.tolist(), found.groups()) == ([0], [])
+
+
+def test_digests_are_of_the_pixels() -> None:
+    images = torch.arange(2 * 1 * 4 * 4, dtype=torch.uint8).view(2, 1, 4, 4)
+    found = look_at(lambda ids: images[ids], 2)
+    assert found.digests == [hashlib.sha256(bytes(range(k, k + 16))).digest() for k in (0, 16)]
+
+
+def test_thumbnails_are_centred_and_of_unit_length() -> None:
+    images = torch.zeros(2, 1, 16, 16, dtype=torch.uint8)
+    images[0, :, :, 8:] = 200
+    found = look_at(lambda ids: images[ids], 2)
+    # Half of 64 cells above the mean: each an eighth away from it; one colour is nothing.
+    assert found.thumbnails_NP[0].view(8, 8)[:, 0].tolist() == pytest.approx([-1 / 8] * 8)
+    assert found.thumbnails_NP[1].abs().sum() == 0
+
+
+def test_a_pixel_each_way_and_brightness_do_not_count() -> None:
+    generator = torch.Generator().manual_seed(0)
+    large = torch.randint(100, (1, 3, 12, 12), generator=generator, dtype=torch.uint8)
+    places = [(top, left) for top in range(3) for left in range(3)]
+    moved = torch.cat([2 * large[:, :, a : a + 10, b : b + 10] for a, b in places])
+    middle = large[:, :, 1:11, 1:11].expand(9, -1, -1, -1)
+    assert aligned_correlation(middle, moved).tolist() == pytest.approx([1.0] * 9, abs=1e-5)
+    # Two pixels are another picture here, where pixels have nothing to do with each other.
+    two = aligned_correlation(large[:, :, :8, :8], large[:, :, 2:10, 2:10])
+    assert float(two) < 0.5
+
+
+def test_the_opposite_and_one_colour_are_not_alike() -> None:
+    image = torch.randint(255, (1, 1, 5, 5), generator=torch.Generator().manual_seed(0))
+    image = image.to(torch.uint8)
+    assert float(aligned_correlation(image, 255 - image)) < 0.9
+    assert float(aligned_correlation(image, torch.full_like(image, 7))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("shape", "are"),
+    [((1, 4, 4), True), ((3, 32, 4), True), ((1, 1, 64), False), ((1, 3, 3), False)],
+)
+def test_rows_of_numbers_are_no_pictures(shape: tuple[int, int, int], are: bool) -> None:
+    assert are_pictures(ImageSpec(*shape)) == are
+
+
+def test_the_smallest_pictures_are_compared() -> None:
+    image = torch.randint(255, (1, 1, 4, 4), generator=torch.Generator().manual_seed(0))
+    assert float(aligned_correlation(image, image)) == pytest.approx(1.0)
+    assert float(aligned_correlation(image, 255 - image)) < 0.96

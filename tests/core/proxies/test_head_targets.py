@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.targets.values import MultiLabel, Regression
-from lipt.core.proxies.gram_sums import scaling_of
 from lipt.core.proxies.head_targets import HeadTargets
-from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
+from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out, scaling_of
 
 NUM_EXAMPLES, PENALTY = 24, 0.01
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.determinism import pinned_kernels
-from lipt.core.proxies import gram_sums, ridge
-from lipt.core.proxies.gram_sums import (
+from lipt.core.proxies import ridge
+from lipt.core.proxies.ridge import (
     GramSums,
+    LeaveOneOut,
     WeightedRows,
+    chances,
     class_weights,
+    fit_sharpness,
+    leave_one_out,
     scaling_of,
 )
-from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
 
 
 def fit(
@@ -265,7 +270,7 @@ def test_neither_blocks_nor_threads_change_more_than_a_millionth(
     def small(num_rows: int, row_bytes: int) -> list[slice]:
         return [slice(start, min(start + 33, num_rows)) for start in range(0, num_rows, 33)]
 
-    monkeypatch.setattr(gram_sums, "row_blocks", small)
+    monkeypatch.setattr(ridge, "row_blocks", small)
     monkeypatch.setattr(ridge, "row_blocks", small)
     blocks = fit(features_ND, labels_N)
     for found in (threads, blocks):
@@ -290,3 +295,51 @@ def test_progress_ends_at_its_total() -> None:
         on_progress=lambda done, total: told.append((done, total)),
     )
     assert told == [(30, 60), (60, 60)]
+
+
+def hinting(num_wrong: int) -> tuple[Tensor, Tensor]:
+    """Outputs that hint at 100 labels of three classes, the first `num_wrong` of them changed."""
+    generator = torch.Generator().manual_seed(0)
+    labels_N = torch.randint(3, (100,), generator=generator)
+    outputs_NC = torch.randn(100, 3, generator=generator) * 0.2
+    outputs_NC[torch.arange(100), labels_N] += 0.5
+    labels_N[:num_wrong] = (labels_N[:num_wrong] + 1) % 3
+    return outputs_NC, labels_N
+
+
+@pytest.mark.parametrize("num_wrong", [5, 20, 40])
+def test_no_sharpness_of_a_fine_grid_makes_the_labels_likelier(num_wrong: int) -> None:
+    outputs_NC, labels_N = hinting(num_wrong)
+    weights_N = torch.linspace(0.5, 1.5, 100, dtype=torch.float64)
+
+    def likelihood(sharpness: float) -> float:
+        logs_NC = (outputs_NC.double() * sharpness).log_softmax(dim=-1)
+        return float(weights_N @ logs_NC.gather(1, labels_N[:, None]).squeeze(1))
+
+    grid = [10.0 ** (power / 500) for power in range(-1500, 1500)]
+    best = max(grid, key=likelihood)
+    found = fit_sharpness(outputs_NC, labels_N, weights_N)
+    assert math.log10(found) == pytest.approx(math.log10(best), abs=1 / 500)
+    assert likelihood(found) >= likelihood(best) - 1e-9
+
+
+def test_two_outputs_have_the_odds_of_their_labels() -> None:
+    # The outputs say 1 of the first class; 3 of 4 labels are of it: e^sharpness is 3.
+    outputs_NC = torch.tensor([[1.0, 0.0]] * 4)
+    labels_N = torch.tensor([0, 0, 0, 1])
+    found = fit_sharpness(outputs_NC, labels_N, torch.ones(4, dtype=torch.float64))
+    assert found == pytest.approx(math.log(3))
+    assert chances(outputs_NC, found)[0].tolist() == pytest.approx([0.75, 0.25])
+
+
+def test_outputs_without_a_fault_are_as_sharp_as_can_be() -> None:
+    outputs_NC = torch.eye(3)
+    found = fit_sharpness(outputs_NC, torch.arange(3), torch.ones(3, dtype=torch.float64))
+    assert found == pytest.approx(1e4)
+    assert chances(outputs_NC, found).tolist() == torch.eye(3).tolist()
+
+
+def test_outputs_that_say_nothing_are_even_chances() -> None:
+    outputs_NC, labels_N = torch.zeros(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    found = fit_sharpness(outputs_NC, labels_N, torch.ones(6, dtype=torch.float64))
+    torch.testing.assert_close(chances(outputs_NC, found), torch.full((6, 3), 1 / 3))

@@ -244,7 +244,7 @@ def test_the_same_on_blocks_of_any_size(
     whole = choose(strategy, signals, 30, balanced=balanced, options=options)
     for size in (1, 7, len(signals) - 1):
         for name, module in list(sys.modules.items()):
-            if name.startswith("lipt.coordinator.") and hasattr(module, "row_blocks"):
+            if name.startswith("lipt.core.") and hasattr(module, "row_blocks"):
                 monkeypatch.setattr(module, "row_blocks", blocks_of(size))
             if name.startswith("lipt.core.selection.solvers.") and hasattr(module, "BLOCK_BYTES"):
                 # How many rows are computed ahead follows from it.

@@ -5,13 +5,19 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from lipt.common.errors import StrategyOptionError
+from lipt.common.errors import StrategyOptionError, UnknownNameError
 from lipt.core.selection.options import (
+    NO_PRESET,
+    Preset,
+    between,
+    find_preset,
     options_of,
     parse_options,
     takes_balanced,
     takes_seed,
 )
+from lipt.core.selection.registry import STRATEGIES, find_strategy
+from lipt.core.selection.strategy import Strategy
 
 
 def example(
@@ -85,3 +91,77 @@ def test_an_unknown_option_is_refused_with_all_that_there_are() -> None:
         parse_options("example", OPTIONS, {"seed": "1"})
     with pytest.raises(StrategyOptionError, match=r"no option 'x'\. It takes none\."):
         parse_options("el2n", (), {"x": "1"})
+
+
+PRESETS = [
+    pytest.param(strategy, preset, id=f"{name} {preset}")
+    for name, strategy in STRATEGIES.items()
+    for preset in strategy.presets
+]
+
+
+def test_what_is_given_wins_over_a_preset() -> None:
+    preset = Preset("both", {"a": "1", "b": "2"})
+    assert preset.options(0.1, {"b": "3", "c": "4"}) == {"a": "1", "b": "3", "c": "4"}
+
+
+def test_a_preset_may_depend_on_the_fraction() -> None:
+    preset = Preset("half of it", lambda fraction: {"a": str(fraction / 2)})
+    assert preset.options(0.5, {}) == {"a": "0.25"}
+
+
+def test_no_name_stands_for_the_defaults() -> None:
+    assert find_preset("ccs", {}, "") is NO_PRESET
+    assert NO_PRESET.options(0.1, {"a": "1"}) == {"a": "1"}
+
+
+def test_an_unknown_preset_is_refused_with_those_that_there_are() -> None:
+    words = r"'dual' has no preset 'papre'\. Choose one of: paper, paper-cifar100, paper-imagenet,"
+    with pytest.raises(UnknownNameError, match=words):
+        find_strategy("dual").preset("papre")
+    with pytest.raises(UnknownNameError, match=r"'grand' has no preset 'paper'\. It has none, or"):
+        find_strategy("grand").preset("paper")
+
+
+@pytest.mark.parametrize(
+    ("fraction", "value"), [(0.01, 3), (0.1, 3), (0.15, 2.5), (0.2, 2), (0.35, 1), (0.5, 0), (1, 0)]
+)
+def test_between_points_lie_straight_lines(fraction: float, value: float) -> None:
+    assert between({0.2: 2, 0.1: 3, 0.5: 0}, fraction) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(("strategy", "name"), PRESETS)
+@pytest.mark.parametrize("fraction", [1e-6, 0.1, 0.3, 1.0])
+def test_every_preset_can_be_asked_for(strategy: Strategy, name: str, fraction: float) -> None:
+    preset = strategy.preset(name)
+    assert preset.summary.strip(" .") == preset.summary != ""
+    strategy.parse_options(preset.options(fraction, {}))
+    strategy.resolve_balance(preset.balanced)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "expected"),
+    [
+        # The authors' command for CIFAR-10: 30% are dropped for a tenth, by AUM, in 50 strata.
+        ("ccs", "paper", {"score": "aum", "beta": 0.3, "num_strata": 50}),
+        ("dual", "paper", {"sampling": "beta", "exponent": 5.5, "window": 10}),
+        ("dual", "paper-cifar100", {"sampling": "beta", "exponent": 4.0, "window": 10}),
+        ("dual", "paper-imagenet", {"sampling": "beta", "exponent": 11.0, "window": 10}),
+        ("gradmatch", "paper", {"gradient": "own_class", "ridge": 0.5, "ridge_scale": "absolute"}),
+        ("gradmatch", "paper-per-batch", {"mode": "per_batch", "batch_size": 128, "ridge": 0.0}),
+    ],
+)
+def test_papers_at_a_tenth(name: str, preset: str, expected: dict[str, object]) -> None:
+    strategy = find_strategy(name)
+    options = strategy.parse_options(strategy.preset(preset).options(0.1, {}))
+    assert expected.items() <= options.items()
+
+
+def test_papers_that_choose_over_all_classes_are_not_balanced() -> None:
+    found = {
+        (name, preset): values.balanced
+        for name, strategy in STRATEGIES.items()
+        for preset, values in strategy.presets.items()
+    }
+    assert {asked for asked, balanced in found.items() if balanced} == {("gradmatch", "paper")}
+    assert None not in found.values()

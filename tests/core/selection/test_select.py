@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 import torch
@@ -139,19 +138,3 @@ def spoiled(values: Tensor) -> Tensor:
     values = values.clone()
     values[2] = float("nan")
     return values
-
-
-def test_signals_that_are_not_finite_name_their_rows() -> None:
-    signals = full_signals([0] * 5)
-    assert signals.gradient_norms_N is not None
-    bad = replace(
-        signals,
-        features_ND=spoiled(signals.features_ND),
-        gradient_norms_N=spoiled(signals.gradient_norms_N),
-    )
-    with pytest.raises(SignalsError, match=r"features are not finite for 1 of 5.*ids 2\."):
-        choose(find_strategy("el2n"), bad, 2, balanced=False)
-    with pytest.raises(SignalsError, match=r"gradient norms are not finite .* ids 2\."):
-        choose(find_strategy("grand"), bad, 2, balanced=True, options={"parameters": "all"})
-    # What a strategy does not look at cannot spoil it.
-    choose(find_strategy("uniform"), bad, 2, balanced=False)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.targets.values import SingleLabel
-from lipt.core.signals.losses import LossSum, Parameters, loss_sum, trainable
+from lipt.core.signals.gradient_norms import LossSum, Parameters, loss_sum, trainable
 from lipt.core.signals.quadratic_model import fit_quadratic_model, must_reselect
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lipt.trainer.cli import main, plugins
+from lipt.trainer.cli import app, main
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -15,9 +15,9 @@ PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """This checkout's own entry points, whether or not it is installed."""
-    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][plugins.GROUP]
-    points = EntryPoints(EntryPoint(name, value, plugins.GROUP) for name, value in declared.items())
-    monkeypatch.setattr(plugins, "entry_points", points.select)
+    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][app.GROUP]
+    points = EntryPoints(EntryPoint(name, value, app.GROUP) for name, value in declared.items())
+    monkeypatch.setattr(app, "entry_points", points.select)
 
 
 def test_plugged_in_commands_stand_in_the_help() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lipt.trainer.comparison.intervals import Difference
-from lipt.trainer.comparison.reaching import Reach, Reached
+from lipt.trainer.comparison.outcomes import Reach, Reached
 from lipt.trainer.comparison.table import (
     HEADER,
     INSTEAD_HEADER,

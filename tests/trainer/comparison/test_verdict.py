@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from lipt.trainer.comparison.intervals import Difference
-from lipt.trainer.comparison.outcomes import outcomes
-from lipt.trainer.comparison.reaching import Reach, Reached
+from lipt.trainer.comparison.outcomes import Reach, Reached, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.comparison.verdict import Answers, answers, verdict
 from tests.trainer.made_up import made_up_outcome, made_up_trial

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from lipt.common.data import Dataset, input_format
 from lipt.common.images.formats import ImageFormat
 from lipt.trainer.distillation import Distillation
-from lipt.trainer.distillation.network import Networks
+from lipt.trainer.distillation.matching import Networks
 
 CPU = torch.device("cpu")
 
@@ -29,6 +30,11 @@ def small(**changes: Any) -> Distillation:
         "padding": 1,
     }
     return Distillation.model_validate(settings | changes)
+
+
+def dropping_model(num_classes: int) -> nn.Module:
+    """A user's model with a layer that draws."""
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, num_classes))
 
 
 @pytest.fixture(scope="session")

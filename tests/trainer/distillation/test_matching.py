@@ -1,14 +1,18 @@
-"""Gradient matching, on a linear model whose gradient can be told by hand."""
-
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from lipt.common.data import Dataset
+from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
-from lipt.trainer.distillation.matching import distance, gradients
+from lipt.trainer.distillation import SyntheticSet
+from lipt.trainer.distillation.matching import Augmentation, distance, gradients
+from tests.trainer.distillation.conftest import small
 
 
 def plane(*, bias: bool = False) -> nn.Linear:
@@ -74,3 +78,83 @@ def test_the_distance_falls_along_the_hand_derived_gradient() -> None:
     found = gradients(plane(), point, labels_B, torch.ones(1), differentiable=True)
     (by_point,) = torch.autograd.grad(distance(of([[1.0, 0.0]]), found), [point])
     assert by_point[0].tolist() == pytest.approx([-2.0, 0.0])
+
+
+def test_all_images_are_shifted_alike_with_black_coming_in() -> None:
+    images_BCHW = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]], [[[5.0, 6.0], [7.0, 8.0]]]])
+    # The crop begins a row above the image, in the column where the image does.
+    found = Augmentation(padding=1, top=0, left=1, mirrored=False)(images_BCHW)
+    assert found.tolist() == [[[[0.0, 0.0], [1.0, 2.0]]], [[[0.0, 0.0], [5.0, 6.0]]]]
+    mirrored = Augmentation(padding=1, top=0, left=1, mirrored=True)(images_BCHW)
+    assert mirrored[0, 0].tolist() == [[0.0, 0.0], [2.0, 1.0]]
+
+
+def test_what_is_drawn_is_what_the_settings_allow() -> None:
+    drawn = {
+        how: [
+            Augmentation.drawn(
+                small(augmentation=how, padding=2), torch.Generator().manual_seed(seed)
+            )
+            for seed in range(200)
+        ]
+        for how in ("none", "crop", "crop_flip")
+    }
+    assert set(drawn["none"]) == {Augmentation(0, 0, 0, mirrored=False)}
+    for how, mirrors in (("crop", {False}), ("crop_flip", {False, True})):
+        assert {one.top for one in drawn[how]} == {one.left for one in drawn[how]} == set(range(5))
+        assert {one.mirrored for one in drawn[how]} == mirrors
+
+
+def test_a_pixels_gradient_comes_back_to_it() -> None:
+    images = torch.ones(1, 1, 2, 2, requires_grad=True)
+    Augmentation(padding=1, top=2, left=1, mirrored=False)(images).sum().backward()
+    assert images.grad is not None
+    # The first row is shifted out.
+    assert images.grad[0, 0].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+
+
+def stages(digits: Dataset, number: int) -> SyntheticSet:
+    """Stages of one real image of each class."""
+    synthetic = SyntheticSet.empty((1, 8, 8), digits.class_names)
+    for stage in range(number):
+        ids = [int((digits.labels_N == label).nonzero()[stage]) for label in range(10)]
+        synthetic = synthetic.extended(digits.images(torch.tensor(ids)), torch.arange(10))
+    return synthetic
+
+
+def weights(network: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+
+def test_a_network_enters_a_stage_as_the_stages_before_leave_it(
+    digits: Dataset, networks_of: Any
+) -> None:
+    networks = networks_of(small(per_class=3, stages=3))
+    synthetic = stages(digits, 2)
+    entering = [weights(networks.enter(stage, 0, synthetic)) for stage in range(3)]
+    assert torch.equal(entering[0], weights(networks.untrained(0)))
+    assert not torch.equal(entering[1], entering[0])
+    assert not torch.equal(entering[2], entering[1])
+    # The second stage's images have no say on how a network comes out of the first.
+    assert torch.equal(weights(networks.enter(1, 0, stages(digits, 1))), entering[1])
+    assert not torch.equal(weights(networks.untrained(1)), entering[0])
+
+
+def test_training_lowers_the_loss(digits: Dataset, networks_of: Any) -> None:
+    networks = networks_of(small(learning_rate=0.1, augmentation="none"))
+    images_NCHW, labels_N = stages(digits, 1).until(0)
+    pixels_NCHW = images_NCHW.float() / 255
+    network = networks.untrained(0)
+
+    def loss() -> float:
+        logits_NC = network(networks.normalized(pixels_NCHW))
+        return torch.nn.functional.cross_entropy(logits_NC, labels_N).item()
+
+    before = loss()
+    networks.train(network, pixels_NCHW, labels_N, 20, torch.Generator())
+    assert loss() < before / 2
+
+
+def test_a_model_with_batch_norm_is_refused(networks_of: Any) -> None:
+    with pytest.raises(ConfigError, match=r"resnet8 has batch norm: .* such as convnet"):
+        networks_of(small(), "resnet8").untrained(0)

@@ -11,7 +11,7 @@ from torch import nn
 
 from lipt.common.errors import ConfigError
 from lipt.trainer import InfoBatchSampler, RedrawingSampler, StaleLossSampler
-from lipt.trainer.redrawing.epoch_sampler import EpochSampler, LossSampler
+from lipt.trainer.resampling.samplers import EpochSampler, LossSampler
 from tests.trainer.integrations.conftest import NUM_EXAMPLES
 
 with warnings.catch_warnings():

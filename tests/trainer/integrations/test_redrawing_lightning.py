@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lipt.common.errors import ConfigError
 from lipt.trainer import InfoBatchSampler, RedrawingSampler, StaleLossSampler, with_ids
-from lipt.trainer.redrawing.epoch_sampler import EpochSampler, LossSampler
+from lipt.trainer.resampling.samplers import EpochSampler, LossSampler
 from tests.trainer.integrations.conftest import NUM_EXAMPLES
 
 with warnings.catch_warnings():

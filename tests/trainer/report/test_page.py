@@ -22,9 +22,10 @@ from lipt.common.states import LearnerState, RunState
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.main_training.records import Look
-from lipt.trainer.report import examining, stories
-from lipt.trainer.report.gathering import Report, gather
-from lipt.trainer.report.page import render, unfolded
+from lipt.trainer.report import examination
+from lipt.trainer.report import report as report_module
+from lipt.trainer.report.page import dates_of, duration, render, unfolded
+from lipt.trainer.report.report import Report, gather
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (
     CostsView,
@@ -36,6 +37,32 @@ from lipt.trainer.views import (
 )
 from tests.trainer.made_up import made_up_learner, made_up_run, made_up_subset, made_up_trial
 from tests.trainer.made_up_diagnosis import made_up_findings
+
+BEGAN = datetime(2026, 3, 1, 9, 30, 15, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0, "0 s"), (59.4, "59 s"), (60, "1 min 0 s"), (185, "3 min 5 s"), (7800, "2 h 10 min")],
+)
+def test_a_duration_has_two_units_at_most(seconds: float, expected: str) -> None:
+    assert duration(timedelta(seconds=seconds)) == expected
+
+
+def test_dates_that_nobody_knows_are_left_out() -> None:
+    assert dates_of(made_up_run(), None) == ()
+    (began,) = dates_of(made_up_run(created_at=BEGAN), None)
+    assert (began.what, began.text, began.after) == ("started", "2026-03-01 09:30 UTC", "")
+
+
+def test_the_end_is_called_by_the_state_of_the_run() -> None:
+    run = made_up_run(
+        state=RunState.CANCELLED, created_at=BEGAN, ended_at=BEGAN + timedelta(minutes=1)
+    )
+    _, ended = dates_of(run, None)
+    assert (ended.what, ended.after) == ("cancelled", " after 1 min 0 s")
+    assert ended.iso == "2026-03-01T09:31:15+00:00"
+
 
 DIGITS = open_dataset("digits-test")
 HOSTILE = "<script>alert(1)</script>"
@@ -335,7 +362,7 @@ def test_pictures_and_bars_have_tooltips(report: Report) -> None:
 def test_examples_without_pictures_are_named_by_class_and_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (stories, examining):
+    for module in (report_module, examination):
         monkeypatch.setattr(module, "pictures_of", lambda _, rows, __: [""] * len(rows))
     report = gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())  # type: ignore[arg-type]
     page = _Page()

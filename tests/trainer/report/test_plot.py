@@ -6,7 +6,9 @@ from dataclasses import replace
 from math import inf
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,9 +17,17 @@ from lipt.common.states import LearnerState
 from lipt.trainer.comparison.intervals import Difference
 from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.main_training.records import Look
-from lipt.trainer.report.gathering import Report
 from lipt.trainer.report.page import in_soup_order, render
-from lipt.trainer.report.plot import WIDTH, interval_scale, nice_ticks
+from lipt.trainer.report.plot import (
+    HEIGHT,
+    WIDTH,
+    ExampleMap,
+    Point,
+    draw,
+    interval_scale,
+    nice_ticks,
+)
+from lipt.trainer.report.report import Report
 from lipt.trainer.views import InfoView, IngredientView, LearnerView
 from tests.trainer.made_up import made_up_learner, made_up_outcome, made_up_run
 
@@ -215,3 +225,30 @@ def test_of_many_learners_only_some_are_labelled() -> None:
 def test_without_a_soup_there_is_no_plot() -> None:
     assert drawn(SOUP) == []
     assert drawn(SOUP, learners=[learner(0, None)]) == []
+
+
+def test_points_fill_the_map_and_keep_their_proportions() -> None:
+    ids = torch.tensor([4, 7, 9])
+    corners = torch.tensor([[0.0, 0.0], [2.0, 0.0], [2.0, 1.0]])
+    drawn = draw(ids, np.arange(10), corners, "a test")  # three are not moved
+    assert drawn.seen_by == "a test"
+    assert [(point.row, point.label) for point in drawn.points] == [(4, 4), (7, 7), (9, 9)]
+    assert all(0 < point.x < WIDTH and 0 < point.y < HEIGHT for point in drawn.points)
+    places = np.array([(point.x, point.y) for point in drawn.points])
+    first, second, third = (
+        np.linalg.norm(places[a] - places[b]) for a, b in ((0, 1), (1, 2), (0, 2))
+    )
+    assert first / second == pytest.approx(2.0, abs=1e-4)
+    assert third / second == pytest.approx(5**0.5, abs=1e-4)
+
+
+def test_what_is_chosen_is_drawn_over_the_others() -> None:
+    points = tuple(Point(row, row % 2, 0.0, 0.0) for row in range(4))
+    layers = ExampleMap(points, "a test").layers({1, 2})
+    assert [(layer.chosen, layer.label) for layer in layers] == [
+        (False, 0),
+        (False, 1),
+        (True, 0),
+        (True, 1),
+    ]
+    assert [[point.row for point in layer.points] for layer in layers] == [[0], [3], [2], [1]]

@@ -265,15 +265,6 @@ def test_metadata_that_is_not_ours_is_refused(
         Subset.load(path)
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = make_subset([2], [1.0]).save(tmp_path / "subset.parquet")
-    before = path.read_bytes()
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError):
-        make_subset([3], [1.0]).save(path)
-    assert path.read_bytes() == before
-
-
 def test_columns_cannot_be_changed() -> None:
     source = np.array([2, 5], dtype=np.int64)
     packed = struct.pack("<2q2f", 2, 5, 1.0, 1.0)

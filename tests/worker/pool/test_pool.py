@@ -1,22 +1,32 @@
-"""A pool's life with workers that a test ends, for a demand that it sets."""
+"""A pool from its settings, its calls, and its life with workers that a test ends."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, cast
 
+import grpc
 import pytest
 
+from lipt.common.config.settings import load_settings
 from lipt.common.errors import (
+    ConfigError,
     IncompatibleProtocolError,
     LiptError,
     ProcessEndedError,
     UnreachableError,
 )
-from lipt.worker.pool.engine import Ended
-from lipt.worker.pool.pool import Pool, PoolOptions
+from lipt.common.rpc.channel import open_channel
+from lipt.v1 import info_pb2, info_pb2_grpc, worker_pb2, worker_pb2_grpc
+from lipt.worker.pool import pool as pooling
+from lipt.worker.pool.pool import DemandSource, Pool, PoolOptions, opened
+from lipt.worker.pool.processes import Ended, LocalEngine
 from lipt.worker.pool.scaling import Bounds, Demand
+from lipt.worker.settings import PoolSettings
 from tests.clock import Clock
 
 IDLE_SECONDS = 60.0
@@ -182,3 +192,195 @@ def test_coordinator_that_is_too_old_ends_the_pool() -> None:
     bench.source.refusal = IncompatibleProtocolError("it speaks 1.4.")
     with pytest.raises(IncompatibleProtocolError):
         bench.pool.run()
+
+
+class Fake(worker_pb2_grpc.WorkerServiceServicer, info_pb2_grpc.InfoServiceServicer):
+    """A coordinator of some version; `GetDemand` is answered once `may_answer` is set."""
+
+    def __init__(self) -> None:
+        self.version: tuple[int, int] = (1, 0)
+        self.asked: list[worker_pb2.GetDemandRequest] = []
+        self.was_asked, self.may_answer = threading.Event(), threading.Event()
+
+    def GetInfo(self, request: Any, context: Any) -> Any:
+        major, minor = self.version
+        return info_pb2.GetInfoResponse(
+            protocol=worker_pb2.ProtocolVersion(major=major, minor=minor)
+        )
+
+    def GetDemand(self, request: Any, context: Any) -> Any:
+        self.asked.append(request)
+        self.was_asked.set()
+        assert self.may_answer.wait(60.0)
+        return worker_pb2.GetDemandResponse(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Fake, DemandSource]]:
+    fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
+    server = grpc.server(ThreadPoolExecutor(2))
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(fake, server)
+    info_pb2_grpc.add_InfoServiceServicer_to_server(fake, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with open_channel(f"127.0.0.1:{port}") as channel:
+        yield fake, DemandSource(channel)
+    fake.may_answer.set()
+    server.stop(None).wait()
+
+
+def test_demand_is_asked_for_with_what_is_known(served: tuple[Fake, DemandSource]) -> None:
+    fake, source = served
+    fake.may_answer.set()
+    first = source.wait(None, wait_seconds=2.0)
+    assert first == Demand(num_queued=1, num_leased=2, num_coming=3)
+    assert first.num_open == 6
+    assert source.wait(first, wait_seconds=2.0) == first
+    without, having = fake.asked
+    assert not without.HasField("known")
+    assert (having.known.num_queued, having.known.num_leased, having.known.num_coming) == (1, 2, 3)
+
+
+def test_ranges_count_for_workers_that_have_the_data_and_are_known_to_all(
+    served: tuple[Fake, DemandSource],
+) -> None:
+    fake, blind = served
+    fake.may_answer.set()
+    assert blind.wait(None, wait_seconds=2.0).num_ranges == 0
+    blind.wait(Demand(), wait_seconds=2.0)
+    # Else it would be told the same again and again.
+    assert fake.asked[-1].known.num_ranges == 4
+
+
+def test_wait_ends_when_it_is_interrupted(served: tuple[Fake, DemandSource]) -> None:
+    fake, source = served
+
+    def interrupt() -> None:
+        assert fake.was_asked.wait(60.0)
+        source.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert source.wait(Demand(num_queued=4), wait_seconds=60.0) == Demand(num_queued=4)
+    assert source.wait(None, wait_seconds=60.0) == Demand()
+    thread.join()
+
+
+def test_coordinator_of_another_protocol_is_refused(
+    served: tuple[Fake, DemandSource],
+) -> None:
+    fake, source = served
+    source.require_same_protocol()
+    fake.version = (2, 0)
+    with pytest.raises(IncompatibleProtocolError, match="speaks protocol 2, this pool 1"):
+        source.require_same_protocol()
+
+
+def test_coordinator_that_is_away_is_an_error_of_this_package(
+    served: tuple[Fake, DemandSource],
+) -> None:
+    with open_channel("127.0.0.1:1") as channel, pytest.raises(LiptError, match=r"127\.0\.0\.1:1"):
+        DemandSource(channel).wait(None, wait_seconds=0.0)
+
+
+TOKEN = "lipt_0123456789abcdef_" + "A" * 43
+
+
+def settings(**flags: Any) -> PoolSettings:
+    return load_settings(PoolSettings, config=None, flags=flags)
+
+
+def open_pool(**flags: Any) -> None:
+    with opened(settings(**flags), [], say=print):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"min_workers": 3, "workers": 2}, "min_workers 3 is more than workers 2"),
+        ({"workers": 0}, "workers = 0"),
+        ({"working_dir": Path()}, "working_dir is for a pool on Ray"),
+        ({"resources": ("gpu=1",)}, "resources is for a pool on Ray"),
+        ({"coordinator": "head"}, "address 'head' is not host:port"),
+        ({"ray": "auto", "resources": ("gpu",)}, "--resource 'gpu' is not NAME=AMOUNT"),
+        ({"ray": "auto", "runtime_env": Path("none.yaml")}, "--runtime-env none.yaml cannot be"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(flags: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        open_pool(**flags)
+
+
+def test_cluster_that_is_not_there_is_named_with_how_to_start_one() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(UnreachableError, match=r"'127.0.0.1:1'.*ray start --head"):
+        open_pool(ray="127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("env.yaml", "pip: [lipt]\nenv_vars: {A: b}\n"), ("env.json", '{"pip": ["lipt"]}')],
+)
+def test_runtime_environment_is_read_as_ray_reads_it(tmp_path: Path, name: str, text: str) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / name
+    file.write_text(text)
+    made = pooling._runtime_env(settings(ray="auto", runtime_env=file, working_dir=tmp_path))
+    assert made["pip"] == ["lipt"]
+    assert made["working_dir"] == str(tmp_path)
+
+
+def test_runtime_environment_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "env.json"
+    file.write_text("[]")
+    with pytest.raises(ConfigError, match="is no mapping"):
+        open_pool(ray="auto", runtime_env=file)
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_pool(ray="auto", runtime_env=file)
+
+
+def test_workers_are_told_where_files_lie_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = settings(coordinator="head:1", tls_ca=Path("ca.pem"), token=TOKEN, ray="auto")
+    words = pooling._own_arguments(made)
+    assert words == [
+        *("--coordinator", "head:1", "--log-level", "INFO"),
+        *("--tls-ca", str(tmp_path / "ca.pem")),
+    ]
+    # It travels beside the command line, and only where there is no file with it.
+    assert pooling._environment(made) == {"LIPT_TOKEN": TOKEN}
+    assert pooling._environment(settings(token=TOKEN, token_file=Path("token"))) == {}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "devices"),
+    [(0.0, ["cpu", "cpu", "cpu"]), (1.0, ["cuda:0", "cuda:1", "cuda:2"]),
+     (0.5, ["cuda:0", "cuda:0", "cuda:1"])],
+)  # fmt: skip
+def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
+    gpus: float, devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    class Told:
+        def __init__(self, module: str, arguments: list[str], *_: object) -> None:
+            started.append([module, *arguments])
+
+    monkeypatch.setattr("lipt.worker.pool.processes.Child", Told)
+    engine = LocalEngine(gpus_per_worker=gpus, say=print)
+    for number in range(3):
+        engine.start(number, ["--device", "mine"])
+    assert [words[:3] for words in started] == [
+        ["lipt.worker", "--device", device] for device in devices
+    ]
+    assert all(words[3:] == ["--device", "mine"] for words in started)
+
+
+def test_pool_on_ray_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(LiptError, match=r"lipt\[ray\]"):
+        open_pool(ray="auto")

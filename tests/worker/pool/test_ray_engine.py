@@ -6,6 +6,8 @@ The real one is in `tests/end_to_end/test_ray.py`.
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +15,8 @@ import pytest
 
 from lipt.common.errors import ConfigError
 from lipt.worker.pool import ray_engine
-from lipt.worker.pool.engine import Ended
-from lipt.worker.pool.ray_engine import LOCAL, RayEngine, RayOptions
+from lipt.worker.pool.processes import Child, Ended
+from lipt.worker.pool.ray_engine import LOCAL, RayEngine, RayOptions, run_worker
 
 
 class RayError(Exception): ...
@@ -163,3 +165,35 @@ def test_cluster_that_is_started_by_the_way_reports_to_nobody(
     RayEngine(RayOptions(LOCAL))
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert fake.connected["include_dashboard"] is False
+
+
+@pytest.mark.slow
+def test_worker_s_status_and_last_words_come_back(capfd: pytest.CaptureFixture[str]) -> None:
+    status, tail = run_worker(["--coordinator", "no-port"], {"OMP_NUM_THREADS": "1"})
+    assert status == 1
+    assert "address 'no-port' is not host:port" in tail
+    # Ray's own logs have it as well.
+    assert tail in capfd.readouterr().err
+
+
+def test_cancelled_task_lets_its_worker_end_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Child] = []
+
+    class Cancelled(Child):
+        def wait(self, seconds: float) -> int | None:
+            if threading.current_thread() is threading.main_thread() and not started:
+                started.append(self)
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().wait(seconds)
+
+    monkeypatch.setattr(ray_engine, "Child", Cancelled)
+    # As a script has it that starts Ray in the background.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        status, _ = run_worker(["--coordinator", "127.0.0.1:1"], {})
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    # Where it was still starting, the signal itself ended it.
+    assert status in (0, -signal.SIGTERM)
+    assert started[0].poll() == status

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lipt.common.access.roles import Role
-from lipt.trainer.cli.arguments.options import Json
 from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.options import Json
 
 if TYPE_CHECKING:
-    from lipt.trainer.cli.certificates.folder import Folder
+    from lipt.trainer.cli.certificates import Folder
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,40 +66,37 @@ def init(
     Without --host the certificate is for this machine's name.
     """
     from lipt.common.network.tls import utc_now
-    from lipt.trainer.cli.certificates import instructions
-    from lipt.trainer.cli.certificates.authority import (
-        AUTHORITY,
-        COORDINATOR,
-        issue_server,
-        make_authority,
-    )
-    from lipt.trainer.cli.certificates.folder import Folder
+    from lipt.trainer.cli import certificates
 
-    files, now = Folder(folder), utc_now()
-    files.require_free([AUTHORITY, COORDINATOR], force=force)
-    authority = make_authority(now=now, days=authority_days)
+    files, now = certificates.Folder(folder), utc_now()
+    files.require_free([certificates.AUTHORITY, certificates.COORDINATOR], force=force)
+    authority = certificates.make_authority(now=now, days=authority_days)
     names = _with_here(hosts or [socket.gethostname()])
-    pair = issue_server(authority, names, now=now, days=days)
-    files.write(AUTHORITY, authority)
-    files.write(COORDINATOR, pair)
-    start = instructions.coordinator_command(files, names)
+    pair = certificates.issue_server(authority, names, now=now, days=days)
+    files.write(certificates.AUTHORITY, authority)
+    files.write(certificates.COORDINATOR, pair)
+    start = certificates.coordinator_command(files, names)
     peers = {
-        role: instructions.peer_command(files, role, role) for role in (Role.WORKER, Role.TRAINER)
+        role: certificates.peer_command(files, role, role) for role in (Role.WORKER, Role.TRAINER)
     }
     lines = [
-        *instructions.authority_lines(files, authority),
-        instructions.pair_line(files, COORDINATOR, pair),
-        instructions.copy_line(files, COORDINATOR, "the coordinator's machine"),
+        *certificates.authority_lines(files, authority),
+        certificates.pair_line(files, certificates.COORDINATOR, pair),
+        certificates.copy_line(files, certificates.COORDINATOR, "the coordinator's machine"),
         f"{_INDENT}{start}",
         "Make certificates for who connects, one for each machine or person:",
-        *(f"{_INDENT}{command}" for command in instructions.making_commands(files)),
+        *(f"{_INDENT}{command}" for command in certificates.making_commands(files)),
     ]
     for role, command in peers.items():
-        lines.append(instructions.copy_line(files, role, f"a {role}'s machine"))
+        lines.append(certificates.copy_line(files, role, f"a {role}'s machine"))
         lines.append(f"{_INDENT}{command}")
-    made = {"ca": files.cert(AUTHORITY), "ca_key": files.key(AUTHORITY), "hosts": names}
+    made = {
+        "ca": files.cert(certificates.AUTHORITY),
+        "ca_key": files.key(certificates.AUTHORITY),
+        "hosts": names,
+    }
     made["commands"] = [start, *peers.values()]
-    print_result(_files(files, COORDINATOR) | made, lines, as_json=json)
+    print_result(_files(files, certificates.COORDINATOR) | made, lines, as_json=json)
 
 
 @app.command()
@@ -116,25 +113,25 @@ def coordinator(
     Without --host it is for the hosts of the one that is there.
     """
     from lipt.common.network.tls import utc_now
-    from lipt.trainer.cli.certificates import instructions
-    from lipt.trainer.cli.certificates.authority import COORDINATOR, hosts_of, issue_server
-    from lipt.trainer.cli.certificates.folder import Folder
+    from lipt.trainer.cli import certificates
 
-    files = Folder(folder)
+    files = certificates.Folder(folder)
     authority = files.authority()
-    files.require_free([COORDINATOR], force=force)
-    before = files.certificate(COORDINATOR)
-    names = _with_here(hosts or (before and hosts_of(before)) or [socket.gethostname()])
-    pair = issue_server(authority, names, now=utc_now(), days=days)
-    files.write(COORDINATOR, pair)
-    command = instructions.coordinator_command(files, names)
+    files.require_free([certificates.COORDINATOR], force=force)
+    before = files.certificate(certificates.COORDINATOR)
+    names = _with_here(
+        hosts or (before and certificates.hosts_of(before)) or [socket.gethostname()]
+    )
+    pair = certificates.issue_server(authority, names, now=utc_now(), days=days)
+    files.write(certificates.COORDINATOR, pair)
+    command = certificates.coordinator_command(files, names)
     lines = [
-        instructions.pair_line(files, COORDINATOR, pair),
-        instructions.copy_line(files, COORDINATOR, "the coordinator's machine"),
+        certificates.pair_line(files, certificates.COORDINATOR, pair),
+        certificates.copy_line(files, certificates.COORDINATOR, "the coordinator's machine"),
         f"{_INDENT}{command}",
     ]
     made = {"hosts": names, "commands": [command]}
-    print_result(_files(files, COORDINATOR) | made, lines, as_json=json)
+    print_result(_files(files, certificates.COORDINATOR) | made, lines, as_json=json)
 
 
 @app.command()
@@ -188,19 +185,17 @@ def _make(
     as_json: bool,
 ) -> None:
     from lipt.common.network.tls import utc_now
-    from lipt.trainer.cli.certificates import instructions
-    from lipt.trainer.cli.certificates.authority import issue_client
-    from lipt.trainer.cli.certificates.folder import Folder
+    from lipt.trainer.cli import certificates
 
-    files = Folder(folder)
+    files = certificates.Folder(folder)
     authority = files.authority()
-    pair = issue_client(authority, name, role, hosts=hosts, now=utc_now(), days=days)
+    pair = certificates.issue_client(authority, name, role, hosts=hosts, now=utc_now(), days=days)
     files.require_free([name], force=force)
     files.write(name, pair)
-    command = instructions.peer_command(files, name, role)
+    command = certificates.peer_command(files, name, role)
     lines = [
-        instructions.pair_line(files, name, pair, role),
-        instructions.copy_line(files, name, f"the {role}'s machine"),
+        certificates.pair_line(files, name, pair, role),
+        certificates.copy_line(files, name, f"the {role}'s machine"),
         f"{_INDENT}{command}",
     ]
     made = {"role": role, "hosts": hosts, "commands": [command]}

@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import (
+from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.options import (
     AllowModule,
     Coordinator,
     ImageSize,
     Json,
     Proxy,
+    grouped,
     modules_of,
+    require_replaceable,
 )
-from lipt.trainer.cli.arguments.paths import require_replaceable
-from lipt.trainer.cli.display.output import print_result
 
 
 @grouped
@@ -97,17 +97,17 @@ def compare(
     wait_passively()
     from lipt.common.config.values import validate
     from lipt.common.imports import import_extra
-    from lipt.trainer.cli.arguments.overrides import (
+    from lipt.trainer.cli.display.output import open_talking
+    from lipt.trainer.cli.display.training_progress import TrainingProgress
+    from lipt.trainer.cli.overrides import (
         collect_overrides,
         parse_names,
         refusing_as_usage,
     )
-    from lipt.trainer.cli.display.opening import open_talking
-    from lipt.trainer.cli.display.training_progress import TrainingProgress
     from lipt.trainer.comparison import table
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.outcomes import outcomes
-    from lipt.trainer.comparison.plan import Plan
+    from lipt.trainer.comparison.trial import Plan
     from lipt.trainer.comparison.verdict import answers, verdict
     from lipt.trainer.main_training import Recipe
     from lipt.trainer.reselection.reselection import ReselectionWarning

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from lipt.common.text import say
-from lipt.trainer.cli.arguments.options import Json
 from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.options import Json
 
 
 def demonstrate(
@@ -27,7 +27,6 @@ def demonstrate(
     import os
 
     from lipt.trainer.cli.demo.pipeline import run_demo
-    from lipt.trainer.cli.demo.report import report_lines
     from lipt.trainer.cli.display.follow import make_display
 
     # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a
@@ -39,4 +38,6 @@ def demonstrate(
         make_display=lambda: make_display(as_json=json),
         say=partial(say, err=json),
     )
+    from lipt.trainer.cli.demo.experiment import report_lines  # imports torch
+
     print_result(result, report_lines(result), as_json=json)

@@ -1,24 +1,69 @@
-"""`lipt diagnose`: what is wrong with the coordinator's data, before anything is trained on it."""
+"""`lipt diagnose` and `lipt check`: what is wrong with data, before anything is run on it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lipt.common.text import say
-from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import AllowModule, Coordinator, ImageSize, Json, modules_of
-from lipt.trainer.cli.arguments.paths import require_apart, require_replaceable
-from lipt.trainer.cli.display.output import print_json
-from lipt.trainer.cli.display.waiting import run_talking
+from lipt.trainer.cli.display.output import print_json, print_result, run_talking
+from lipt.trainer.cli.options import (
+    AllowModule,
+    Coordinator,
+    ImageSize,
+    Json,
+    grouped,
+    modules_of,
+    require_apart,
+    require_replaceable,
+)
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
+    from lipt.common.data.decoding_all import Decoded
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
+
+
+@grouped
+def check(
+    *,
+    data: Annotated[
+        str, typer.Option(help="Image files, e.g. imagefolder:PATH, webdataset:PATH, parquet:PATH.")
+    ],
+    allow_module: AllowModule = None,
+    json: Json = False,
+) -> None:
+    """Decode every image of a data set, and list all that cannot be used.
+
+    The status is 1 where there are some. A coordinator is not needed.
+    """
+    from lipt.common.data.decoding_all import decode_all
+
+    def work(tell: Callable[[str], None]) -> Decoded:
+        tell(f"reading {data}")
+        return decode_all(
+            data,
+            allowed_modules=modules_of(allow_module, data),
+            progress=lambda done, total: tell(f"decoding {data}: {done} of {total}"),
+        )
+
+    decoded = run_talking(work)
+    print_result(decoded, _unusable_lines(decoded), as_json=json)
+    if decoded.unusable:
+        raise typer.Exit(1)
+
+
+def _unusable_lines(decoded: Decoded) -> Iterator[str]:
+    for image in decoded.unusable:
+        yield f"image {image.id} ({image.place}): {image.problem}"
+    yield (
+        f"{len(decoded.unusable)} of {decoded.num_images} images of {decoded.source} cannot be used"
+    )
+
 
 _PAGE, _TABLE = "diagnosis.html", "issues.csv"
 
@@ -78,12 +123,11 @@ def diagnose(
     page, table = _places(out, export, as_json=json)
     require_replaceable(page, table)
     require_apart({"--out": page, "--export": table})
-    from lipt.trainer.cli.arguments.overrides import refusing_as_usage
-    from lipt.trainer.cli.display.opening import left_out_by, open_telling
+    from lipt.trainer.cli.display.output import left_out_by, open_telling
+    from lipt.trainer.cli.overrides import refusing_as_usage
     from lipt.trainer.diagnosis.export import export_issues, writer_of
-    from lipt.trainer.report.diagnosis_page import render_diagnosis
-    from lipt.trainer.report.examining import examine, file_paths
-    from lipt.trainer.report.templates import open_templates
+    from lipt.trainer.report.examination import examine, file_paths, render_diagnosis
+    from lipt.trainer.report.plot import open_templates
     from lipt.trainer.writing.files import write_atomically
 
     with refusing_as_usage():

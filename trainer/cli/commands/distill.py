@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import (
+from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.options import (
     AllowModule,
     Coordinator,
     ImageSize,
     Json,
     Run,
+    grouped,
     modules_of,
 )
-from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
-    from lipt.trainer.distillation.evaluating import Outcome
+    from lipt.trainer.distillation.evaluation import Outcome
     from lipt.trainer.distillation.synthetic import SyntheticSet
 
 # Few images are learnt in few steps; --train-set has the last word.
@@ -98,16 +98,15 @@ def distill(
 
     wait_passively()
     from lipt.common.config.values import validate
-    from lipt.trainer.cli.arguments.overrides import (
+    from lipt.trainer.cli.display.output import open_talking, run_talking
+    from lipt.trainer.cli.overrides import (
         collect_overrides,
         parse_names,
         refusing_as_usage,
     )
-    from lipt.trainer.cli.display.opening import open_talking
-    from lipt.trainer.cli.display.waiting import run_talking
     from lipt.trainer.distillation import Distillation
     from lipt.trainer.distillation import distill as distil
-    from lipt.trainer.distillation.evaluating import evaluate
+    from lipt.trainer.distillation.evaluation import evaluate
     from lipt.trainer.main_training import Recipe
     from lipt.trainer.main_training.examples import require_comparable, require_for
     from lipt.trainer.subsets.subset import Subset

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.cli.display.waiting import run_talking
+from lipt.trainer.cli.display.output import run_talking
 from lipt.trainer.reselection.reselection import Reselection, SelectionOptions, require_reselectable
 
 if TYPE_CHECKING:

@@ -10,10 +10,8 @@ import typer
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.common.text import say
-from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import Coordinator, Json, RunArgument
-from lipt.trainer.cli.display.output import print_result
-from lipt.trainer.cli.display.waiting import run_counting
+from lipt.trainer.cli.display.output import print_result, run_counting
+from lipt.trainer.cli.options import Coordinator, Json, RunArgument, grouped
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
 if TYPE_CHECKING:
@@ -75,7 +73,7 @@ def start(
 
     What is not given here or in --config is the coordinator's default.
     """
-    from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
+    from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.client.sources import checkpoint_source
 
     with refusing_as_usage():
@@ -151,7 +149,6 @@ def list_runs(
 
 
 def _in_short(run: RunView) -> dict[str, Any]:
-    """What the table has of a run, for scripts."""
     return {
         "run_id": run.run_id,
         "name": run.name,
@@ -169,7 +166,7 @@ def _in_short(run: RunView) -> dict[str, Any]:
 @grouped
 def show(run: RunArgument = "latest", *, json: Json = False, coordinator: Coordinator) -> None:
     """Show a run: its state, learners, soup and costs."""
-    from lipt.trainer.cli.display.run_summary import run_lines
+    from lipt.trainer.cli.display.progress import run_lines
 
     with coordinator.connect() as client:
         view = client.run(run)

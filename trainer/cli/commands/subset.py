@@ -1,4 +1,4 @@
-"""`lipt subset`: have a subset computed and written to a file, or its examples themselves."""
+"""`lipt subset` and `lipt weights`: what a run has made, as files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from lipt.common.sizes import format_bytes
-from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.options import (
+from lipt.trainer.cli.display.output import print_result, run_counting, run_talking
+from lipt.trainer.cli.options import (
     AllowModule,
     Budget,
     Coordinator,
@@ -21,13 +21,12 @@ from lipt.trainer.cli.arguments.options import (
     Preset,
     Proxy,
     Run,
+    grouped,
     modules_of,
+    require_replaceable,
 )
-from lipt.trainer.cli.arguments.paths import require_replaceable
-from lipt.trainer.cli.display.output import print_result
-from lipt.trainer.cli.display.waiting import run_talking
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
-from lipt.trainer.views import DEFAULT_STRATEGY
+from lipt.trainer.views import DEFAULT_STRATEGY, WEIGHTS_KINDS, WeightsKind
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
 
@@ -80,7 +79,7 @@ def get(
         raise typer.BadParameter(
             "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
         )
-    from lipt.trainer.cli.arguments.overrides import parse_options, refusing_as_usage
+    from lipt.trainer.cli.overrides import parse_options, refusing_as_usage
     from lipt.trainer.subsets.formats import codec_of, manifest_beside
 
     with refusing_as_usage():
@@ -146,7 +145,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a subset's images themselves, sharded, for whoever trains elsewhere."""
-    from lipt.trainer.cli.display.opening import open_talking
+    from lipt.trainer.cli.display.output import open_talking
     from lipt.trainer.subsets.subset import Subset
 
     chosen = Subset.load(subset)
@@ -173,3 +172,37 @@ def export(
     told = f"{len(chosen)} examples in {files} of {format_bytes(size_bytes)}"
     lines = [f"{out}: {told}, digest {chosen.digest}"]
     print_result(written, lines, as_json=json)
+
+
+weights_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get a run's weights.")
+
+
+@weights_app.callback()
+def weights() -> None:
+    """Get a run's weights."""
+
+
+@weights_app.command("get")
+@grouped
+def get_weights(
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors file to write.")],
+    run: Run = "latest",
+    kind: Annotated[
+        str, typer.Option("--kind", help=f"Which weights: {WEIGHTS_KINDS}.")
+    ] = WeightsKind.PRETRAINED.value,
+    json: Json = False,
+    coordinator: Coordinator,
+) -> None:
+    """Write a run's weights to a safetensors file."""
+    if (found := WeightsKind.parse(kind)) is None:
+        raise typer.BadParameter(f"{kind!r} is none of {WEIGHTS_KINDS}.", param_hint="--kind")
+    require_replaceable(out)
+    with coordinator.connect() as client:
+        blob = run_counting(
+            f"downloading the {found} weights of {run}",
+            lambda on_bytes: client.save_weights(out, run, found, on_bytes=on_bytes),
+        )
+    written = {"path": out, "kind": found, **vars(blob)}
+    line = f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}"
+    print_result(written, [line], as_json=json)

@@ -2,37 +2,229 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import complain
-from lipt.trainer.cli.arguments.choice import Choice
-from lipt.trainer.cli.arguments.groups import grouped
-from lipt.trainer.cli.arguments.loggers import Loggers
-from lipt.trainer.cli.arguments.options import (
+from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.options import (
     AllowModule,
+    Budget,
     Coordinator,
+    Fraction,
     ImageSize,
     Json,
+    Options,
+    Preset,
+    Proxy,
     Run,
+    grouped,
     modules_of,
+    require_apart,
+    require_place,
+    require_replaceable,
 )
-from lipt.trainer.cli.arguments.paths import require_apart, require_place, require_replaceable
-from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.views import WEIGHTS_KINDS, WeightsKind
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
+    from lipt.common.data import Dataset
     from lipt.common.weights.specs import Weights
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
+    from lipt.trainer.main_training.examples import SubsetSource
+    from lipt.trainer.main_training.records import OnEpoch
+    from lipt.trainer.reselection.reselection import SelectionOptions
+    from lipt.trainer.subsets.subset import Subset
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A strategy or a way to redraw in place of a file, and what is asked for each time."""
+
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy", "-s", help="Have the coordinator choose the subset, in place of --subset."
+        ),
+    ] = None
+    redraw: Annotated[
+        Literal["random", "stale", "infobatch"] | None,
+        typer.Option(
+            "--redraw",
+            help="Draw other examples for every epoch, without a coordinator: random ones, those "
+            "with the highest last losses, or all but half of the easy ones.",
+        ),
+    ] = None
+    fraction: Fraction = None
+    budget: Budget = None
+    options: Options = None
+    preset: Preset = None
+    proxy: Proxy = None
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Epochs until the subset is chosen again (20).")
+    ] = None
+    prefetch: Annotated[
+        bool,
+        typer.Option(
+            "--prefetch",
+            help="Ask for the next subset an epoch early, so that training does not wait.",
+        ),
+    ] = False
+
+    def request(self, *, subset_given: bool) -> SelectionOptions:
+        """What to ask for; nothing where no strategy was given.
+
+        Raises:
+            ConfigError: flags that do not go together.
+        """
+        from lipt.common.errors import ConfigError
+        from lipt.trainer.cli.overrides import parse_options
+
+        self._require_one_way(subset_given=subset_given)
+        if self.strategy is None:
+            self._require_nothing_alone()
+        if self.strategy is None and self.redraw is None:
+            return {}
+        if (self.fraction is None) == (self.budget is None):
+            raise ConfigError("give one of --fraction and --budget, e.g. --fraction 0.1")
+        if self.strategy is None:
+            return {}
+        asked: SelectionOptions = {
+            "fraction": self.fraction,
+            "budget": self.budget,
+            "options": parse_options(self.options or []),
+            "prefetch": self.prefetch,
+        }
+        if self.preset is not None:
+            asked["preset"] = self.preset
+        if self.proxy is not None:
+            asked["proxy"] = self.proxy
+        return asked if self.every is None else {**asked, "every": self.every}
+
+    def redrawing(self) -> Callable[[Dataset, int], SubsetSource] | None:
+        """Makes a source of the data to train on and a seed; None where nothing is redrawn.
+
+        Raises:
+            ConfigError: an option does not exist, or is out of range.
+        """
+        from lipt.common.subsets import resolve_budget
+        from lipt.trainer.cli.overrides import parse_options
+        from lipt.trainer.resampling.sources import redraw
+
+        if self.redraw is None:
+            return None
+        draw = redraw(self.redraw, parse_options(self.options or []))
+
+        def make(train: Dataset, seed: int) -> SubsetSource:
+            budget = resolve_budget(
+                fraction=self.fraction, budget=self.budget, num_examples=len(train)
+            )
+            return draw(train, budget, seed)
+
+        return make
+
+    def _require_one_way(self, *, subset_given: bool) -> None:
+        from lipt.common.errors import ConfigError
+
+        if self.redraw is not None and (subset_given or self.strategy is not None):
+            other = "--subset" if subset_given else "--strategy"
+            raise ConfigError(
+                f"{other} and --redraw were both given. Drop one: --redraw takes its examples from "
+                "all of --data."
+            )
+        if subset_given and self.strategy is not None:
+            raise ConfigError(
+                "--subset and --strategy were both given. Drop one: a strategy's subset is asked "
+                "for again as the model changes."
+            )
+
+    def _require_nothing_alone(self) -> None:
+        from lipt.common.errors import ConfigError
+
+        for_both: dict[str, object] = {
+            "--fraction": self.fraction,
+            "--budget": self.budget,
+            "--option": self.options or None,
+        }
+        for name, value in for_both.items():
+            if value is not None and self.redraw is None:
+                raise ConfigError(
+                    f"{name} was given without --strategy or --redraw. Give one of them, or none."
+                )
+        for_strategies: dict[str, object] = {
+            "--preset": self.preset,
+            "--proxy": self.proxy,
+            "--every": self.every,
+            "--prefetch": self.prefetch or None,
+        }
+        for name, value in for_strategies.items():
+            if value is not None:
+                raise ConfigError(f"{name} was given without --strategy. Give both, or none.")
+
+
+# What installs them; they are imported by the names of their flags.
+_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
+
+
+@dataclass(frozen=True)
+class Loggers:
+    """Where else training's measures go."""
+
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Log to TensorBoard, too.")
+    ] = None
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Log to Weights & Biases, too.")
+    ] = None
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="EXPERIMENT", help="Log to MLflow, too.")
+    ] = None
+
+    def require(self) -> None:
+        """Look for the packages of those that were asked for; imports none of them.
+
+        Raises:
+            MissingExtraError: one is not installed.
+        """
+        from lipt.common.imports import require_extra
+
+        for name in self._asked():
+            require_extra(name, package=_PACKAGES[name], extra="loggers", needed_for=f"--{name}")
+
+    def started(self, stack: ExitStack, subset: Subset | None) -> list[OnEpoch]:
+        """Those that were asked for; each ends with the last step, or with `stack`.
+
+        Args:
+            stack: of the training.
+            subset: what is trained on, where that is known beforehand; they are told of it.
+
+        Raises:
+            MissingExtraError: a package lacks something itself.
+            ConfigError: one does not begin.
+        """
+        from lipt.trainer.main_training import callbacks
+
+        loggers: list[OnEpoch] = []
+        for name, value in self._asked().items():
+            logger = getattr(callbacks, name)(value)
+            stack.callback(logger.close)
+            if subset is not None:
+                logger.describe(subset)
+            loggers.append(logger)
+        return loggers
+
+    def _asked(self) -> dict[str, str]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
 
 _SCRATCH = "scratch"
 # EX_TEMPFAIL of sysexits.h: the same command is worth another start.
@@ -109,11 +301,10 @@ def train(
     wait_passively()
     from lipt.common.config.values import validate
     from lipt.common.weights.files import pack
-    from lipt.trainer.cli.arguments.overrides import collect_overrides, refusing_as_usage
-    from lipt.trainer.cli.commands.redrawing import redrawing_of
     from lipt.trainer.cli.commands.reselecting import Reselecting
-    from lipt.trainer.cli.display.opening import left_out_by, open_talking
+    from lipt.trainer.cli.display.output import left_out_by, open_talking
     from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
+    from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
     from lipt.trainer.main_training import Recipe, Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
@@ -125,7 +316,7 @@ def train(
         given = {"epochs": epochs, "steps": steps}
         recipe = validate(Recipe, collect_overrides(given, settings or [], None))
         request = choice.request(subset_given=subset is not None)
-        redrawing = redrawing_of(choice)
+        redrawing = choice.redrawing()
     require_replaceable(out, checkpoint)
     require_place(log)
     require_apart(

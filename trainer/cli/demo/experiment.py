@@ -1,12 +1,16 @@
-"""The demo's experiment: a diagnosis, subsets of a run, main training on each, and two pages."""
+"""The demo's experiment: a diagnosis, subsets of a run, main training on each, and two pages.
+
+Shapes: N examples.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,25 +18,121 @@ from numpy.typing import NDArray
 
 from lipt.common.data import Dataset
 from lipt.common.errors import RunFailedError
-from lipt.trainer.cli.demo.cluster import MODEL
-from lipt.trainer.cli.demo.known_errors import FoundErrors, count_found
-from lipt.trainer.cli.demo.runs_ahead import RunsAhead
-from lipt.trainer.cli.display.waiting import Say
+from lipt.trainer.cli.demo.processes import MODEL
+from lipt.trainer.cli.display.output import Say
+from lipt.trainer.cli.display.progress import run_lines
 from lipt.trainer.client.client import Client
+from lipt.trainer.comparison import table
 from lipt.trainer.comparison.compare import compare
 from lipt.trainer.comparison.outcomes import Outcome
-from lipt.trainer.comparison.plan import Plan
-from lipt.trainer.comparison.trial import read_trials
+from lipt.trainer.comparison.trial import Plan, read_trials
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.report.diagnosis_page import render_diagnosis
-from lipt.trainer.report.examining import examine
-from lipt.trainer.report.gathering import gather
+from lipt.trainer.report.examination import examine, render_diagnosis
 from lipt.trainer.report.page import render
-from lipt.trainer.report.stories import count_classes
+from lipt.trainer.report.report import count_classes, gather
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DatasetView, RunView
 from lipt.trainer.writing.files import write_atomically
-from lipt.trainer.writing.jsonable import to_jsonable
+from lipt.trainer.writing.formatting import format_percent, table_lines, to_jsonable
+
+if TYPE_CHECKING:
+    from lipt.trainer.diagnosis.diagnosis import Diagnosis
+
+NUM_WORST = 20
+
+
+@dataclass(frozen=True)
+class FoundErrors:
+    """What a diagnosis made of labels that are known to be wrong.
+
+    num_examples, num_wrong: of the data.
+    num_worst, wrong_of_worst: how many of its worst labels were looked at, and are wrong.
+    num_suspects, wrong_of_suspects: how many labels looked wrong to it, and are.
+    """
+
+    num_examples: int
+    num_wrong: int
+    num_worst: int
+    wrong_of_worst: int
+    num_suspects: int
+    wrong_of_suspects: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_wrong} of {self.num_examples} labels are wrong on purpose. The diagnosis, "
+            f"which is not told of them, suspects {self.num_suspects} labels: "
+            f"{self.wrong_of_suspects} of these are wrong, and {self.wrong_of_worst} of the first "
+            f"{self.num_worst}."
+        )
+
+
+def count_found(
+    diagnosis: Diagnosis, is_wrong_N: NDArray[np.bool_], *, num_worst: int = NUM_WORST
+) -> FoundErrors:
+    """How many of the wrong labels are among the worst and among all suspects.
+
+    Args:
+        diagnosis: what was found.
+        is_wrong_N: bool, whether an example's label is wrong.
+        num_worst: how many of the worst are looked at by themselves.
+    """
+    suspects = [issue.id for issue in diagnosis.label_issues()]  # the worst first
+    worst = suspects[:num_worst]
+    return FoundErrors(
+        num_examples=len(is_wrong_N),
+        num_wrong=int(is_wrong_N.sum()),
+        num_worst=len(worst),
+        wrong_of_worst=int(is_wrong_N[worst].sum()),
+        num_suspects=len(suspects),
+        wrong_of_suspects=int(is_wrong_N[suspects].sum()),
+    )
+
+
+class RunsAhead:
+    """A run and its subsets for each seed of a plan of one fraction, each done once.
+
+    Args:
+        client: connected to the coordinator.
+        plan: whose seeds are taken in its order.
+        finish: waits until a run is ready, and gives it as it is then.
+    """
+
+    def __init__(self, client: Client, plan: Plan, finish: Callable[[RunView], RunView]) -> None:
+        self._client, self._plan, self._finish = client, plan, finish
+        self._started: dict[int, RunView] = {}
+        self._ready: dict[int, tuple[RunView, list[Subset]]] = {}
+
+    def start(self, seed: int) -> RunView:
+        """The seed's run as it was when it started."""
+        if seed not in self._started:
+            overrides = self._plan.overrides(seed)
+            self._started[seed] = self._client.start_run(overrides, name=f"demo-{seed}")
+        return self._started[seed]
+
+    def ready(self, seed: int) -> RunView:
+        """The seed's run, ready; the next seed's has started."""
+        return self._of(seed)[0]
+
+    def subsets(self, seed: int) -> list[Subset]:
+        """The subsets of the seed's run, in the plan's order."""
+        return self._of(seed)[1]
+
+    def _of(self, seed: int) -> tuple[RunView, list[Subset]]:
+        if seed not in self._ready:
+            run = self._finish(self.start(seed))
+            # A coordinator computes one thing after another. Asked for now, the subsets need
+            # not wait for the next run; it keeps them for whoever asks again.
+            (fraction,) = self._plan.fractions
+            subsets = [
+                self._client.subset(run.run_id, strategy, fraction=fraction)
+                for strategy in self._plan.all_strategies()
+            ]
+            self._ready[seed] = run, subsets
+            following = self._plan.seeds[self._plan.seeds.index(seed) + 1 :]
+            if following:
+                self.start(following[0])
+        return self._ready[seed]
+
 
 FRACTION = 0.1
 
@@ -178,3 +278,51 @@ def _save(
             for suffix in (".npy", ".csv")
         ),
     )
+
+
+def report_lines(result: DemoResult) -> list[str]:
+    """The diagnosis, the run, accuracies beside each other, subsets, files, and the verdict."""
+    dataset = result.dataset
+    classes = len(dataset.class_names)
+    lines = [
+        "",
+        f"{dataset.source}: {dataset.num_examples} examples, {dataset.inputs}, {classes} classes",
+        str(result.found),
+        *run_lines(result.run),
+    ]
+    if result.run.soup is not None:
+        soup = result.run.soup
+        accuracies = [
+            ("theta*", format_percent(soup.initial_accuracy)),
+            ("mean learner", format_percent(soup.mean_learner_accuracy)),
+            ("best learner", format_percent(soup.best_learner_accuracy)),
+            ("soup (theta_p)", format_percent(soup.soup_accuracy)),
+        ]
+        lines += ["", *table_lines(("weights", "validation accuracy"), accuracies)]
+    rows = [
+        (
+            item.strategy,
+            str(item.num_examples),
+            spread(item.class_counts),
+            str(item.num_wrong),
+            item.digest[:12],
+            str(item.files[0]),
+        )
+        for item in result.subsets
+    ]
+    header = ("strategy", "examples", "per class", "wrong labels", "digest", "file")
+    lines += ["", *table_lines(header, rows), ""]
+    lines += [f"wrote {file}" for file in result.files]
+    lines += ["", *table.plain(result.outcomes)]
+    lines += ["", *result.verdict.splitlines(), ""]
+    lines += [f"diagnosis: {result.diagnosis}", f"report: {result.report}"]
+    lines.append(f"done in {result.seconds:.1f} s")
+    return lines
+
+
+def spread(counts: Sequence[int]) -> str:
+    """How evenly classes are kept: [17, 18, 18] is "17 to 18"."""
+    if not counts:
+        return "-"
+    low, high = min(counts), max(counts)
+    return f"{low} each" if low == high else f"{low} to {high}"

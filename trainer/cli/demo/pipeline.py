@@ -1,4 +1,4 @@
-"""The demo's course: start the processes, conduct the experiment, end them."""
+"""The demo: start a coordinator and workers here, conduct the experiment, end them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 from lipt.common.errors import RunFailedError, UnreachableError
 from lipt.common.imports import import_extra
 from lipt.common.states import RunState
-from lipt.trainer.cli.demo.cluster import DATA, Cluster, environment
-from lipt.trainer.cli.demo.processes import Children, ending_in_order
-from lipt.trainer.cli.display.displays import Display
-from lipt.trainer.cli.display.follow import follow
-from lipt.trainer.cli.display.waiting import Say, run_talking
+from lipt.trainer.cli.demo.processes import DATA, Children, Cluster, ending_in_order, environment
+from lipt.trainer.cli.display.follow import Display, follow
+from lipt.trainer.cli.display.output import Say, run_talking
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import RunView
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.cli.display.screen import Screen, styled
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.wording import Fact, facts, fit_text, proxy_text
+from lipt.trainer.diagnosis.findings import Fact, facts, fit_text, proxy_text
 from lipt.trainer.writing.formatting import table_lines
 
 _WORST = 10

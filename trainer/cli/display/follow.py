@@ -1,4 +1,8 @@
-"""Following a run until it has ended or is held: a live table, plain lines, or JSON."""
+"""Following a run until it has ended or is held: a live table, plain lines, or JSON.
+
+Displays get the time as an argument: what they say when is decided without a clock, so that
+tests need none.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,127 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
 from lipt.common.text import say
-from lipt.trainer.cli.display.displays import Display, JsonDisplay, LineDisplay
-from lipt.trainer.cli.display.waiting import in_background
-from lipt.trainer.client.watching import while_going_on
-from lipt.trainer.views import RunView
+from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
+from lipt.trainer.cli.display.progress import (
+    LEARNER_COLUMNS,
+    Pace,
+    change_lines,
+    heartbeat_line,
+    learner_cells,
+    learner_style,
+    shown_learners,
+    state_line,
+)
+from lipt.trainer.cli.display.screen import Screen, styled
+from lipt.trainer.client.streams import while_going_on
+from lipt.trainer.views import LearnerView, RunView
+
+_NUMBERS = ("learner", "step", "loss", "validation", "density")
+
+# Taller tables than the terminal would scroll instead of changing in place.
+_SPARE_LINES = 6
+
+
+class Display:
+    """Where a run is shown; times are seconds of one clock that never goes back."""
+
+    def show(self, run: RunView, now: float) -> None:
+        """The run has changed."""
+        raise NotImplementedError
+
+    def tick(self, now: float) -> None:
+        """Some time has passed, of which most displays say nothing."""
+
+    def close(self) -> None:
+        """The run has ended, or is no longer followed."""
+
+
+class JsonDisplay(Display):
+    """One JSON object per change: the whole run, on one line."""
+
+    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - as the others
+        """Print the run."""
+        print_json(run)
+
+
+class LineDisplay(Display):
+    """A line per state change and per learner, and one at least every ten seconds."""
+
+    def __init__(self, say: Say, now: float) -> None:
+        self._say = say
+        self._run: RunView | None = None
+        self._changed_at = now
+        self._said_at = now
+        self._pace = Pace()
+
+    def show(self, run: RunView, now: float) -> None:
+        """Say what changed; a learner's next step alone is not worth a line."""
+        self._pace.observe(run, now)
+        lines = change_lines(self._run, run)
+        self._run = run
+        self._changed_at = now
+        for line in lines:
+            self._say(line)
+            self._said_at = now
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Say that the run goes on, when nothing was said for too long."""
+        if now - self._said_at >= SILENCE_SECONDS:
+            line = heartbeat_line(self._run, now - self._changed_at)
+            self._say("; ".join(filter(None, (line, self._pace.words(now)))))
+            self._said_at = now
+
+
+class LiveDisplay(Display):
+    """A live table of a run's learners below a line with its state."""
+
+    def __init__(self, console: Screen | None = None) -> None:
+        self._console = console or Screen()
+        self._live = Live(styled("waiting for the coordinator"), console=self._console)
+        self._live.start()
+        self._pace = Pace()
+        self._run: RunView | None = None
+
+    def show(self, run: RunView, now: float) -> None:
+        """Draw the run anew."""
+        self._pace.observe(run, now)
+        self._run = run
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Draw it with what is left by now."""
+        run = self._run
+        if run is None:
+            return
+        height = max(self._console.height - _SPARE_LINES, 5)
+        # What has ended is no longer drawn in place and may be of any length.
+        learners = run.learners if run.ended else shown_learners(run.learners, height)
+        self._live.update(render(run, learners, left=self._pace.words(now)), refresh=True)
+
+    def close(self) -> None:
+        """Leave the last table on the screen and give the cursor back."""
+        self._live.stop()
+
+
+def render(run: RunView, learners: tuple[LearnerView, ...], *, left: str = "") -> Group:
+    """The state's line, what is left of that state, and the learners' table, as rich draws them."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in LEARNER_COLUMNS:
+        table.add_column(column, justify="right" if column in _NUMBERS else "left")
+    for learner in learners:
+        cells = learner_cells(learner, run.config.learners.num_steps)
+        table.add_row(*map(styled, cells), style=learner_style(learner))
+    hidden = len(run.learners) - len(learners)
+    lines = [styled("; ".join(filter(None, (state_line(run), left))), "bold")]
+    if hidden:
+        lines.append(styled(f"and {hidden} more learners", "dim"))
+    return Group(lines[0], table, *lines[1:]) if run.learners else Group(*lines)
 
 
 def make_display(*, as_json: bool) -> Display:
@@ -19,8 +139,6 @@ def make_display(*, as_json: bool) -> Display:
     if as_json:
         return JsonDisplay()
     if sys.stdout.isatty():
-        from lipt.trainer.cli.display.live import LiveDisplay
-
         return LiveDisplay()
     return LineDisplay(say, time.monotonic())
 

@@ -1,13 +1,31 @@
-"""Output of commands: JSON for scripts, lines for people."""
+"""Output of commands: JSON for scripts, lines for people, and lines while slow work goes on.
+
+Slow work runs in a thread. The main thread stays free for Ctrl-C, and a line appears at least
+every `SILENCE_SECONDS` whatever the coordinator does.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from lipt.common.sizes import format_bytes
 from lipt.common.text import say, say_json
-from lipt.trainer.writing.jsonable import to_jsonable
+from lipt.common.text import say as say_line
+from lipt.trainer.writing.formatting import to_jsonable
+
+if TYPE_CHECKING:
+    from lipt.common.data import Dataset
+    from lipt.trainer.client.client import Client
 
 
 def print_json(value: Any) -> None:
@@ -22,3 +40,187 @@ def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
         return
     for line in lines:
         say(line)
+
+
+SILENCE_SECONDS = 9.0
+TICK_SECONDS = 0.5
+# The name of the threads that do the work.
+BACKGROUND = "lipt-background"
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+Say = Callable[[str], None]
+
+
+def in_background(
+    items: Iterable[ItemT], *, tick_seconds: float = TICK_SECONDS
+) -> Iterator[ItemT | None]:
+    """Consume items in a thread and yield them, or None whenever none came for a tick.
+
+    What the items raise is raised here.
+    """
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    errors: list[BaseException] = []
+    end = object()
+
+    def pump() -> None:
+        try:
+            for item in items:
+                arrived.put(item)
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            errors.append(error)
+        arrived.put(end)
+
+    # A daemon: Ctrl-C must not wait for a call that hangs.
+    within = partial(copy_context().run, pump)
+    threading.Thread(target=within, name=BACKGROUND, daemon=True).start()
+    while True:
+        try:
+            item = arrived.get(timeout=tick_seconds)
+        except queue.Empty:
+            yield None
+            continue
+        if item is end:
+            break
+        yield item
+    for error in errors:
+        raise error
+
+
+def run_talking(
+    work: Callable[[Say], ResultT],
+    say: Say = partial(say_line, err=True),
+    *,
+    silence_seconds: float = SILENCE_SECONDS,
+) -> ResultT:
+    """Do `work` and `say` how it goes, at least every `silence_seconds`.
+
+    Args:
+        work: is given a function to report what it is doing.
+        say: prints a line; on standard error where nothing else is said.
+        silence_seconds: the longest time without a line.
+
+    Returns:
+        What `work` returned; what it raised is raised.
+    """
+    reports: queue.SimpleQueue[str] = queue.SimpleQueue()
+    results: list[ResultT] = []
+
+    def items() -> Iterator[None]:
+        results.append(work(reports.put))
+        yield from ()
+
+    latest, started, said = "working", time.monotonic(), time.monotonic()
+    tick = min(TICK_SECONDS, silence_seconds)
+    for _ in in_background(items(), tick_seconds=tick):
+        while not reports.empty():
+            latest = reports.get()
+        now = time.monotonic()
+        if now - said >= silence_seconds:
+            say(f"{latest} ({now - started:.0f} s)")
+            said = now
+    return results[0]
+
+
+def run_counting(activity: str, move: Callable[[Callable[[int], None]], ResultT]) -> ResultT:
+    """As `run_talking`, for what moves bytes: says how many have moved.
+
+    Args:
+        activity: what is being moved, for the lines.
+        move: is given a function to tell of bytes as they move.
+    """
+
+    def work(report: Say) -> ResultT:
+        total = 0
+
+        def on_bytes(count: int) -> None:
+            nonlocal total
+            total += count
+            report(f"{activity}: {format_bytes(total)}")
+
+        return move(on_bytes)
+
+    return run_talking(work)
+
+
+@contextmanager
+def leaving() -> Iterator[None]:
+    """Let the block's exception end the process; at once where something goes on behind it.
+
+    Python ends threads in the middle of what they do. Inside torch or gRPC that is the end of the
+    whole process, "terminate called without an active exception", whatever status it had.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not any(thread.name == BACKGROUND for thread in threading.enumerate()):
+            raise
+        status = _status(error)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # who read it has gone
+                stream.flush()
+        os._exit(status)
+
+
+def _status(error: BaseException) -> int:
+    """The exit status that Python would have, after what it would print."""
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code
+    print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
+    return 1
+
+
+def open_talking(
+    source: str,
+    *,
+    image_size: int | None,
+    modules: Collection[str],
+    quarantined: tuple[int, ...] = (),
+) -> Dataset:
+    """A data set, read with a line on standard error whenever that takes long.
+
+    Args:
+        source: as `--data` has it.
+        image_size: pixels a side that images are scaled to, where it was given.
+        modules: that may be imported.
+        quarantined: ids of images that a coordinator leaves out; they may be broken.
+
+    Raises:
+        LiptError: as `open_dataset`.
+    """
+    dataset = run_talking(lambda tell: open_telling(source, image_size, modules, tell, quarantined))
+    if dataset.scaling:
+        say(f"{source}: {dataset.scaling}", err=True)
+    return dataset
+
+
+def open_telling(
+    source: str,
+    image_size: int | None,
+    modules: Collection[str],
+    tell: Callable[[str], None],
+    quarantined: tuple[int, ...] = (),
+) -> Dataset:
+    """As `open_talking`, for work that says itself how it goes."""
+    from lipt.common.data import Bearable, open_dataset
+
+    tell(f"reading {source}")
+    return open_dataset(
+        source,
+        image_size=image_size,
+        allowed_modules=modules,
+        progress=lambda done, total: tell(f"reading {source}: {done} of {total}"),
+        bearable=Bearable(known=quarantined),
+    )
+
+
+def left_out_by(client: Client) -> tuple[int, ...]:
+    """The ids of the images that a coordinator leaves out of its data, as they are broken."""
+    dataset = client.info().dataset
+    return () if dataset is None else dataset.quarantined

@@ -76,7 +76,6 @@ def strategy_lines(strategy: StrategyView) -> list[str]:
 
 
 def _facts(strategy: StrategyView) -> list[str]:
-    """What there is to know before one chooses it, in a few words each."""
     return [
         *([f"needs {' and '.join(strategy.needs)}"] if strategy.needs else []),
         "with weights" if strategy.returns_weights else "without weights",

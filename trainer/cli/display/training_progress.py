@@ -13,10 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from lipt.common.text import say as say_line
+from lipt.trainer.cli.display.output import SILENCE_SECONDS
 from lipt.trainer.cli.display.screen import Screen
-from lipt.trainer.cli.display.waiting import SILENCE_SECONDS
-from lipt.trainer.main_training.checkpoints import Progress
-from lipt.trainer.main_training.records import EpochRecord
+from lipt.trainer.main_training.records import EpochRecord, Progress
 from lipt.trainer.writing.formatting import format_percent
 
 

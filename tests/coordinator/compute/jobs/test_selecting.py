@@ -22,9 +22,9 @@ from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.core.selection.request_rules import Labels
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
-from lipt.core.selection.without_labels import Labels
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import choice
 from tests.blob_files import flip_a_bit

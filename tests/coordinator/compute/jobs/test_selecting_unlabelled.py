@@ -16,7 +16,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.selection.registry import STRATEGIES
-from lipt.core.selection.without_labels import Labels, without_labels, works_without_labels
+from lipt.core.selection.request_rules import Labels, without_labels, works_without_labels
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

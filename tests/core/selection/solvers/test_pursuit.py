@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
-from lipt.core.selection.solvers.nnls import NonNegativeFit
-from lipt.core.selection.solvers.pursuit import Pursuit, pursue
+from lipt.core.selection.solvers.pursuit import NonNegativeFit, Pursuit, pursue
 from tests.properties import at_most
 
 

@@ -129,14 +129,6 @@ def test_every_example_of_a_stratum_is_equally_likely() -> None:
     assert ((drawn.bincount(minlength=8) - 250).abs() < 62).all()
 
 
-def test_half_precision_is_scored_in_single() -> None:
-    # Norms of 300 features of 300 overflow half precision: 300 * 300^2 > 65504.
-    errors_NC = torch.tensor([[-0.5, 0.5], [-0.25, 0.25]]).half()
-    signals = signals_of(torch.full((2, 300), 300.0).half(), errors_NC)
-    norms_N = hardness(signals, "grand")
-    assert norms_N.tolist() == pytest.approx([3674.23, 1837.12], rel=1e-5)
-
-
 def test_aum_needs_nothing_but_learners() -> None:
     strategy = find_strategy("ccs")
     assert strategy.default_needs() == {Need.SIGNALS}

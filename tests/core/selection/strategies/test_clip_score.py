@@ -38,15 +38,6 @@ def test_the_least_alike_are_dropped_and_ties_keep_their_order() -> None:
     assert clip_score(SIGNALS, 2).weights_K.tolist() == [1.0, 1.0]
 
 
-def test_half_precision_pairs_have_the_same_scores() -> None:
-    captions_NP = SIGNALS.paired_features_NP
-    assert captions_NP is not None
-    halves = replace(
-        SIGNALS, features_ND=SIGNALS.features_ND.half(), paired_features_NP=captions_NP.half()
-    )
-    assert torch.equal(cosines(halves), cosines(SIGNALS))
-
-
 @pytest.mark.parametrize(("balanced", "chosen"), [(False, [0, 3]), (True, [0, 3])])
 def test_classes_share_equally_on_request_alone(balanced: bool, chosen: list[int]) -> None:
     strategy = find_strategy("clip_score")

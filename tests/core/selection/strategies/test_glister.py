@@ -22,12 +22,25 @@ from lipt.core.selection.gradients.last_layer import (
 from lipt.core.selection.gradients.vectors import Vectors, gradients_of
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
-from lipt.core.selection.strategies import glister_objective
-from lipt.core.selection.strategies.glister import glister, round_sizes
-from lipt.core.selection.strategies.glister_objective import GlisterObjective, comparable
+from lipt.core.selection.strategies import glister as module
+from lipt.core.selection.strategies.glister import (
+    ClassCoverage,
+    GlisterObjective,
+    RandomFunction,
+    RegularizerName,
+    comparable,
+    glister,
+    round_sizes,
+)
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import half, random_subsets, signals_of, validation_loss
+from tests.core.selection.builders import (
+    full_signals,
+    half,
+    random_subsets,
+    signals_of,
+    validation_loss,
+)
 
 SOLVERS = ["rounds", "exact", "stochastic"]
 solvers = pytest.mark.parametrize("solver", SOLVERS)
@@ -139,7 +152,7 @@ def test_the_layer_is_updated_between_all_rounds(
         stepped.append(len(chosen))
         return step(layer, chosen, rate)
 
-    monkeypatch.setattr(glister_objective, "step", counting)
+    monkeypatch.setattr(module, "step", counting)
     chosen = choose(draw(60), budget, **options)
     assert len(stepped) == expected
     # All but the last round's picks have been stepped on.
@@ -192,7 +205,7 @@ def test_exact_does_not_evaluate_everything(monkeypatch: pytest.MonkeyPatch) -> 
         evaluated.append(len(gradients))
         return alignments(gradients, *arguments)
 
-    monkeypatch.setattr(glister_objective, "alignments", counting)
+    monkeypatch.setattr(module, "alignments", counting)
     signals = draw(1000)
     # A layer that moves little has gains that move little: most are out by their bounds.
     chosen = choose(signals, 100, solver="exact", step="mean")
@@ -324,7 +337,7 @@ def test_half_precision_signals_are_read_in_blocks(monkeypatch: pytest.MonkeyPat
     halved = half(draw(200))
     expected = choose(halved, 40)
     # Signals too large to be converted at once.
-    monkeypatch.setattr(glister_objective, "_HELD_BYTES", 0)
+    monkeypatch.setattr(module, "_HELD_BYTES", 0)
     assert choose(halved, 40) == expected
 
 
@@ -350,3 +363,86 @@ def test_validation_signals_have_to_be_there_and_fit() -> None:
     other = replace(signals, validation=draw(20, num_features=5).validation)
     with pytest.raises(SignalsError, match=r"4 classes and 5 features.*4 and 8"):
         choose(other, 5)
+
+
+def draw_classes(num_examples: int, num_classes: int = 3) -> Signals:
+    signals = full_signals([row % num_classes for row in range(num_examples)], seed=num_examples)
+    assert signals.validation is not None
+    return replace(signals, validation=signals.validation.take(torch.arange(9)))
+
+
+def coverage(signals: Signals, chosen: Tensor) -> float:
+    features_ND = signals.features_ND.double()
+    cosines_NK = torch.cosine_similarity(features_ND[:, None], features_ND[None, chosen], dim=-1)
+    same_NK = signals.labels_N[:, None] == signals.labels_N[chosen]
+    return float(((1 + cosines_NK) / 2 * same_NK).amax(dim=1).mean())
+
+
+def test_coverage_by_hand() -> None:
+    # Class 0 has directions x, y, -x: similarities 1, 1/2, 0. Class 1 has x alone.
+    features_ND = torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [3.0, 0.0]])
+    signals = signals_of(features_ND, labels=[0, 0, 0, 1])
+    regularizer = ClassCoverage(signals)
+    everyone = torch.arange(4)
+    # 1 + 1/2 + 0, 1/2 + 1 + 1/2, 0 + 1/2 + 1, and 1; of four.
+    assert regularizer.gains(everyone).tolist() == [0.375, 0.5, 0.375, 0.25]
+    regularizer.add(torch.tensor([1]))
+    assert regularizer.gains(everyone).tolist() == [0.125, 0.0, 0.125, 0.25]
+
+
+@pytest.mark.parametrize("held_bytes", [0, 2**28])
+def test_coverage_gains_are_differences_of_coverage(
+    monkeypatch: pytest.MonkeyPatch, held_bytes: int
+) -> None:
+    monkeypatch.setattr(module, "_HELD_SIMILARITY_BYTES", held_bytes)
+    signals = draw_classes(31)
+    regularizer = ClassCoverage(signals)
+    chosen = torch.tensor([4, 20])
+    regularizer.add(chosen)
+    candidates = torch.tensor([0, 7, 4, 30])
+    expected = [
+        coverage(signals, torch.cat([chosen, candidate[None]])) - coverage(signals, chosen)
+        for candidate in candidates
+    ]
+    assert regularizer.gains(candidates).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_random_function_is_the_seeds() -> None:
+    everyone = torch.arange(5)
+    drawn = [RandomFunction(5, seed, torch.device("cpu")).gains(everyone) for seed in (0, 0, 1)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert bool((drawn[0] >= 0).all() & (drawn[0] < 1).all())
+
+
+@pytest.mark.parametrize("regularizer", ["facility_location", "random"])
+def test_no_weight_is_no_regularizer(regularizer: RegularizerName) -> None:
+    signals = draw_classes(60)
+    plain = glister(signals, 12, seed=0).indices_K
+    chosen = glister(signals, 12, regularizer=regularizer, regularization=0.0, seed=0).indices_K
+    assert torch.equal(chosen, plain)
+
+
+@pytest.mark.parametrize("solver", ["rounds", "exact"])
+def test_a_regularizer_of_all_weight_decides(solver: str) -> None:
+    signals = draw_classes(60)
+    options = {"solver": solver, "regularization": 1e9, "rounds": 12, "seed": 0}
+    covering = glister(signals, 12, regularizer="facility_location", **options)  # type: ignore[arg-type]
+    greedy: list[int] = []
+    for _ in range(12):
+        left = [i for i in range(60) if i not in greedy]
+        greedy.append(max(left, key=lambda i: coverage(signals, torch.tensor([*greedy, i]))))
+    assert covering.indices_K.tolist() == greedy
+
+    drawn_N = RandomFunction(60, 0, torch.device("cpu")).gains(torch.arange(60))
+    random = glister(signals, 12, regularizer="random", **options)  # type: ignore[arg-type]
+    assert random.indices_K.tolist() == drawn_N.argsort(descending=True)[:12].tolist()
+
+
+def test_some_weight_covers_more() -> None:
+    signals = draw_classes(90)
+    plain = glister(signals, 9, seed=0).indices_K
+    chosen = glister(
+        signals, 9, regularizer="facility_location", regularization=5.0, seed=0
+    ).indices_K
+    assert coverage(signals, chosen) > coverage(signals, plain)

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.gradients.rows import Rows
-from lipt.core.selection.gradients.vectors import SpaceName
+from lipt.core.selection.gradients.vectors import Rows, SpaceName
 from lipt.core.selection.strategies.kcenter import kcenter
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (

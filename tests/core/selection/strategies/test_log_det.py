@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.gradients.rows import Rows, ScaledCosine
-from lipt.core.selection.gradients.vectors import SpaceName, in_space
+from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, SpaceName, in_space
 from lipt.core.selection.strategies.log_det import log_det
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import random_signals, random_subsets, signals_of

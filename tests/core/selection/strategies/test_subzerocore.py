@@ -139,13 +139,6 @@ def test_an_outlier_is_not_chosen_though_nothing_is_like_it() -> None:
     assert 7 not in subzerocore(signals, 10, seed=0).indices_K
 
 
-@pytest.mark.parametrize("rows", [torch.zeros(5, 3), torch.ones(5, 3), torch.ones(1, 1)])
-def test_examples_that_cannot_be_told_apart_are_taken_in_order(rows: Tensor) -> None:
-    for budget in range(1, len(rows) + 1):
-        chosen = subzerocore(signals_of(rows), budget, seed=0)
-        assert chosen.indices_K.tolist() == list(range(budget))
-
-
 def test_radii_do_not_depend_on_where_an_example_stands() -> None:
     features_ND = random_signals(50).features_ND
     twice = torch.cat([features_ND, features_ND.flip(0)])

@@ -5,12 +5,17 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
+from lipt.core.selection.compiling import can_compile
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.strategies import zcore as module
+from lipt.core.selection.strategies import zcore as solver
 from lipt.core.selection.strategies.zcore import (
+    PlaneDraws,
     draw_points,
     feature_corners,
+    plane_scores,
+    plane_scores_torch,
     score_coverage,
     zcore,
 )
@@ -101,3 +106,129 @@ def test_examples_that_cannot_be_told_apart(rows: Tensor) -> None:
         assert len(set(chosen)) == budget
         # The first of all that coincide covers every point.
         assert chosen[0] == 0
+
+
+def draws_of(*points: tuple[int, int, float, float]) -> PlaneDraws:
+    """Two features and a point in their plane, each."""
+    features_M2 = torch.tensor([point[:2] for point in points])
+    return PlaneDraws(features_M2, torch.tensor([point[2:] for point in points]))
+
+
+def random_draws(num_features: int, count: int, seed: int = 0) -> PlaneDraws:
+    generator = torch.Generator().manual_seed(seed)
+    return PlaneDraws(
+        torch.randint(num_features, (count, 2), generator=generator),
+        torch.randn(count, 2, generator=generator),
+    )
+
+
+def random_columns(num_features: int, num_examples: int) -> Tensor:
+    return torch.randn(num_features, num_examples, generator=torch.Generator().manual_seed(1))
+
+
+def plainly(columns_DN: Tensor, draws: PlaneDraws, num_neighbours: int) -> list[float]:
+    """Every example after another, all of them sorted."""
+    columns, size = columns_DN.tolist(), columns_DN.shape[1]
+    scores = [0.0] * size
+    for (a, b), (x, y) in zip(draws.features_M2.tolist(), draws.points_M2.tolist(), strict=True):
+        covering = min(range(size), key=lambda i: abs(columns[a][i] - x) + abs(columns[b][i] - y))
+        scores[covering] += 1
+        own_x, own_y = columns[a][covering], columns[b][covering]
+        others = [
+            (abs(columns[a][i] - own_x) + abs(columns[b][i] - own_y), i)
+            for i in range(size)
+            if i != covering
+        ]
+        nearest = sorted(others)[:num_neighbours]
+        total = sum(distance**-4 for distance, _ in nearest)
+        for distance, i in nearest:
+            scores[i] -= distance**-4 / total
+    return scores
+
+
+def both(columns_DN: Tensor, draws: PlaneDraws, num_neighbours: int) -> list[Tensor]:
+    """By whatever is installed, and by torch."""
+    most = min(num_neighbours, columns_DN.shape[1] - 1)
+    return [
+        plane_scores(columns_DN, draws, num_neighbours),
+        plane_scores_torch(columns_DN, draws, most),
+    ]
+
+
+def test_by_hand() -> None:
+    # On a line at 0, 1, 3 and 4, all 0 in the other feature. The point is nearest to 1, with
+    # neighbours 1, 2 and 3 away: of 1, 1/16 and 1/81 the two largest share 17/16.
+    columns_DN = torch.tensor([[0.0, 1.0, 3.0, 4.0], [0.0, 0.0, 0.0, 0.0]])
+    for scores_N in both(columns_DN, draws_of((0, 1, 1.2, 5.0)), 2):
+        assert scores_N.tolist() == pytest.approx([-16 / 17, 1.0, -1 / 17, 0.0])
+
+
+def test_distances_are_sums_of_absolute_differences() -> None:
+    # From (0, 0): 2.2 to the first, 2 to the second, which is farther by Euclid.
+    columns_DN = torch.tensor([[1.1, 2.0, 9.0], [1.1, 0.0, 9.0]])
+    for scores_N in both(columns_DN, draws_of((0, 1, 0.0, 0.0)), 1):
+        assert scores_N.tolist() == [-1.0, 1.0, 0.0]
+
+
+def test_what_coincides_shares_the_penalty_and_the_first_covers() -> None:
+    columns_DN = torch.tensor([[5.0, 2.0, 2.0, 2.1, 2.0], [5.0, 1.0, 1.0, 1.0, 1.0]])
+    for scores_N in both(columns_DN, draws_of((0, 1, 2.0, 1.0)), 3):
+        assert scores_N.tolist() == [0.0, 1.0, -0.5, 0.0, -0.5]
+
+
+def test_the_last_neighbour_is_whoever_is_as_near() -> None:
+    # Two at a distance of 1, and one neighbour: both are.
+    columns_DN = torch.tensor([[0.0, -1.0, 1.0, 5.0], [0.0, 0.0, 0.0, 0.0]])
+    for scores_N in both(columns_DN, draws_of((0, 1, 0.0, 0.0)), 1):
+        assert scores_N.tolist() == [1.0, -0.5, -0.5, 0.0]
+
+
+@pytest.mark.parametrize("num_examples", [2, 40])
+@pytest.mark.parametrize("num_neighbours", [1, 7, 1000])
+def test_is_what_looking_at_all_one_by_one_gives(num_examples: int, num_neighbours: int) -> None:
+    columns_DN, draws = random_columns(5, num_examples), random_draws(5, 30)
+    expected = plainly(columns_DN, draws, num_neighbours)
+    for scores_N in both(columns_DN, draws, num_neighbours):
+        assert scores_N.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("grid", [0.0, 0.5])
+@pytest.mark.parametrize("num_neighbours", [1, 70, 900, 2000])
+def test_compiled_and_torch_agree_where_only_a_sample_is_sorted(
+    num_neighbours: int, grid: float
+) -> None:
+    if not can_compile(torch.device("cpu")):
+        pytest.skip("numba is not installed")
+    columns_DN = random_columns(4, 3000)
+    if grid:
+        # Many coincide, and many are as near as others.
+        columns_DN = (columns_DN / grid).round() * grid
+    compiled_N, plain_N = both(columns_DN, random_draws(4, 60), num_neighbours)
+    torch.testing.assert_close(compiled_N, plain_N, rtol=0, atol=1e-12)
+
+
+def test_a_misleading_sample_costs_time_and_no_neighbour() -> None:
+    # Of 70 neighbours every one is looked at, of 640 every tenth: here all the near ones.
+    near_N = torch.arange(7000) % 10 == 0
+    line_N = torch.where(near_N, 0.001, 1.0) * torch.arange(7000)
+    columns_DN = torch.stack([line_N, torch.zeros(7000)])
+    compiled_N, plain_N = both(columns_DN, draws_of((0, 1, -1.0, 0.0)), 640)
+    torch.testing.assert_close(compiled_N, plain_N, rtol=0, atol=1e-12)
+
+
+def test_one_example_covers_everything() -> None:
+    for scores_N in both(torch.tensor([[1.0], [2.0]]), random_draws(2, 9), 1000):
+        assert scores_N.tolist() == [9.0]
+
+
+def test_every_draw_gives_as_much_as_it_takes() -> None:
+    for scores_N in both(random_columns(6, 200), random_draws(6, 50), 20):
+        assert float(scores_N.sum()) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_without_numba_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solver, "can_compile", lambda _: False)
+    columns_DN, draws = random_columns(3, 50), random_draws(3, 20)
+    assert torch.equal(
+        plane_scores(columns_DN, draws, 1000), plane_scores_torch(columns_DN, draws, 49)
+    )

@@ -13,7 +13,7 @@ from cryptography import x509
 
 from lipt.common.access.certificate import identity_of
 from lipt.common.access.roles import Role
-from lipt.trainer.cli.certificates.authority import hosts_of
+from lipt.trainer.cli.certificates import hosts_of
 
 LOOPBACK = ["localhost", "127.0.0.1", "::1"]
 

@@ -18,7 +18,7 @@ from lipt.trainer.cli import main
 from lipt.trainer.comparison.outcomes import outcomes
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.comparison.verdict import verdict
-from lipt.trainer.main_training import forward, training
+from lipt.trainer.main_training import steps, training
 from tests.cluster import Cluster
 
 STRATEGIES = ("uniform", "uniform_per_class", "redrawn", "craig", "grand")
@@ -103,7 +103,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
         first.stop(9)
         found = Comparison(cluster, file, read_trials(file)[1], None, [])
         with pytest.MonkeyPatch.context() as patch:
-            counted = noting(forward.accuracy, found.looked_at)
+            counted = noting(steps.accuracy, found.looked_at)
             patch.setattr(training, "accuracy", counted)
             found.again = found.run("--steps", "3", "--out", str(file))
         yield found

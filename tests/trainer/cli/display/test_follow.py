@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from lipt.common.states import LearnerState, RunState
-from lipt.trainer.cli.display.displays import Display, LineDisplay
-from lipt.trainer.cli.display.follow import follow
-from lipt.trainer.cli.display.live import LiveDisplay, render, shown_learners
+from lipt.trainer.cli.display.follow import (
+    Display,
+    LineDisplay,
+    LiveDisplay,
+    follow,
+    render,
+)
+from lipt.trainer.cli.display.output import in_background, run_talking
+from lipt.trainer.cli.display.progress import shown_learners
 from lipt.trainer.cli.display.screen import Screen
-from lipt.trainer.cli.display.waiting import in_background, run_talking
 from tests.trainer.made_up import KEPT, made_up_learner, made_up_run
 
 

@@ -4,7 +4,7 @@ import io
 
 from rich.table import Table
 
-from lipt.trainer.cli.display.live import LiveDisplay
+from lipt.trainer.cli.display.follow import LiveDisplay
 from lipt.trainer.cli.display.screen import Screen, stacked, styled
 from tests.trainer.made_up import made_up_learner, made_up_run
 

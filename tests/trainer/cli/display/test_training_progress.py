@@ -11,8 +11,7 @@ from lipt.trainer.cli.display.training_progress import (
     measures_text,
     resumed_text,
 )
-from lipt.trainer.main_training.checkpoints import Progress
-from lipt.trainer.main_training.records import EpochRecord
+from lipt.trainer.main_training.records import EpochRecord, Progress
 from tests.clock import Clock
 from tests.trainer.made_up import made_up_record
 

@@ -1,0 +1,234 @@
+"""Loops in machine code: lazy greedy, plane scores and products of gradients.
+
+Import it only where numba is installed (`compiling.can_compile`). Distances are not negative, and
+such float32 numbers are in the order of their bits read as whole numbers, of which a compiler
+takes the smallest of many at a time. A matrix product with few columns is what BLAS is worst at:
+with 10 classes it reaches a sixth of the loop's speed, and wants the features in double precision.
+
+Shapes: N examples to choose from, T to be represented, C classes, D features, M draws, n of the
+    examples, S of a sample, K budget.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lipt.core.selection.compiling import compiled
+
+
+@compiled
+def _sift_down(
+    heap_N: NDArray[np.int64], size: int, gains_N: NDArray[np.int64], position: int
+) -> None:
+    """Let the example at `position` sink below all with larger gain, or equal and lower id."""
+    example = heap_N[position]
+    gain = gains_N[example]
+    while True:
+        child = 2 * position + 1
+        if child >= size:
+            break
+        other = child + 1
+        if other < size:
+            left, right = heap_N[child], heap_N[other]
+            if gains_N[right] > gains_N[left] or (gains_N[right] == gains_N[left] and right < left):
+                child = other
+        below = heap_N[child]
+        if gains_N[below] < gain or (gains_N[below] == gain and below > example):
+            break
+        heap_N[position] = below
+        position = child
+    heap_N[position] = example
+
+
+@compiled
+def _sum_of_highest(row_T: NDArray[np.int32], best_T: NDArray[np.int32]) -> int:
+    """Sum of the higher of the two: whole numbers, so the compiler may add many at a time."""
+    total = np.int64(0)
+    for column in range(len(row_T)):
+        total += np.int64(max(row_T[column], best_T[column]))
+    return int(total)
+
+
+@compiled
+def lazy_greedy_compiled(
+    matrix_NT: NDArray[np.int32], gains_N: NDArray[np.int64], budget: int
+) -> NDArray[np.int64]:
+    """Ids in the order of choice, by levels of any integer type.
+
+    `gains_N` is what each example gains as the first; overwritten.
+    """
+    num_examples = len(matrix_NT)
+    size = num_examples
+    heap_N = np.arange(num_examples)
+    for position in range(size // 2 - 1, -1, -1):
+        _sift_down(heap_N, size, gains_N, position)
+    best_T = np.zeros(matrix_NT.shape[1], matrix_NT.dtype)
+    best_sum = 0
+    known_at_N = np.zeros(num_examples, np.int64)
+    chosen_K = np.empty(budget, np.int64)
+    for pick in range(budget):
+        top = heap_N[0]
+        # Gains only fall: one that is up to date and above all others' old ones is the largest.
+        while known_at_N[top] != pick and gains_N[top] > 0:
+            gains_N[top] = _sum_of_highest(matrix_NT[top], best_T) - best_sum
+            known_at_N[top] = pick
+            _sift_down(heap_N, size, gains_N, 0)
+            top = heap_N[0]
+        chosen_K[pick] = top
+        best_sum += gains_N[top]
+        size -= 1
+        heap_N[0] = heap_N[size]
+        if size:
+            _sift_down(heap_N, size, gains_N, 0)
+        row_T = matrix_NT[top]
+        for column in range(len(row_T)):
+            best_T[column] = max(best_T[column], row_T[column])
+    return chosen_K
+
+
+# Of the neighbours, how many a sample of the distances should have among it.
+_SAMPLED_NEIGHBOURS = 64
+_LARGEST = np.int32(2**31 - 1)
+
+
+@compiled
+def _measure(
+    first_N: NDArray[np.float32],
+    second_N: NDArray[np.float32],
+    x: np.float32,
+    y: np.float32,
+    distances_N: NDArray[np.float32],
+) -> None:
+    """Write the sums of absolute differences from a point."""
+    for example in range(len(distances_N)):
+        distances_N[example] = abs(first_N[example] - x) + abs(second_N[example] - y)
+
+
+@compiled
+def _first_smallest(bits_N: NDArray[np.int32]) -> int:
+    """The lowest id of those with the smallest number."""
+    smallest = _LARGEST
+    for example in range(len(bits_N)):
+        smallest = min(smallest, bits_N[example])
+    for example in range(len(bits_N)):
+        if bits_N[example] == smallest:
+            return example
+    return 0
+
+
+@compiled
+def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
+    """The number of that rank, from 1: digit by digit, 11 bits and twice 10.
+
+    `counts` is room for 2048 of them.
+    """
+    found = np.int32(0)
+    for shift, width in ((20, 11), (10, 10), (0, 10)):
+        counts[:] = 0
+        for position in range(len(bits_n)):
+            # Those that agree in the digits that are known.
+            if bits_n[position] >> np.int32(shift + width) == found:
+                counts[(bits_n[position] >> np.int32(shift)) & ((1 << width) - 1)] += 1
+        digit = 0
+        while rank > counts[digit]:
+            rank -= counts[digit]
+            digit += 1
+        found = np.int32((found << np.int32(width)) | digit)
+    return found
+
+
+@compiled
+def _bound(bits_N: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
+    """What the number of that rank hardly exceeds, by every few of the numbers."""
+    step = max(1, rank // _SAMPLED_NEIGHBOURS)
+    sample_S = bits_N[::step].copy()
+    expected = rank / step
+    # Four deviations above, or all.
+    sampled_rank = int(expected + 4 * np.sqrt(expected)) + 1
+    if sampled_rank >= len(sample_S):
+        return _LARGEST
+    return _nth_smallest(sample_S, sampled_rank, counts)
+
+
+@compiled
+def _keep(bits_N: NDArray[np.int32], bound: np.int32, ids_N: NDArray[np.int64]) -> int:
+    """Write the ids of the numbers up to the bound; how many these are."""
+    count = 0
+    for example in range(len(bits_N)):
+        if bits_N[example] <= bound:
+            ids_N[count] = example
+            count += 1
+    return count
+
+
+@compiled
+def _share(distance: float, least: float) -> float:
+    """(least / distance)^4; 1 for what coincides, where the least is 0, too."""
+    ratio = 1.0 if distance == least else least / distance
+    return (ratio * ratio) * (ratio * ratio)
+
+
+@compiled
+def plane_scores_compiled(
+    columns_DN: NDArray[np.float32],
+    features_M2: NDArray[np.int64],
+    points_M2: NDArray[np.float32],
+    num_neighbours: int,
+    scores_N: NDArray[np.float64],
+) -> None:
+    """Add to the scores what the draws give and take."""
+    num_examples = columns_DN.shape[1]
+    distances_N = np.empty(num_examples, np.float32)
+    bits_N = distances_N.view(np.int32)
+    ids_N = np.empty(num_examples, np.int64)
+    counts = np.empty(2048, np.int64)
+    for draw in range(len(features_M2)):
+        first_N = columns_DN[features_M2[draw, 0]]
+        second_N = columns_DN[features_M2[draw, 1]]
+        _measure(first_N, second_N, points_M2[draw, 0], points_M2[draw, 1], distances_N)
+        covering = _first_smallest(bits_N)
+        scores_N[covering] += 1.0
+        if num_neighbours == 0:
+            continue
+        _measure(first_N, second_N, first_N[covering], second_N[covering], distances_N)
+        # Nobody is their own neighbour.
+        distances_N[covering] = np.inf
+        num_kept = _keep(bits_N, _bound(bits_N, num_neighbours, counts), ids_N)
+        if num_kept < num_neighbours:
+            num_kept = _keep(bits_N, _LARGEST, ids_N)
+        kept_n = ids_N[:num_kept]
+        farthest = _nth_smallest(bits_N[kept_n], num_neighbours, counts)
+        least = np.float64(distances_N[kept_n].min())
+        total = 0.0
+        for example in kept_n:
+            if bits_N[example] <= farthest:
+                total += _share(np.float64(distances_N[example]), least)
+        for example in kept_n:
+            if bits_N[example] <= farthest:
+                scores_N[example] -= _share(np.float64(distances_N[example]), least) / total
+
+
+# Sums in any order, so that many terms are added at a time: they are float64 and compared in
+# float32, where the order cannot be seen.
+@partial(compiled, fastmath={"reassoc", "contract", "nsz"})
+def alignments_compiled(
+    errors_NC: NDArray[np.float32],
+    features_ND: NDArray[np.float32],
+    weight_CD: NDArray[np.float64],
+    bias_C: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """sum_c e_c (w_c . h + b_c) of every example, summed in float64; N."""
+    num_examples, num_features = features_ND.shape
+    aligned_N = np.empty(num_examples, np.float64)
+    for example in range(num_examples):
+        total = 0.0
+        for label in range(len(bias_C)):
+            product = 0.0
+            for feature in range(num_features):
+                product += weight_CD[label, feature] * np.float64(features_ND[example, feature])
+            total += np.float64(errors_NC[example, label]) * (product + bias_C[label])
+        aligned_N[example] = total
+    return aligned_N

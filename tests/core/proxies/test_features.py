@@ -1,0 +1,182 @@
+"""Pooled features: the head's inputs and quarters of the last feature map, model by model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipt.common.data import Dataset
+from lipt.common.errors import SignalsError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.stored import Stored, images_in
+from lipt.common.models import build_model, forward_with_features
+from lipt.common.weights.specs import Weights
+from lipt.core.batch_norm import reestimate_batch_norm
+from lipt.core.proxies import features as module
+from lipt.core.proxies.features import ModelBank, pooled_features, side_by_side
+from lipt.core.signals.stored import StorageLimits
+from tests.digits import digits_context
+
+IMAGE = ImageFormat(3, 8, 8, mean=(0.5,) * 3, std=(0.25,) * 3)
+CPU = torch.device("cpu")
+
+
+class Small(nn.Module):
+    """A map of 4x4, one of 1x1, a head, and something after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 5, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(5)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(5, 4)
+        self.last = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(x))
+        logits: Tensor = self.fc(self.pool(x).flatten(1))
+        self.last(logits[:, :, None, None].expand(-1, -1, 4, 4))
+        return logits
+
+
+def images(num_images: int = 10) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (num_images, 3, 8, 8), generator=generator, dtype=torch.uint8)
+
+
+def states(num_models: int) -> list[Weights]:
+    made = []
+    for seed in range(num_models):
+        torch.manual_seed(seed)
+        made.append({name: tensor.clone() for name, tensor in Small().state_dict().items()})
+    return made
+
+
+def bank(
+    weights: list[Weights], *, max_width: int = 4096, batch_norm_images: Tensor | None = None
+) -> ModelBank:
+    return ModelBank(
+        Small().eval(),
+        [lambda one=one: one for one in weights],  # type: ignore[misc]
+        IMAGE,
+        CPU,
+        batch_size=4,
+        batch_norm_examples_M=batch_norm_images,
+        generator_of=lambda number: torch.Generator().manual_seed(number),
+        max_width=max_width,
+    )
+
+
+def test_they_are_the_heads_inputs_and_the_quarters_of_the_last_map() -> None:
+    model = Small().eval()
+    inputs = to_model_input(images(), IMAGE, CPU)
+    found = pooled_features(model, inputs)
+    with torch.no_grad():
+        _, features = forward_with_features(model, inputs)
+        last_map = model.norm(model.conv(inputs))
+    quarters = [
+        last_map[:, :, top : top + 2, left : left + 2].mean(dim=(2, 3))
+        for top in (0, 2)
+        for left in (0, 2)
+    ]
+    expected = torch.cat([features, torch.stack(quarters, dim=2).flatten(1)], dim=1)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_model_without_a_map_has_its_heads_inputs_alone() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 7), nn.ReLU(), nn.Linear(7, 4)).eval()
+    assert pooled_features(model, torch.rand(3, 3, 8, 8)).shape == (3, 7)
+
+
+def test_a_built_in_model_has_five_times_its_width_and_keeps_no_hooks() -> None:
+    model = build_model("resnet8", num_classes=4, inputs=ImageSpec(3, 32, 32), seed=0).eval()
+    assert pooled_features(model, torch.rand(2, 3, 32, 32)).shape == (2, 5 * 64)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_models_are_side_by_side_in_their_order() -> None:
+    weights = states(3)
+    together = bank(weights)(images())
+    assert together.shape == (10, 3 * 25)
+    for number, one in enumerate(weights):
+        alone = bank([one])(images())
+        assert torch.equal(together[:, 25 * number : 25 * number + 25], alone)
+
+
+def test_batch_norm_statistics_are_those_of_each_models_weights() -> None:
+    weights, estimated_on = states(2), images(40)
+    found = bank(weights, batch_norm_images=estimated_on)
+    first = found(images())
+    for number, one in enumerate(weights):
+        model = Small()
+        model.load_state_dict(one)
+        parts = estimated_on.tensor_split(10)
+        reestimate_batch_norm(model, (to_model_input(part, IMAGE, CPU) for part in parts))
+        expected = pooled_features(model.eval(), to_model_input(images(), IMAGE, CPU))
+        torch.testing.assert_close(first[:, 25 * number : 25 * number + 25], expected)
+    # The next images find the same statistics.
+    assert torch.equal(found(images()), first)
+
+
+def test_too_wide_features_are_projected_the_same_way_every_time() -> None:
+    narrow = bank(states(3), max_width=30)
+    first, again = narrow(images()), narrow(images())
+    assert first.shape == (10, 30)
+    assert torch.equal(first, again)
+    drawn = torch.randn(25, 10, generator=torch.Generator().manual_seed(1)) / 10**0.5
+    whole = bank(states(3))(images())
+    torch.testing.assert_close(first[:, 10:20], whole[:, 25:50] @ drawn)
+
+
+@pytest.mark.parametrize("size", [1, 3, 10])
+def test_the_company_of_an_image_changes_nothing(size: int) -> None:
+    whole = bank(states(2))(images())
+    found = torch.cat([bank(states(2))(part) for part in torch.split(images(), size)])
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return digits_context(tmp_path_factory.mktemp("state")).dataset
+
+
+def ids_of(ids_B: Tensor, _: Stored) -> Tensor:
+    return ids_B[:, None].float()
+
+
+def brightness(_: Tensor, stored_B: Stored) -> Tensor:
+    return images_in(stored_B).float().flatten(1)[:, :2]
+
+
+def test_columns_are_in_the_order_of_the_extractors(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(module, "_MIN_BLOCK", 2)
+    ids_N = torch.tensor([5, 3, 800, 4, 9])
+    told: list[tuple[int, int]] = []
+    found = side_by_side(
+        [ids_of, brightness], dataset, ids_N, on_progress=lambda *done: told.append(done)
+    )
+    pixels = dataset.images(ids_N).float().flatten(1)[:, :2]
+    assert torch.equal(found, torch.cat([ids_N[:, None].float(), pixels], dim=1))
+    assert told == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_many_are_kept_in_halves(dataset: Dataset) -> None:
+    limits = StorageLimits(feature_bytes=7)
+    found = side_by_side(
+        [ids_of], dataset, torch.arange(2), on_progress=lambda *_: None, limits=limits
+    )
+    assert found.dtype == torch.float16
+
+
+def test_features_that_are_not_finite_are_refused_with_their_ids(dataset: Dataset) -> None:
+    def broken(ids_B: Tensor, _: Stored) -> Tensor:
+        return torch.where(ids_B == 7, torch.inf, 0.0)[:, None]
+
+    with pytest.raises(SignalsError, match=r"features are not finite.*ids 7"):
+        side_by_side([broken], dataset, torch.arange(9), on_progress=lambda *_: None)

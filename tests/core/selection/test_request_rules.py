@@ -1,0 +1,343 @@
+"""Which requests can be answered without labels, and why the others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.run_config import InitializationConfig, RunConfig
+from lipt.common.errors import (
+    InvalidRequestError,
+    LiptError,
+    OverLimitError,
+    ProxyError,
+    SignalsError,
+    StrategyOptionError,
+)
+from lipt.common.images.formats import ImageFormat
+from lipt.common.targets.kinds import TargetKind
+from lipt.common.targets.values import MultiLabel, Regression
+from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.messages import Cost
+from lipt.core.proxies.proxy import SOUP, Proxy
+from lipt.core.results import CommittedLearner, Outcome
+from lipt.core.selection.registry import STRATEGIES, find_strategy
+from lipt.core.selection.request_rules import (
+    Labels,
+    Unlabelled,
+    require_kind,
+    without_labels,
+    works_without_labels,
+)
+from lipt.core.selection.select import select
+from lipt.core.selection.strategy import FEATURES, Balance, Need, Strategy
+from lipt.core.signals.signals import Signals
+from lipt.core.stages.choice import Question
+from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
+
+ABLE = {
+    *("uniform", "facility_location", "subzerocore", "graph_cut", "log_det", "kcenter"),
+    *("herding", "moderate", "stratified", "zcore", "milo", "sas"),
+}
+WITH_A_SPACE = ["facility_location", "graph_cut", "kcenter", "log_det"]
+
+
+def ask(
+    strategy: str | Strategy, options: Mapping[str, str] | None = None, **others: Any
+) -> Unlabelled:
+    plain: dict[str, Any] = {
+        "balanced": None,
+        "proxy": "",
+        "own_features": False,
+        "own_weights": False,
+    }
+    entry = find_strategy(strategy) if isinstance(strategy, str) else strategy
+    return without_labels(entry, options or {}, **plain | others)
+
+
+@pytest.mark.parametrize(("text", "meant"), [("", "given"), ("given", "given"), ("none", "none")])
+def test_a_request_that_says_nothing_has_its_labels(text: str, meant: str) -> None:
+    assert Labels.parse(text) is Labels(meant)
+
+
+def test_anything_else_is_refused_with_the_choice() -> None:
+    with pytest.raises(InvalidRequestError, match=r"labels = 'some': choose one of given, none\."):
+        Labels.parse("some")
+
+
+def test_those_that_look_at_features_or_nothing_can() -> None:
+    able = {name for name, strategy in STRATEGIES.items() if works_without_labels(strategy)}
+    assert able == ABLE
+
+
+@pytest.mark.parametrize("name", sorted(ABLE))
+def test_every_one_that_can_is_let_through(name: str) -> None:
+    assert ask(name).proxy == Proxy.parse("ridge:patches")
+
+
+@pytest.mark.parametrize("name", sorted(set(STRATEGIES) - ABLE))
+def test_every_other_one_is_refused_with_those_that_can(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=rf"'{name}' cannot choose.*labels") as refusal:
+        ask(name)
+    listed = refusal.value.message.partition("Choose one of: ")[2].removesuffix(".").split(", ")
+    assert set(listed) == ABLE
+    assert listed == [name for name in STRATEGIES if name in ABLE]
+
+
+def test_an_option_may_make_the_difference() -> None:
+    made_up = replace(
+        find_strategy("herding"),
+        function=find_strategy("el2n").function,
+        needs=lambda options: (
+            FEATURES if options["models"] == "learners" else frozenset({Need.SIGNALS})
+        ),
+    )
+    assert not works_without_labels(made_up)
+    assert ask(made_up, {"models": "learners"}).options == {"models": "learners"}
+
+
+def test_near_copies_are_of_pixels_and_no_reason_to_refuse() -> None:
+    assert works_without_labels(replace(find_strategy("herding"), needs=frozenset({Need.COPIES})))
+
+
+def test_what_is_always_balanced_cannot_and_is_not_in_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    balanced = replace(find_strategy("herding"), balance=Balance.ALWAYS)
+    monkeypatch.setitem(STRATEGIES, "herding", balanced)
+    with pytest.raises(InvalidRequestError, match=r"kcenter, moderate, stratified"):
+        ask(balanced)
+
+
+@pytest.mark.parametrize("name", WITH_A_SPACE)
+def test_examples_are_compared_by_features_unless_said_otherwise(name: str) -> None:
+    assert ask(name).options == {"space": "features"}
+    assert ask(name, {"space": "features"}) == ask(name)
+    with pytest.raises(StrategyOptionError, match=rf"space of strategy '{name}' cannot be 'grad"):
+        ask(name, {"space": "gradients"})
+
+
+def test_a_strategy_without_a_space_gets_none() -> None:
+    assert ask("stratified", {"num_cells": "5"}).options == {"num_cells": "5"}
+    with pytest.raises(StrategyOptionError, match="'stratified' has no option 'space'"):
+        ask("stratified", {"space": "features"})
+
+
+def test_classes_that_nobody_knows_cannot_be_balanced() -> None:
+    assert ask("herding", balanced=False) == ask("herding")
+    with pytest.raises(StrategyOptionError, match=r"its label says\. Leave `balanced` unset"):
+        ask("herding", balanced=True)
+
+
+def test_weights_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"trained on labels.*Leave `weights` unset"):
+        ask("herding", own_weights=True)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["ridge:patches", "ridge:user+patches", "ridge:backbone", "ridge:user"]
+)
+def test_a_proxy_of_features_that_no_label_went_into_is_taken(proxy: str) -> None:
+    assert str(ask("herding", proxy=proxy).proxy) == proxy
+    assert str(ask("herding", proxy=proxy, own_features=True).proxy) == proxy
+
+
+def test_without_a_proxy_features_are_the_users_or_patches() -> None:
+    assert ask("herding", own_features=True).proxy == SOUP
+    assert str(ask("herding").proxy) == "ridge:patches"
+
+
+@pytest.mark.parametrize(
+    ("proxy", "why"),
+    [
+        ("soup", "labels have gone into soup"),
+        ("ridge:soup", "labels have gone into soup"),
+        ("ridge:learners+patches", "labels have gone into learners"),
+        ("ridge:learners+soup", "labels have gone into soup and learners"),
+        ("auto", "it is whichever is right about the most labels"),
+    ],
+)
+def test_a_proxy_that_labels_went_into_is_refused(proxy: str, why: str) -> None:
+    remedy = (
+        r"one or more of user, patches, columns, backbone, joined by \+, such as ridge:patches; or"
+    )
+    with pytest.raises(ProxyError, match=rf"with labels=none: {why}\..*{remedy}"):
+        ask("herding", proxy=proxy, own_features=True)
+    with pytest.raises(ProxyError, match="there is no proxy 'best'"):
+        ask("uniform", proxy="best")
+
+
+def test_where_there_are_no_images_the_values_of_columns_are_looked_at() -> None:
+    assert ask("kcenter", images=False).proxy == Proxy.parse("ridge:columns")
+    with pytest.raises(ProxyError, match=r"such as ridge:columns; or .* or else columns\."):
+        ask("kcenter", proxy="auto", images=False)
+
+
+NUM_EXAMPLES = 40
+OTHERS = [TargetKind.CLASSES, TargetKind.NUMBER]
+# They read probabilities of classes off errors, or ask the learners for them.
+NEED_CLASSES = {
+    *("entropy", "margin", "least_confidence", "cal", "glister", "crest"),
+    *("forgetting", "aum", "dual", "disagreement"),
+}
+
+
+def signals_of(kind: TargetKind) -> Signals:
+    """As many strata as are asked for in turn, and fewer outputs than that."""
+    generator = torch.Generator().manual_seed(0)
+
+    def part(size: int) -> Signals:
+        features_ND = torch.randn(size, 6, generator=generator)
+        return Signals(
+            errors_NC=_residuals(kind, size, generator),
+            features_ND=features_ND,
+            labels_N=torch.arange(size) % 5,
+            gradient_norms_N=torch.rand(size, generator=generator),
+            paired_features_NP=torch.randn(size, 6, generator=generator),
+            pictures_N=torch.arange(size),
+            kind=kind,
+        )
+
+    return replace(part(NUM_EXAMPLES), validation=part(10))
+
+
+def _residuals(kind: TargetKind, size: int, generator: torch.Generator) -> Tensor:
+    outputs = torch.randn(size, 2, generator=generator)
+    if kind is TargetKind.CLASSES:
+        labels = torch.randint(0, 2, (size, 2), generator=generator)
+        return MultiLabel(2).residuals(outputs, labels)
+    numbers = torch.randn(size, 2, generator=generator)
+    return Regression((0.0, 0.0), (1.0, 1.0)).residuals(outputs, numbers)
+
+
+def test_all_but_those_that_read_probabilities_work_with_any_targets() -> None:
+    for kind in OTHERS:
+        able = {name for name, known in STRATEGIES.items() if kind in known.default_kinds()}
+        assert set(STRATEGIES) - able == NEED_CLASSES
+    assert all(TargetKind.CLASS in known.default_kinds() for known in STRATEGIES.values())
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("name", sorted(set(STRATEGIES) - NEED_CLASSES))
+def test_what_says_that_it_works_chooses_the_budget(name: str, kind: TargetKind) -> None:
+    strategy = find_strategy(name)
+    chosen = select(
+        strategy,
+        signals_of(kind),
+        10,
+        balanced=strategy.resolve_balance(None),
+        seed=0,
+        options=strategy.parse_options({}),
+    )
+    assert len(chosen.indices_K) == 10 or chosen.stopped_early
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind", "words"),
+    [
+        ("margin", {}, TargetKind.NUMBER, "'margin' works with single-label data, and the"),
+        ("el2n", {"models": "learners"}, TargetKind.CLASSES, "'el2n' with models=learners works"),
+        ("gradmatch", {"gradient": "own_class"}, TargetKind.NUMBER, "with gradient=own_class"),
+    ],
+)
+def test_what_needs_classes_says_so_and_names_those_that_do_not(
+    name: str, options: dict[str, str], kind: TargetKind, words: str
+) -> None:
+    with pytest.raises(
+        InvalidRequestError, match=rf"{words}.* is {kind.words}\. Choose one of: auto, .*craig"
+    ):
+        require_kind(find_strategy(name), options, kind)
+    require_kind(find_strategy(name), options, TargetKind.CLASS)
+
+
+def test_signals_of_other_targets_are_refused() -> None:
+    strategy = find_strategy("entropy")
+    with pytest.raises(SignalsError, match="works with single-label data, and the signals are of"):
+        select(strategy, signals_of(TargetKind.NUMBER), 10, balanced=True, seed=0, options={})
+
+
+FILE = BlobName.of(b"the user's")
+
+
+def query(strategy: str, pretraining: str = "", **asked: Any) -> SubsetQuery:
+    options = {"pretraining": pretraining} if pretraining else {}
+    options |= asked.pop("options", {})
+    wanted = {"run": "r", "fraction": None, "budget": 10, "balanced": None, "weights": None}
+    return SubsetQuery(strategy=strategy, options=options, **wanted | asked)
+
+
+IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+
+
+def asked_for(
+    strategy: str, pretraining: str = "", *, given_weights: str | None = None, **asked: Any
+) -> Question:
+    """What a query to a run comes to, which needs no theta_p where it asks for a warm-up."""
+    theta_p = None if pretraining.startswith("epochs") else BlobName.of(b"theta_p")
+    begins = InitializationConfig(weights_sha256=given_weights)
+    config = RunConfig(model="resnet8", initialization=begins)
+    learners = (CommittedLearner(0, (), BlobName.of(b"learner")),)
+    run = Outcome("r", config, IMAGE, BlobName.of(b"theta*"), theta_p, learners)
+    asking = query(strategy, pretraining, **asked)
+    return question_of(run, asking, 1000, backbone=None, max_warm_up_epochs=200)
+
+
+def test_a_warm_up_begins_with_theta_star_and_needs_no_theta_p() -> None:
+    asked = asked_for("craig", "epochs:15.0")
+    assert asked.options == (("pretraining", "epochs:15"),)
+    assert asked.weights == asked.initial == BlobName.of(b"theta*")
+    assert asked.proxy is None
+    assert SelectSubset.answering(asked).cost is Cost.DEAR
+    assert needs_no_learners(query("craig", "epochs:15"))
+
+
+def test_lipt_is_as_if_nothing_were_said() -> None:
+    # So that the subsets of before keep their keys.
+    assert asked_for("craig", "lipt") == asked_for("craig")
+    assert asked_for("uniform", "lipt") == asked_for("uniform")
+    assert not needs_no_learners(query("craig", "lipt"))
+
+
+def test_own_features_stand_beside_the_errors_of_a_warm_up() -> None:
+    assert asked_for("craig", "epochs:1", features=FILE).features == FILE
+
+
+@pytest.mark.parametrize(
+    ("strategy", "pretraining", "asked", "error", "message"),
+    [
+        ("uniform", "epochs:1", {}, StrategyOptionError, "looks at no model.*grand"),
+        ("forgetting", "epochs:1", {}, StrategyOptionError, "learners.*Leave 'pretraining' out"),
+        ("auto", "epochs:1", {}, StrategyOptionError, "by the proxy auto.*Leave"),
+        ("grand", "15", {}, StrategyOptionError, "cannot be '15'.*epochs:N, epochs:NxR"),
+        ("grand", "epochs:1", {"labels": "none"}, InvalidRequestError, "all labels.*Leave one"),
+        ("grand", "epochs:1", {"weights": FILE}, InvalidRequestError, "or yours.*Leave one"),
+        ("grand", "epochs:1", {"proxy": "auto"}, InvalidRequestError, "own head.*proxy soup"),
+        ("kcenter", "epochs:1", {"features": FILE}, InvalidRequestError, "or the features"),
+        (
+            *("el2n", "epochs:1", {"options": {"models": "learners"}}),
+            *(StrategyOptionError, "ask the run's learners.*those options out"),
+        ),
+        ("craig", "epochs:1x2", {}, StrategyOptionError, "pretraining=epochs:1, or .*el2n, grand"),
+        ("grand", "epochs:21x10", {}, OverLimitError, "takes 210 .*warm_up_epochs allows 200.*few"),
+        ("grand", "epochs:0x201", {}, OverLimitError, "takes 201 epochs"),
+        (
+            *("grand", "epochs:1x2", {"given_weights": "0" * 64}),
+            *(InvalidRequestError, "2 random beginnings.*pretraining=epochs:1"),
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_remedy(
+    strategy: str,
+    pretraining: str,
+    asked: dict[str, Any],
+    error: type[LiptError],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=message):
+        asked_for(strategy, pretraining, **asked)

@@ -1,0 +1,323 @@
+"""Strategies, tokens, the link to the page, and the screen of the whole service."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tomllib
+import webbrowser
+from datetime import UTC, datetime
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.text import Text
+from typer.testing import CliRunner
+
+from lipt.common.access.tokens import Token
+from lipt.coordinator.rpc.strategies import describe_strategies
+from lipt.core.selection.registry import STRATEGIES
+from lipt.trainer.cli import main
+from lipt.trainer.cli.commands import service
+from lipt.trainer.cli.commands.service import hints, token_state
+from lipt.trainer.cli.display.screen import Screen
+from lipt.trainer.cli.display.strategies import print_strategies
+from lipt.trainer.client.client import Client
+from lipt.trainer.client.conversion import view_of
+from lipt.trainer.views import PageLinkView, RoleName, StrategyView, TokenView
+from lipt.trainer.writing.formatting import to_jsonable
+from lipt.v1 import access_pb2, info_pb2, subset_pb2
+from tests.relay import Fault, Relay, answer, change
+from tests.service import READY
+
+PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
+
+
+def crest_strategy() -> subset_pb2.Strategy:
+    option = subset_pb2.StrategyOption(
+        name="norm", default_value="last_layer", allowed_values=["last_layer", "full"]
+    )
+    share = subset_pb2.StrategyOption(
+        name="share", default_value="0.01", allowed_values=["number > 0"], help="of a set"
+    )
+    return subset_pb2.Strategy(
+        name="crest",
+        summary="coresets of [random] sets",
+        paper="Yang et al. 2023",
+        balanced_by_default=True,
+        returns_weights=True,
+        options=[option, share],
+        needs=["signals", "validation split"],
+        cost="N + k C",
+        presets=[subset_pb2.StrategyPreset(name="paper", summary="as on CIFAR-10")],
+    )
+
+
+def listed(*strategies: subset_pb2.Strategy) -> Fault:
+    return answer(subset_pb2.ListStrategiesResponse(strategies=strategies))
+
+
+def test_strategies_are_listed_with_what_they_need_and_their_options(
+    relay: Relay, lipt: Any
+) -> None:
+    strategies = [
+        crest_strategy(),
+        subset_pb2.Strategy(
+            name="uniform",
+            summary="random examples",
+            needs=["nothing"],
+            cost="N",
+            default_proxy="soup",
+            works_without_labels=True,
+        ),
+        subset_pb2.Strategy(name="best", summary="the best", default_proxy="ridge:patches"),
+    ]
+    relay.every("ListStrategies", listed(*strategies))
+    assert lipt("strategies").stdout.splitlines() == [
+        "crest: coresets of [random] sets",
+        "    needs signals and validation split, with weights, balanced per class, cost N + k C",
+        "    Yang et al. 2023",
+        "    --option norm=last_layer (one of last_layer, full)",
+        "    --option share=0.01 (number > 0): of a set",
+        "    --preset paper: as on CIFAR-10",
+        "uniform: random examples",
+        (
+            "    needs nothing, without weights, not balanced per class, cost N, "
+            "works with --labels none"
+        ),
+        "best: the best",
+        "    without weights, not balanced per class, proxy ridge:patches",
+    ]
+    first = json.loads(lipt("strategies", "--json").stdout)[0]
+    assert first["options"][0]["name"] == "norm"
+    assert first["presets"] == [{"name": "paper", "summary": "as on CIFAR-10"}]
+    assert first["needs"] == ["signals", "validation split"]
+    assert first["cost"] == "N + k C"
+
+
+def test_strategies_of_an_older_coordinator_are_listed_without_needs(
+    relay: Relay, lipt: Any
+) -> None:
+    older = subset_pb2.Strategy(name="uniform", summary="random examples")
+    relay.next("ListStrategies", listed(older))
+    assert lipt("strategies").stdout.splitlines() == [
+        "uniform: random examples",
+        "    without weights, not balanced per class",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_strategies_fit_a_terminal(width: int) -> None:
+    console = Screen(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
+    print_strategies([view_of(StrategyView, crest_strategy())] * 26, console)
+    assert isinstance(console.file, io.StringIO)
+    text = Text.from_ansi(console.file.getvalue()).plain
+    lines = text.splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert lines[0].split() == [
+        *("strategy", "what", "it", "keeps", "needs", "weights", "per", "class", "cost")
+    ]
+    assert text.count("crest") == 26
+    for words in (
+        "[random]",
+        "validation",
+        "Yang et al. 2023",
+        "N + k C",
+        "yes",
+        "norm=last_layer",
+        "preset paper",
+    ):
+        assert words in text
+    assert "N examples" in text
+
+
+def test_without_a_coordinator_the_installed_strategies_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "entry_points", declared_entry_points)
+    monkeypatch.delenv("LIPT_COORDINATOR", raising=False)
+    done = CliRunner().invoke(main, ["strategies"])
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.startswith("strategies of this installation; --coordinator HOST:PORT")
+    names = [line.partition(":")[0] for line in done.stdout.splitlines() if line[:1] != " "]
+    assert names == list(STRATEGIES)
+    (first, *_) = json.loads(CliRunner().invoke(main, ["strategies", "--json"]).stdout)
+    assert first == to_jsonable(view_of(StrategyView, describe_strategies().strategies[0]))
+
+
+def test_a_coordinator_that_is_named_is_asked(relay: Relay, lipt: Any, dead_address: str) -> None:
+    own = subset_pb2.Strategy(name="its-own", summary="random examples")
+    relay.every("ListStrategies", listed(own))
+    for named in (lipt("strategies"), lipt("strategies", "--coordinator", relay.address, env={})):
+        assert named.stdout.startswith("its-own: random examples")
+        assert named.stderr == ""
+    assert lipt("strategies", "--coordinator", dead_address).exit_code == 1
+
+
+def declared_entry_points(*, group: str) -> EntryPoints:
+    """This checkout's own, whether or not it is installed."""
+    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][group]
+    return EntryPoints(EntryPoint(name, value, group) for name, value in declared.items())
+
+
+CREATED, LATER = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)
+VALID = TokenView("0a1b2c3d", "ci", RoleName("trainer"), CREATED, None, None, "me")
+
+
+@pytest.fixture
+def token(client: Client) -> TokenView:
+    """One of the coordinator's."""
+    return client.access.create_token("trainer", name="ci").token
+
+
+def test_new_token_is_all_that_is_printed(relay: Relay, lipt: Any) -> None:
+    result = lipt("token", "create", "--role", "trainer", "--name", "ci", "--days", "30")
+    assert result.exit_code == 0, result.output
+    (request,) = relay.requests_of(access_pb2.CreateTokenRequest)
+    assert (request.role, request.name, request.days) == (access_pb2.ROLE_TRAINER, "ci", 30.0)
+    with Client(relay.address, token=result.stdout.removesuffix("\n")) as holder:
+        assert holder.access.who_am_i().roles == ("trainer",)
+
+
+def test_new_token_as_json_has_its_id_besides(relay: Relay, lipt: Any) -> None:
+    shown = json.loads(lipt("token", "create", "--role", "worker", "--json").stdout)
+    with Client(relay.address, token=shown["secret"]) as holder:
+        assert shown["token_id"] in holder.access.who_am_i().name
+
+
+def test_role_that_is_none_is_a_usage_error_with_those_that_are(lipt: Any) -> None:
+    result = lipt("token", "create", "--role", "root")
+    assert result.exit_code == 2
+    assert all(role in result.stderr for role in ("worker", "trainer", "admin"))
+
+
+def test_tokens_are_listed_in_columns(lipt: Any, token: TokenView) -> None:
+    header, *lines = lipt("token", "list").stdout.splitlines()
+    assert header.split() == ["id", "name", "role", "state", "created", "by"]
+    assert token.created_at is not None
+    (line,) = (line for line in lines if line.startswith(token.token_id))
+    created = f"{token.created_at.astimezone():%Y-%m-%d}"
+    assert line.split()[:5] == [token.token_id, "ci", "trainer", "valid", created]
+    assert line.endswith("the coordinator's own user")
+
+
+def test_revoked_token_is_named_with_its_time(lipt: Any, token: TokenView) -> None:
+    revoked = lipt("token", "revoke", token.token_id).stdout
+    assert re.fullmatch(rf"{token.token_id} \(ci\) is revoked since \S+ \S+ \S+\n", revoked)
+    (line,) = (line for line in lipt("token", "list").stdout.splitlines() if token.token_id in line)
+    assert "revoked" in line
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "revoked_at", "now", "words"),
+    [
+        (None, None, LATER, "valid"),
+        (LATER, None, CREATED, "valid until 2026-02-03"),
+        (LATER, None, LATER, "expired 2026-02-03"),
+        (LATER, CREATED, LATER, "revoked 2026-01-02"),
+    ],
+)
+def test_state_of_a_token_is_said_in_words(
+    expires_at: datetime | None, revoked_at: datetime | None, now: datetime, words: str
+) -> None:
+    shown = TokenView(
+        **{**vars(VALID), "expires_at": expires_at, "revoked_at": revoked_at}  # type: ignore[arg-type]
+    )
+    assert token_state(shown, now) == words
+
+
+def test_token_is_shown_that_the_file_or_the_environment_has(
+    relay: Relay, client: Client, lipt: Any, tmp_path: Path
+) -> None:
+    one, other = (client.access.create_token("admin").secret for _ in range(2))
+    relay.calls.clear()
+    file = tmp_path / "token"
+    file.write_text(one)
+    assert lipt("token", "list", "--token-file", str(file)).exit_code == 0
+    assert lipt("token", "list", env={"LIPT_TOKEN_FILE": str(file)}).exit_code == 0
+    assert lipt("token", "list", env={"LIPT_TOKEN": other}).exit_code == 0
+    # What was typed is meant.
+    assert (
+        lipt("token", "list", "--token-file", str(file), env={"LIPT_TOKEN": other}).exit_code == 0
+    )
+    shown = [call.authorization for call in relay.calls]
+    assert shown == [f"Bearer {text}" for text in (one, one, other, one)]
+
+
+def test_no_flag_takes_the_token_itself(lipt: Any) -> None:
+    result = lipt("token", "list", "--token", Token.draw("one").text)
+    assert result.exit_code == 2
+    assert "No such option" in result.stderr
+
+
+LINK = re.compile(r"http://127\.0\.0\.1:\d+/sign-in\?code=\S+")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a browser was given."""
+    addresses: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", addresses.append)
+    return addresses
+
+
+def test_the_link_is_all_that_is_printed(lipt: Any, opened: list[str]) -> None:
+    result = lipt("dashboard")
+    assert result.exit_code == 0, result.output
+    assert LINK.fullmatch(result.output.removesuffix("\n"))
+    assert opened == []
+    assert LINK.fullmatch(json.loads(lipt("dashboard", "--json").stdout)["url"])
+
+
+def test_a_browser_is_opened_where_that_is_asked_for(lipt: Any, opened: list[str]) -> None:
+    result = lipt("dashboard", "--open")
+    assert result.exit_code == 0
+    assert opened == [result.output.removesuffix("\n")]
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "javascript:alert(1)", "--help"])
+def test_what_is_no_page_is_not_opened(
+    relay: Relay, lipt: Any, opened: list[str], address: str
+) -> None:
+    relay.next("OpenPage", change(lambda answer: setattr(answer, "url", address)))
+    result = lipt("dashboard", "--open")
+    assert result.exit_code == 1
+    assert "is no address of a page" in result.stderr
+    assert opened == []
+
+
+def test_a_page_on_another_machines_loopback_needs_a_tunnel() -> None:
+    link = PageLinkView("http://127.0.0.1:50080/sign-in?code=c", None)
+    assert hints(link, "127.0.0.1:50051") == []
+    (hint,) = hints(link, "head:50051")
+    assert "ssh -L 50080:127.0.0.1:50080 head" in hint
+    assert hints(PageLinkView("https://head:50080/sign-in?code=c", None), "head:50051") == []
+
+
+def hostile(view: info_pb2.WatchServiceResponse) -> None:
+    view.workers.add(worker_id="w", name="box\x1b[31m", device="cpu")
+
+
+def test_it_is_printed_once_where_there_is_no_terminal(relay: Relay, lipt: Any) -> None:
+    relay.next("WatchService", change(hostile))
+    result = lipt("top", "--runs", "200")
+    assert result.exit_code == 0
+    assert READY in result.stdout
+    assert "box\\x1b[31m" in result.stdout
+    (request,) = relay.requests_of(info_pb2.WatchServiceRequest)
+    assert request.num_runs == 200
+
+
+def test_as_json_one_object_tells_all(lipt: Any) -> None:
+    result = lipt("top", "--once", "--runs", "200", "--json")
+    (line,) = result.stdout.splitlines()
+    shown = json.loads(line)
+    assert READY in [run["name"] for run in shown["runs"]]
+    assert shown["num_runs"] == len(shown["runs"])
+    assert shown["computations"] == []
+
+
+def test_an_interval_out_of_range_is_refused(lipt: Any) -> None:
+    assert lipt("top", "--interval", "0.1").exit_code == 2

@@ -1,0 +1,313 @@
+"""What certificates say, judged by OpenSSL, and by both ends of gRPC's handshakes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from lipt.common.access.certificate import CertificateIdentity, identity_of
+from lipt.common.access.roles import Role
+from lipt.common.errors import ConfigError
+from lipt.common.network.tls import TlsFiles, server_credentials
+from lipt.common.rpc.channel import open_channel
+from lipt.trainer.cli.certificates import (
+    Folder,
+    Pair,
+    hosts_of,
+    issue_client,
+    issue_server,
+    make_authority,
+)
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    folder = Folder(tmp_path_factory.mktemp("made") / "certs")
+    authority = make_authority(now=NOW, days=3650)
+    folder.write("ca", authority)
+    hosts = ["127.0.0.1", "head.example.org", "::1"]
+    folder.write("coordinator", issue_server(authority, hosts, now=NOW, days=365))
+    for role in Role:
+        folder.write(role, issue_client(authority, role, role, now=NOW, days=365))
+    scraped = issue_client(authority, "scraped", Role.WORKER, hosts=["gpu-1"], now=NOW, days=365)
+    folder.write("scraped", scraped)
+    return folder
+
+
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+
+
+def verified(folder: Folder, name: str, purpose: str, *more: str | Path) -> bool:
+    """Whether OpenSSL takes a certificate for a purpose, with all of RFC 5280's rules."""
+    command = ["openssl", "verify", "-x509_strict", "-purpose", purpose, *more]
+    command += ["-CAfile", folder.cert("ca"), folder.cert(name)]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "client", "server"),
+    [
+        ("coordinator", False, True),
+        ("worker", True, False),
+        ("trainer", True, False),
+        ("admin", True, False),
+        ("scraped", True, True),
+    ],
+)
+def test_a_certificate_is_good_for_its_purpose_alone(
+    folder: Folder, name: str, client: bool, server: bool
+) -> None:
+    assert verified(folder, name, "sslclient") == client
+    assert verified(folder, name, "sslserver") == server
+
+
+def test_a_certificate_is_for_its_hosts_alone(folder: Folder) -> None:
+    for flag, good, bad in (
+        ("-verify_hostname", "head.example.org", "example.org"),
+        ("-verify_ip", "::1", "127.0.0.2"),
+    ):
+        assert verified(folder, "coordinator", "sslserver", flag, good)
+        assert not verified(folder, "coordinator", "sslserver", flag, bad)
+    assert verified(folder, "scraped", "sslserver", "-verify_hostname", "gpu-1")
+
+
+def test_who_has_a_certificate_makes_no_others(folder: Folder) -> None:
+    taken = folder.cert("worker"), folder.key("worker")
+    worker = Pair(_certificate(folder, "worker"), _key(folder, "worker"))
+    folder.write("forged", issue_client(worker, "forged", Role.ADMIN, now=NOW, days=1))
+    assert not verified(folder, "forged", "sslclient", "-untrusted", taken[0])
+
+
+def _certificate(folder: Folder, name: str) -> Any:
+    found = folder.certificate(name)
+    assert found is not None
+    return found
+
+
+def _key(folder: Folder, name: str) -> Any:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    return load_pem_private_key(folder.key(name).read_bytes(), None)
+
+
+def test_a_certificate_counts_from_an_hour_ago_for_its_days_and_never_beyond_its_authority() -> (
+    None
+):
+    authority = make_authority(now=NOW, days=100)
+    for days, counted in ((90, 90), (200, 100)):
+        made = issue_server(authority, ["head"], now=NOW, days=days).certificate
+        assert made.not_valid_before_utc == NOW - HOUR
+        assert made.not_valid_after_utc == NOW + counted * DAY
+    late = NOW + 99 * DAY
+    made = issue_client(authority, "a", Role.WORKER, now=late, days=2).certificate
+    assert made.not_valid_after_utc == authority.certificate.not_valid_after_utc
+
+
+def test_an_authority_whose_time_is_over_signs_nothing() -> None:
+    authority = make_authority(now=NOW, days=100)
+    with pytest.raises(ConfigError, match="lipt certs init --force"):
+        issue_server(authority, ["head"], now=NOW + 100 * DAY, days=1)
+
+
+def test_no_two_certificates_have_a_serial_number_or_a_key_in_common() -> None:
+    authority = make_authority(now=NOW, days=100)
+    pairs = [issue_server(authority, ["head"], now=NOW, days=1) for _ in range(3)]
+    assert len({pair.certificate.serial_number for pair in [authority, *pairs]}) == 4
+    assert len({pair.key_pem() for pair in [authority, *pairs]}) == 4
+    # 159 random bits: that three of them have fewer than 64 significant ones does not happen.
+    assert max(pair.certificate.serial_number for pair in pairs).bit_length() > 64
+
+
+def test_a_key_shows_in_no_text() -> None:
+    assert "key" not in repr(make_authority(now=NOW, days=1))
+
+
+def test_hosts_keep_their_order(folder: Folder) -> None:
+    certificate = _certificate(folder, "coordinator")
+    assert hosts_of(certificate) == ["127.0.0.1", "head.example.org", "::1"]
+    assert hosts_of(_certificate(folder, "ca")) == []
+    assert hosts_of(_certificate(folder, "worker")) == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "head:50051",
+        "https://head",
+        "[::1]",
+        "a..b",
+        "-head",
+        "head.",
+        "ä.org",
+        "a b",
+        "*",
+        "a*.b",
+    ],
+)
+def test_what_is_no_host_is_refused(host: str) -> None:
+    authority = make_authority(now=NOW, days=1)
+    with pytest.raises(ConfigError, match="is not a host's name or IP address"):
+        issue_server(authority, ["head", host], now=NOW, days=1)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "a b", "-a", ".a", "a" * 65, "ä", "a\n"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a name of 1 to 64"):
+        issue_client(make_authority(now=NOW, days=1), name, Role.WORKER, now=NOW, days=1)
+
+
+@pytest.mark.parametrize("name", ["ca", "coordinator"])
+def test_names_of_other_files_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="what another file is called"):
+        issue_client(make_authority(now=NOW, days=1), name, Role.WORKER, now=NOW, days=1)
+
+
+def files(folder: Folder, name: str) -> TlsFiles:
+    return TlsFiles(folder.cert(name), folder.key(name), folder.cert("ca"))
+
+
+@pytest.fixture
+def served(folder: Folder) -> Iterator[tuple[str, list[CertificateIdentity | None]]]:
+    """The address of a gRPC server with the coordinator's certificate, and whom it saw."""
+    seen: list[CertificateIdentity | None] = []
+
+    def note(request: bytes, context: Any) -> bytes:
+        seen.append(identity_of(context.auth_context()))
+        return request
+
+    server = grpc.server(ThreadPoolExecutor(max_workers=1))
+    handler = grpc.unary_unary_rpc_method_handler(note)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
+    port = server.add_secure_port("127.0.0.1:0", server_credentials(files(folder, "coordinator")))
+    server.start()
+    yield f"127.0.0.1:{port}", seen
+    server.stop(None).wait()
+
+
+def call(address: str, tls: TlsFiles) -> None:
+    with open_channel(address, tls) as channel:
+        channel.unary_unary("/s/m")(b"", timeout=30)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_peer_gets_in_and_is_seen_by_its_name_with_its_role(
+    folder: Folder, served: tuple[str, list[CertificateIdentity]], role: Role
+) -> None:
+    address, seen = served
+    call(address, files(folder, role))
+    assert [(each.name, each.roles) for each in seen] == [(role, {role})]
+
+
+def test_the_coordinator_s_own_certificate_lets_nobody_in(
+    folder: Folder, served: tuple[str, list[CertificateIdentity]]
+) -> None:
+    with pytest.raises(grpc.RpcError, match="Socket closed"):
+        call(served[0], files(folder, "coordinator"))
+
+
+def test_a_host_that_the_certificate_does_not_name_is_not_believed(
+    folder: Folder, served: tuple[str, list[CertificateIdentity]]
+) -> None:
+    port = served[0].rpartition(":")[2]
+    refusal = "Hostname Verification Check failed|is not in peer certificate"
+    with pytest.raises(grpc.RpcError, match=refusal):
+        call(f"localhost:{port}", files(folder, "worker"))
+
+
+def test_a_peer_does_not_pass_for_the_coordinator(folder: Folder) -> None:
+    server = grpc.server(ThreadPoolExecutor(max_workers=1))
+    port = server.add_secure_port("127.0.0.1:0", server_credentials(files(folder, "admin")))
+    server.start()
+    with pytest.raises(grpc.RpcError, match="CERTIFICATE_VERIFY_FAILED"):
+        call(f"127.0.0.1:{port}", files(folder, "worker"))
+    server.stop(None).wait()
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_key_is_its_user_s_alone_as_is_the_folder(folder: Folder) -> None:
+    assert mode(folder.path) == 0o700
+    assert {mode(path) for path in folder.path.glob("*.key")} == {0o600}
+    assert {mode(path) for path in folder.path.glob("*.pem")} == {0o644}
+
+
+def test_what_was_written_is_read(folder: Folder) -> None:
+    authority = folder.authority()
+    assert authority.cert_pem() == folder.cert("ca").read_bytes()
+    assert authority.key_pem() == folder.key("ca").read_bytes()
+
+
+@pytest.mark.parametrize("there", ["x.key", "x.pem"])
+def test_what_is_there_is_left_unless_told_otherwise(tmp_path: Path, there: str) -> None:
+    folder = Folder(tmp_path)
+    folder.require_free(["x"], force=False)
+    (tmp_path / there).symlink_to("nowhere")  # also of somebody else's making
+    with pytest.raises(ConfigError, match=f"{there} is there already.*--force"):
+        folder.require_free(["a", "x"], force=False)
+    folder.require_free(["x"], force=True)
+
+
+def test_a_replaced_key_was_never_readable_by_others(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.key("x").touch(mode=0o666)
+    folder.write("x", make_authority(now=NOW, days=1))
+    assert mode(folder.key("x")) == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.key", "x.pem"]
+
+
+def test_a_folder_without_an_authority_is_told_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"lipt certs init --folder {tmp_path}"):
+        Folder(tmp_path).authority()
+
+
+def test_a_pair_that_may_not_sign_is_no_authority(folder: Folder, tmp_path: Path) -> None:
+    other = Folder(tmp_path)
+    other.cert("ca").write_bytes(folder.cert("worker").read_bytes())
+    other.key("ca").write_bytes(folder.key("worker").read_bytes())
+    with pytest.raises(ConfigError, match="is not an authority's certificate"):
+        other.authority()
+    other.key("ca").write_bytes(folder.key("ca").read_bytes())
+    with pytest.raises(ConfigError, match="does not belong to"):
+        other.authority()
+
+
+def test_an_authority_that_openssl_made_signs_as_well(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=own",
+        "-days",
+        "9",
+    ]
+    make += ["-addext", "keyUsage=critical,keyCertSign"]
+    files = ["-keyout", folder.key("ca"), "-out", folder.cert("ca")]
+    subprocess.run([*make, *files], check=True, capture_output=True)
+    now = datetime.now(UTC)
+    folder.write("coordinator", issue_server(folder.authority(), ["head"], now=now, days=1))
+    verify = [
+        "openssl",
+        "verify",
+        "-x509_strict",
+        "-CAfile",
+        folder.cert("ca"),
+        folder.cert("coordinator"),
+    ]
+    subprocess.run(verify, check=True)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lipt.common.access.tokens import Token
+from lipt.common.errors import UnreachableError
+from lipt.trainer.cli.options import (
+    grouped,
+    modules_of,
+    require_apart,
+    require_place,
+    require_replaceable,
+)
+from lipt.trainer.client.client import Client
+from tests.relay import Relay
+from tests.service import Service
+
+
+def test_what_is_named_is_allowed_by_that() -> None:
+    named = modules_of(None, "mine:data", None, "digits", "imagefolder:/data", "shop.nets:model")
+    assert named == ("mine", "shop.nets")
+    assert modules_of(["other"], "mine:data") == ("other", "mine")
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_a_coordinator_that_comes_up_late_is_waited_for(service: Service, free_port: int) -> None:
+    told: list[str] = []
+    with ExitStack() as stack, Client(f"127.0.0.1:{free_port}") as client:
+
+        def come_up(why: str) -> None:
+            told.append(why)
+            if len(told) == 1:
+                stack.enter_context(Relay(service.address, port=free_port))
+
+        client.reach(60.0, on_pause=come_up)
+    assert told
+    assert "no coordinator answers at" in told[0]
+
+
+def test_one_that_never_comes_is_given_up(dead_address: str, lipt: Any) -> None:
+    with Client(dead_address) as client, pytest.raises(UnreachableError, match=dead_address):
+        client.reach(0.0)
+    result = lipt("run", "list", "--wait", "0.1", "--coordinator", dead_address)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"lipt: no coordinator answers at {dead_address}")
+
+
+def test_one_that_refuses_is_there(relay: Relay, lipt: Any) -> None:
+    token = {"LIPT_TOKEN": Token.draw("0a1b2c3d").text}
+    refused = lipt("run", "list", "--wait", "60", env=token)
+    assert refused.exit_code == 1
+    assert "token" in refused.stderr
+    assert lipt("run", "list", env={"LIPT_WAIT": "60"}).exit_code == 0
+    assert len(relay.calls) == 4  # each asked whether it is there, and then for runs
+
+
+def test_a_wait_is_no_negative_number(lipt: Any) -> None:
+    assert lipt("run", "list", "--wait", "-1").exit_code == 2
+
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A group."""
+
+    host: Annotated[str, typer.Option("--host", "-h", help="Which machine.")]
+    port: Annotated[int, typer.Option(envvar="PLACE_PORT")] = 80
+
+
+@app.command()
+@grouped
+def visit(name: str, *, place: Place, twice: bool = False) -> None:
+    """Go there."""
+    typer.echo(f"{name} {place} {twice}")
+
+
+def test_a_group_is_given_option_by_option() -> None:
+    result = CliRunner().invoke(app, ["me", "-h", "here", "--port", "1", "--twice"])
+    assert result.stdout == "me Place(host='here', port=1) True\n"
+
+
+def test_a_groups_defaults_and_variables_are_those_of_its_options() -> None:
+    assert "port=80" in CliRunner().invoke(app, ["me", "-h", "here"]).stdout
+    result = CliRunner().invoke(app, ["me", "-h", "here"], env={"PLACE_PORT": "2"})
+    assert "port=2" in result.stdout
+
+
+def test_a_field_without_a_default_is_required() -> None:
+    result = CliRunner().invoke(app, ["me"])
+    assert (result.exit_code, "--host" in result.output) == (2, True)
+
+
+def test_the_help_lists_a_groups_options_in_its_place() -> None:
+    text = CliRunner().invoke(app, ["--help"]).stdout
+    assert "Go there." in text
+    places = [text.index(word) for word in ("--host", "Which machine.", "--port", "--twice")]
+    assert places == sorted(places)
+
+
+def test_files_that_are_there_or_not_can_be_written(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.touch()
+    require_replaceable(there, tmp_path / "new", None)
+
+
+def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match=r"is a directory\. Name a file in it"):
+        require_replaceable(tmp_path)
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match=r"none is not a directory\. Make it first"):
+        require_place(tmp_path / "none" / "file")
+
+
+def test_a_directory_that_cannot_be_written_to_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may write everywhere, so permissions alone would not show it.
+    monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (tmp_path, os.W_OK))
+    with pytest.raises(typer.BadParameter, match="cannot be written to"):
+        require_place(tmp_path / "file")
+
+
+def test_a_device_takes_lines_but_is_never_replaced() -> None:
+    require_place(Path(os.devnull))
+    with pytest.raises(typer.BadParameter, match=r"null is not a regular file"):
+        require_replaceable(Path(os.devnull))
+
+
+def test_one_file_under_two_flags_is_refused(tmp_path: Path) -> None:
+    one, same = tmp_path / "one", tmp_path / "x" / ".." / "one"
+    require_apart({"--out": one, "--log": tmp_path / "other", "--checkpoint": None})
+    with pytest.raises(typer.BadParameter, match=r"--out and --log are both .*one\. Give each"):
+        require_apart({"--out": one, "--log": same})

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lipt.common.errors import (
+    ForkedError,
+    QueueFullError,
+    TooManyCallsError,
+    UnreachableError,
+    revive,
+)
+from lipt.trainer.client import connection
+from lipt.trainer.client.connection import ForkAwareChannel, Hold, Reconnection
+
+AWAY = UnreachableError("away.")
+
+
+class Clock:
+    """Stands still but for the pauses."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def of(clock: Clock, *, limit_seconds: float) -> Reconnection:
+    return Reconnection(limit_seconds, clock=lambda: clock.now, sleep=clock.sleep)
+
+
+def test_a_coordinator_that_never_answered_is_not_waited_for() -> None:
+    clock = Clock()
+    with pytest.raises(UnreachableError) as raised:
+        of(clock, limit_seconds=300.0).pause(AWAY)
+    assert raised.value is AWAY
+    assert not clock.pauses
+
+
+def test_pauses_double_until_the_limit_has_passed_since_the_first_failure() -> None:
+    clock = Clock()
+    reconnection = of(clock, limit_seconds=1.4)
+    assert list(reconnection.heard(["hello"])) == ["hello"]
+    for _ in range(3):
+        reconnection.pause(AWAY)
+    with pytest.raises(UnreachableError):
+        reconnection.pause(AWAY)
+    assert clock.pauses == pytest.approx([0.2, 0.4, 0.8])
+
+
+def test_a_message_gives_the_next_interruption_the_whole_limit() -> None:
+    clock = Clock()
+    reconnection = of(clock, limit_seconds=0.5)
+    for message in reconnection.heard(range(3)):
+        clock.now += 100.0
+        reconnection.pause(AWAY)
+        assert clock.pauses == [0.2] * (message + 1)
+
+
+def test_what_a_fork_has_cut_is_asked_for_at_once_and_not_counted() -> None:
+    clock = Clock()
+    reconnection = of(clock, limit_seconds=0.0)
+    reconnection.pause(ForkedError("cut."))
+    list(reconnection.heard(["hello"]))
+    reconnection.pause(ForkedError("cut."))
+    assert not clock.pauses
+
+
+@pytest.mark.parametrize("cls", [QueueFullError, TooManyCallsError])
+def test_who_has_too_much_to_do_is_asked_again_when_it_says_and_not_for_ever(
+    cls: type[QueueFullError | TooManyCallsError],
+) -> None:
+    clock, told = Clock(), list[str]()
+    reconnection = Reconnection(
+        12.0, on_pause=told.append, clock=lambda: clock.now, sleep=clock.sleep
+    )
+    full: Any = revive(cls, "256 requests wait. Ask again in 5 s.", 5.0)
+    # It has answered, though there was no message.
+    for _ in range(3):
+        reconnection.pause(full)
+    with pytest.raises(cls):
+        reconnection.pause(full)
+    assert clock.pauses == [5.0] * 3
+    assert told == ["256 requests wait; asking again in 5.0 s"] * 3
+
+
+def test_a_coordinator_that_is_expected_is_waited_for_to_the_limit() -> None:
+    clock = Clock()
+    reconnection = Reconnection(1.0, expected=True, clock=lambda: clock.now, sleep=clock.sleep)
+    for _ in range(3):
+        reconnection.pause(AWAY)
+    with pytest.raises(UnreachableError):
+        reconnection.pause(AWAY)
+    # The third would be 0.8 s, and 0.4 s are left.
+    assert clock.pauses == pytest.approx([0.2, 0.4, 0.4])
+
+
+class FakeChannel:
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self.ended.is_set()
+
+    def close(self) -> None:
+        self.ended.set()
+
+
+class Opened:
+    """Opens fake channels, and keeps them."""
+
+    def __init__(self) -> None:
+        self.channels: list[FakeChannel] = []
+
+    def __call__(self) -> FakeChannel:
+        self.channels.append(FakeChannel())
+        return self.channels[-1]
+
+    @property
+    def closed(self) -> list[bool]:
+        return [channel.closed for channel in self.channels]
+
+
+@pytest.fixture
+def opened() -> Opened:
+    return Opened()
+
+
+@pytest.fixture
+def channel(opened: Opened) -> ForkAwareChannel[FakeChannel]:
+    return ForkAwareChannel(opened)
+
+
+def fork(in_child: Callable[[], bool]) -> bool:
+    """Whether something holds in the child of a fork."""
+    child = os.fork()
+    if not child:
+        holds = False
+        try:
+            holds = in_child()
+        finally:
+            os._exit(0 if holds else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_channel_stays_from_call_to_call(
+    channel: ForkAwareChannel[FakeChannel], opened: Opened
+) -> None:
+    for _ in range(3):
+        with channel.held() as held:
+            assert held.channel is opened.channels[0]
+    assert opened.closed == [False]
+
+
+def test_an_idle_channel_is_closed_before_a_fork_and_opened_again(
+    channel: ForkAwareChannel[FakeChannel], opened: Opened
+) -> None:
+    assert fork(lambda: opened.closed == [True])
+    assert opened.closed == [True]
+    with channel.held() as held:
+        assert held.channel is opened.channels[1]
+    assert opened.closed == [True, False]
+
+
+def test_a_fork_cuts_calls_and_waits_until_they_have_let_go(
+    channel: ForkAwareChannel[FakeChannel], opened: Opened
+) -> None:
+    holding, holds = threading.Event(), list[Hold[FakeChannel]]()
+
+    def call() -> None:
+        with channel.held() as hold:
+            holds.append(hold)
+            holding.set()
+            opened.channels[0].ended.wait()
+        with channel.held() as again:  # once the fork is over
+            holds.append(again)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    holding.wait()
+
+    def opens_its_own() -> bool:
+        with channel.held() as own:
+            return own.channel is not opened.channels[0] and len(holds) == 1
+
+    assert fork(opens_its_own)
+    thread.join()
+    assert [hold.cut for hold in holds] == [True, False]
+    assert holds[1].channel is opened.channels[1]
+    assert opened.closed == [True, False]
+
+
+def test_a_stream_that_the_forking_thread_left_open_is_cut_and_not_waited_for(
+    channel: ForkAwareChannel[FakeChannel], opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_UNWIND_SECONDS", 0.01)
+    with channel.held() as hold:
+        assert fork(lambda: opened.closed == [True])
+        assert hold.cut
+
+
+def test_closing_ends_all_calls_and_a_later_one_opens_another(
+    channel: ForkAwareChannel[FakeChannel], opened: Opened
+) -> None:
+    with channel.held():
+        channel.close()
+        assert opened.closed == [True]
+    with channel.held():
+        assert opened.closed == [True, False]
+    assert fork(lambda: True)
+    assert opened.closed == [True, True]  # the ended holder is not counted

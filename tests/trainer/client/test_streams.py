@@ -1,0 +1,487 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from google.protobuf.timestamp_pb2 import Timestamp
+from grpc import StatusCode
+
+from lipt.common.blobs.blob import BlobName, blob_to_proto
+from lipt.common.errors import (
+    BudgetError,
+    DiagnosisError,
+    FeaturesError,
+    InvalidRequestError,
+    SubsetError,
+    UnknownRunError,
+    UnreachableError,
+    WeightsError,
+)
+from lipt.common.states import RunState
+from lipt.common.weights.files import pack
+from lipt.trainer.client import streams
+from lipt.trainer.client.client import Client
+from lipt.trainer.views import ProgressView
+from lipt.v1 import blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
+from tests.relay import Fault, Relay, answer, before, change, cut, refuse, silence
+from tests.service import READY, SMALLEST, Service
+from tests.trainer.made_up import described
+from tests.trainer.made_up_diagnosis import FINGERPRINT, diagnosis_answer, diagnosis_file
+
+
+def run_at(revision: int, state: int = run_pb2.RUN_STATE_TRAINING) -> run_pb2.Run:
+    return run_pb2.Run(run_id="r-1", revision=revision, state=state)  # type: ignore[arg-type]
+
+
+def shown(*runs: run_pb2.Run, then: Fault | None = None) -> Fault:
+    return answer(*(run_pb2.WatchRunResponse(run=run) for run in runs), then=then)
+
+
+def shown_first(*runs: run_pb2.Run) -> Fault:
+    return answer(run_pb2.GetRunResponse(run=runs[0]))
+
+
+def after_revisions(relay: Relay) -> list[tuple[str, int]]:
+    return [
+        (request.run_id, request.after_revision)
+        for request in relay.requests_of(run_pb2.WatchRunRequest)
+    ]
+
+
+@pytest.fixture
+def waiting_run(client: Client) -> str:
+    """A run whose learners nobody trains."""
+    return client.start_run(SMALLEST).run_id
+
+
+def test_a_watch_shows_a_run_until_it_has_ended(client: Client, waiting_run: str) -> None:
+    states = []
+    for run in client.watch(waiting_run):
+        if run.state is RunState.TRAINING and RunState.TRAINING not in states:
+            client.cancel(waiting_run)
+        states.append(run.state)
+    assert RunState.TRAINING in states
+    assert states[-1] is RunState.CANCELLED
+
+
+def test_a_run_that_has_ended_before_yields_nothing_new(
+    service: Service, relay: Relay, client: Client
+) -> None:
+    revision = service.ready.revision
+    assert [run.revision for run in client.watch(READY)] == [revision]
+    relay.next("WatchRun", answer())
+    assert list(client.watch(READY, after_revision=revision)) == []
+
+
+def test_each_revision_comes_once_and_the_stream_ends_with_the_run(
+    relay: Relay, client: Client
+) -> None:
+    ready = run_at(3, run_pb2.RUN_STATE_READY)
+    relay.next("WatchRun", shown(run_at(1), run_at(1), run_at(2), run_at(2), ready))
+    assert [run.revision for run in client.watch("r-1")] == [1, 2, 3]
+
+
+def test_what_a_run_waits_for_is_news_of_its_own(relay: Relay, client: Client) -> None:
+    waits = run_at(1)
+    waits.waiting = "worker vm is idle"
+    ready = run_at(2, run_pb2.RUN_STATE_READY)
+    relay.next("WatchRun", shown(run_at(1), waits, waits, run_at(1), ready))
+    assert [(run.revision, run.waiting) for run in client.watch("r-1")] == [
+        (1, ""),
+        (1, "worker vm is idle"),
+        (1, ""),
+        (2, ""),
+    ]
+
+
+def test_a_cut_stream_goes_on_after_the_last_revision(relay: Relay, client: Client) -> None:
+    relay.next(
+        "WatchRun",
+        shown(run_at(1), run_at(2), then=cut()),
+        shown(run_at(2), run_at(3), then=cut()),
+        shown(run_at(4, run_pb2.RUN_STATE_READY)),
+    )
+    assert [run.revision for run in client.watch("latest")] == [1, 2, 3, 4]
+    # "latest" is what it was at first, whatever has been started since.
+    assert after_revisions(relay) == [("latest", 0), ("r-1", 2), ("r-1", 3)]
+
+
+def test_a_stream_that_ends_before_the_run_is_opened_again(relay: Relay, client: Client) -> None:
+    relay.next("WatchRun", shown(run_at(1)), shown(run_at(2, run_pb2.RUN_STATE_CANCELLED)))
+    relay.next("GetRun", shown_first(run_at(1)))
+    assert [run.revision for run in client.watch("r-1")] == [1, 2]
+
+
+def test_a_revision_below_the_last_is_still_news(relay: Relay, client: Client) -> None:
+    # A coordinator whose clock was set back starts lower after its restart.
+    ready = run_at(5, run_pb2.RUN_STATE_READY)
+    relay.next("WatchRun", shown(run_at(9), then=cut()), shown(ready))
+    assert [run.state for run in client.watch("r-1")] == [RunState.TRAINING, RunState.READY]
+
+
+def test_a_coordinator_that_stays_away_is_given_up(relay: Relay, waiting_run: str) -> None:
+    relay.every("WatchRun", cut(after=1))
+    with Client(relay.address, reconnect_seconds=0.0) as client:
+        changes = client.watch(waiting_run)
+        assert next(changes).run_id == waiting_run
+        with pytest.raises(UnreachableError, match="going away"):
+            next(changes)
+
+
+def test_a_silent_stream_is_ended(
+    relay: Relay, waiting_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_IDLE_SECONDS", 0.1)
+    relay.next("WatchRun", silence(after=1))
+    with Client(relay.address, reconnect_seconds=0.0) as client:
+        changes = client.watch(waiting_run)
+        next(changes)
+        with pytest.raises(UnreachableError, match=r"sent nothing for 0\.1 s"):
+            next(changes)
+
+
+def test_closing_a_watch_ends_its_call(relay: Relay, client: Client, waiting_run: str) -> None:
+    changes = client.watch(waiting_run)
+    next(changes)
+    call = relay.calls[-1]
+    assert not call.ended.is_set()
+    changes.close()  # type: ignore[attr-defined]
+    assert call.ended.wait(60)
+
+
+def standing(**states: int) -> info_pb2.WatchServiceResponse:
+    """Runs of these states; the first letter of the alphabet is the oldest."""
+    return info_pb2.WatchServiceResponse(
+        runs=[
+            run_pb2.Run(
+                run_id=name,
+                state=state,  # type: ignore[arg-type]
+                created_at=Timestamp(seconds=ord(name)),
+            )
+            for name, state in states.items()
+        ]
+    )
+
+
+def test_a_view_of_the_service_has_its_runs_and_workers(relay: Relay, client: Client) -> None:
+    view = next(client.watch_service(num_runs=200, interval_seconds=0.5))
+    assert READY in {run.name for run in view.runs}
+    assert view.num_runs >= len(view.runs)
+    (request,) = relay.requests
+    assert (request.num_runs, request.interval_seconds) == (200, 0.5)
+
+
+def test_a_view_of_the_service_has_every_run_as_it_was_last_told(
+    relay: Relay, client: Client
+) -> None:
+    training, ready = run_pb2.RUN_STATE_TRAINING, run_pb2.RUN_STATE_READY
+    relay.next(
+        "WatchService",
+        answer(standing(b=training, a=training), standing(a=ready), standing(c=ready)),
+    )
+    views = client.watch_service()
+    told = [[(run.run_id, run.state.value) for run in next(views).runs] for _ in range(3)]
+    assert told == [
+        [("b", "training"), ("a", "training")],
+        [("b", "training"), ("a", "ready")],
+        [("c", "ready"), ("b", "training"), ("a", "ready")],
+    ]
+
+
+def test_a_view_has_no_more_runs_than_asked_for_besides_those_under_way(
+    relay: Relay, client: Client
+) -> None:
+    training, ready = run_pb2.RUN_STATE_TRAINING, run_pb2.RUN_STATE_READY
+    relay.next("WatchService", answer(standing(b=ready, a=training), standing(c=ready)))
+    views = client.watch_service(num_runs=1)
+    assert [[run.run_id for run in next(views).runs] for _ in range(2)] == [["b", "a"], ["c", "a"]]
+
+
+def test_a_cut_view_of_the_service_begins_anew_and_says_so(relay: Relay, client: Client) -> None:
+    ready = run_pb2.RUN_STATE_READY
+    relay.next(
+        "WatchService",
+        answer(standing(a=ready, b=ready), then=cut()),
+        answer(standing(b=ready)),
+    )
+    pauses: list[str] = []
+    views = client.watch_service(on_pause=pauses.append)
+    assert [[run.run_id for run in next(views).runs] for _ in range(2)] == [["b", "a"], ["b"]]
+    assert len(pauses) == 1
+    assert "asking again" in pauses[0]
+
+
+def progress(activity: str = "gradients", **fields: int) -> subset_pb2.GetSubsetResponse:
+    part = subset_pb2.SubsetProgress(activity=activity, **fields)
+    return subset_pb2.GetSubsetResponse(progress=part)
+
+
+def noting(kinds: list[str]) -> Fault:
+    """The answer as it is; of what its messages are goes into the list."""
+    return change(lambda message: kinds.append(message.WhichOneof("part")))
+
+
+def test_a_subset_comes_with_its_progress(service: Service, relay: Relay, client: Client) -> None:
+    kinds: list[str] = []
+    counting = before(progress("gradients", done=1, total=4))
+    relay.next("GetSubset", lambda answers: noting(kinds)(counting(answers)))
+    seen: list[ProgressView] = []
+    subset = client.subset(READY, "el2n", budget=30, on_progress=seen.append)
+    assert (len(subset), subset.strategy) == (30, "el2n")
+    assert (str(subset.indices.dtype), str(subset.weights.dtype)) == ("int64", "float32")
+    assert subset.fingerprint == service.ready.fingerprint
+    assert subset.manifest["run_name"] == READY
+    assert (subset.kept, subset.stopped_early) == (False, "")
+    assert [kind for kind in kinds if kind != "progress"] == ["subset"]
+    assert len(seen) == kinds.count("progress") > 0
+    assert str(seen[0]) == "gradients 1/4"
+    request = relay.requests[0]
+    assert (request.run_id, request.strategy) == (READY, "el2n")
+
+
+def test_a_plain_request_leaves_everything_to_the_coordinator(relay: Relay, client: Client) -> None:
+    relay.next("GetSubset", refuse(StatusCode.INVALID_ARGUMENT, "INVALID_BUDGET", "none."))
+    with pytest.raises(BudgetError):
+        client.subset(fraction=0.1)
+    (request,) = relay.requests
+    assert (request.run_id, request.strategy) == ("latest", "auto")
+    assert request.WhichOneof("size") == "fraction"
+    absent = ("balanced", "weights", "features")
+    assert not [name for name in absent if request.HasField(name)]
+    assert (request.preset, request.proxy, request.previous) == ("", "", "")
+    assert request.labels in ("", "given")
+
+
+def test_the_request_says_what_was_asked(relay: Relay, client: Client) -> None:
+    options = {"normalized": True, "num_neighbors": 5}
+    client.subset(READY, "cal", budget=3, balanced=False, options=options)
+    request = relay.requests[0]
+    assert request.WhichOneof("size") == "budget"
+    assert (request.budget, request.balanced) == (3, False)
+    assert dict(request.options) == {"normalized": "true", "num_neighbors": "5"}
+
+
+def test_a_preset_a_proxy_and_labels_are_passed_on(relay: Relay, client: Client) -> None:
+    client.subset(READY, "gradmatch", budget=40, preset="paper", proxy="soup")
+    client.subset(READY, "herding", budget=4, labels="none", features=torch.eye(1442)[:, :2])
+    first, second = relay.requests_of(subset_pb2.GetSubsetRequest)
+    assert (first.preset, first.proxy, second.labels) == ("paper", "soup", "none")
+
+
+def test_one_of_fraction_and_budget_is_given(relay: Relay, client: Client) -> None:
+    with pytest.raises(InvalidRequestError, match="give one of them"):
+        client.subset(fraction=0.1, budget=3)
+    assert relay.calls == []
+
+
+def test_a_tenth_is_chosen_where_neither_is_given(relay: Relay, client: Client) -> None:
+    assert len(client.subset(READY, "uniform")) == 144
+    assert relay.requests[0].fraction == 0.1
+
+
+def test_a_stream_and_a_file_that_are_cut_are_gone_on_with(relay: Relay, client: Client) -> None:
+    whole = client.subset(READY, "uniform", budget=40)
+    computing = before(progress())
+    relay.next("GetSubset", lambda answers: cut(after=1)(computing(answers)))
+    relay.next("ReadBlob", cut(after=0), cut(after=1))
+    assert client.subset(READY, "uniform", budget=40) == whole
+    # The second cut came after all bytes: nothing is asked for again.
+    assert len(relay.requests_of(blob_pb2.ReadBlobRequest)) == 3
+
+
+def test_an_end_without_a_description_is_refused(relay: Relay, client: Client) -> None:
+    relay.next("GetSubset", answer(subset_pb2.GetSubsetResponse()))
+    with pytest.raises(SubsetError, match="no description"):
+        client.subset(READY, fraction=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"num_examples": 0}, "no file of a subset: it holds more than 0"),
+        ({"num_examples": -1}, "a subset of -1 examples"),
+        ({"num_examples": 41}, "no file of a subset: it holds fewer"),
+        ({"num_examples": 2**40}, "a subset of 1099511627776 examples"),
+        ({"manifest_json": "[1]"}, "manifest is not a JSON object"),
+        ({"manifest_json": "[" * 100_000}, "manifest is not JSON"),
+    ],
+    ids=["none", "less", "more", "huge", "list", "deep"],
+)
+def test_what_does_not_fit_its_description_is_refused(
+    relay: Relay, client: Client, changes: dict[str, Any], complaint: str
+) -> None:
+    relay.next("GetSubset", described(**changes))
+    with pytest.raises(SubsetError, match=complaint):
+        client.subset(READY, "uniform", budget=40)
+
+
+def test_what_differs_from_its_announcement_is_refused(relay: Relay, client: Client) -> None:
+    relay.next("GetSubset", described(digest="0" * 64))
+    with pytest.raises(SubsetError, match="was announced"):
+        client.subset(READY, "uniform", budget=40)
+
+
+def test_a_refusal_is_raised_as_its_class(client: Client) -> None:
+    with pytest.raises(BudgetError, match=r"outside 1\.\.1442"):
+        client.subset(READY, "uniform", budget=1443)
+
+
+def test_weights_to_select_on_are_uploaded_before(
+    service: Service, relay: Relay, client: Client
+) -> None:
+    weights = safetensors.torch.load(client.weights(READY))
+    content = safetensors.torch.save({name: tensor + 1 for name, tensor in weights.items()})
+    subset = client.subset(READY, "el2n", budget=30, weights=content)
+    assert subset != client.subset(READY, "el2n", budget=30)
+    request = relay.requests_of(subset_pb2.GetSubsetRequest)[0]
+    assert request.weights.size_bytes == len(content)
+    assert service.blob(request.weights.sha256) == content
+
+
+def test_what_is_no_weights_or_features_is_never_sent(relay: Relay, client: Client) -> None:
+    with pytest.raises(WeightsError):
+        client.subset(fraction=0.1, weights=b"\x80\x02}q\x00.")
+    with pytest.raises(FeaturesError):
+        client.subset(fraction=0.1, features=b"\x80\x02}q\x00.")
+    assert relay.calls == []
+
+
+@pytest.mark.parametrize("form", ["path", "content", "array"])
+def test_features_to_select_on_are_uploaded_before(
+    service: Service, relay: Relay, client: Client, tmp_path: Path, form: str
+) -> None:
+    features = np.random.default_rng(0).normal(size=(1442, 2)).astype(np.float32)
+    path = tmp_path / "features.safetensors"
+    safetensors.torch.save_file({"features": torch.from_numpy(features)}, path)
+    given = {"path": path, "content": path.read_bytes(), "array": features}[form]
+    assert len(client.subset(READY, "herding", budget=20, features=given)) == 20
+    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
+    sent = safetensors.torch.load(service.blob(request.features.sha256))
+    assert sent["features"].tolist() == features.tolist()
+
+
+def test_features_that_do_not_fit_the_data_are_refused(client: Client) -> None:
+    with pytest.raises(FeaturesError, match="1442"):
+        client.subset(READY, "herding", budget=20, features=torch.ones(3, 2))
+
+
+def test_the_answer_may_be_the_previous_subset(relay: Relay, client: Client) -> None:
+    first = client.subset(READY, "uniform", budget=40)
+    relay.every("GetSubset", described(kept=True))
+    again = client.subset(READY, "uniform", budget=40, previous=first)
+    assert again.kept
+    assert again == first
+    assert client.subset(READY, "uniform", budget=40, previous=first.digest).kept
+
+
+def test_an_early_stop_is_read_from_the_manifest(relay: Relay, client: Client) -> None:
+    manifest = json.dumps({"stopped_early": "nothing is left to gain."})
+    relay.next("GetSubset", described(manifest_json=manifest))
+    subset = client.subset(READY, "uniform", budget=40)
+    assert subset.stopped_early == "nothing is left to gain."
+
+
+def test_a_full_queue_is_told_and_asked_again(relay: Relay, client: Client) -> None:
+    full = "9 requests wait. Ask again."
+    code, waiting = StatusCode.RESOURCE_EXHAUSTED, progress("waiting for its turn", ahead=3)
+    relay.next(
+        "GetSubset", refuse(code, "QUEUE_FULL", full, retry_after_seconds=0.25), before(waiting)
+    )
+    seen: list[ProgressView] = []
+    assert len(client.subset(READY, "uniform", budget=40, on_progress=seen.append)) == 40
+    assert [str(progress) for progress in seen[:2]] == [
+        "9 requests wait; asking again in 0.2 s",
+        "waiting for its turn, 3 ahead",
+    ]
+    assert len(relay.requests_of(subset_pb2.GetSubsetRequest)) == 2
+
+
+def test_a_diagnosis_comes_with_its_file_and_progress(
+    service: Service, relay: Relay, client: Client
+) -> None:
+    relay.next("Diagnose", diagnosis_answer(service.store, run_id="r-1"))
+    told: list[ProgressView] = []
+    diagnosis = client.diagnose("latest", "ridge:learners", on_progress=told.append)
+    assert relay.requests[0] == diagnosis_pb2.DiagnoseRequest(
+        run_id="latest", proxy="ridge:learners"
+    )
+    assert [str(progress) for progress in told] == ["computing features 4/8"]
+    assert (len(diagnosis), diagnosis.fingerprint) == (8, FINGERPRINT)
+    assert diagnosis.run_id == "r-1"
+    assert diagnosis.manifest == {"data": {"source": "pets"}}
+
+
+def test_without_arguments_the_data_alone_is_asked_about(
+    service: Service, relay: Relay, client: Client
+) -> None:
+    relay.next("Diagnose", diagnosis_answer(service.store))
+    assert client.diagnose().run_id == ""
+    assert relay.requests[0] == diagnosis_pb2.DiagnoseRequest()
+
+
+def test_own_features_are_uploaded_and_have_to_fit_the_data(
+    service: Service, relay: Relay, client: Client
+) -> None:
+    features = {"features": torch.ones(8, 2)}
+    with pytest.raises(FeaturesError, match="1442"):
+        client.diagnose(features=features)
+    (request,) = relay.requests_of(diagnosis_pb2.DiagnoseRequest)
+    assert service.blob(request.features.sha256) == pack(features)
+    with pytest.raises(FeaturesError, match="a pickle"):
+        client.diagnose(features=b"\x80\x04}\x94.")
+
+
+def test_a_broken_stream_is_asked_again(service: Service, relay: Relay, client: Client) -> None:
+    whole = diagnosis_answer(service.store)
+    relay.next("Diagnose", lambda answers: cut(after=1)(whole(answers)), whole)
+    assert len(client.diagnose()) == 8
+    assert len(relay.requests_of(diagnosis_pb2.DiagnoseRequest)) == 2
+
+
+def test_a_refusal_is_the_same_class(client: Client) -> None:
+    with pytest.raises(UnknownRunError):
+        client.diagnose("x")
+
+
+def test_a_diagnosis_that_ends_without_a_description_is_refused(
+    relay: Relay, client: Client
+) -> None:
+    relay.next("Diagnose", answer(diagnosis_pb2.DiagnoseResponse()))
+    with pytest.raises(DiagnosisError, match="no description"):
+        client.diagnose()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"num_examples": 0}, "a diagnosis of 0 examples"),
+        ({"num_examples": -(2**40)}, "a diagnosis of -1099511627776 examples"),
+        ({"num_examples": 9}, "9 examples were announced, it has 8"),
+        ({"manifest_json": "[1]"}, "manifest is not a JSON object"),
+        ({"manifest_json": "{"}, "manifest is not JSON"),
+        ({"manifest_json": "[" * 100_000}, "manifest is not JSON"),
+        # It is not there: fetching it would be another error.
+        (
+            {"file": blob_to_proto(BlobName("a" * 64, 2**40))},
+            r"8 examples in 1099511627776 bytes; \d+ can be",
+        ),
+    ],
+    ids=["none", "less", "more", "list", "cut", "deep", "too-large"],
+)
+def test_a_diagnosis_that_does_not_fit_its_description_is_refused(
+    service: Service, relay: Relay, client: Client, changes: dict[str, Any], complaint: str
+) -> None:
+    relay.next("Diagnose", diagnosis_answer(service.store, **changes))
+    with pytest.raises(DiagnosisError, match=complaint):
+        client.diagnose()
+
+
+def test_a_damaged_file_is_refused(service: Service, relay: Relay, client: Client) -> None:
+    relay.next("Diagnose", diagnosis_answer(service.store, diagnosis_file()[:-4]))
+    with pytest.raises(DiagnosisError, match="what arrived is no diagnosis"):
+        client.diagnose()

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lipt.trainer.comparison.compare import LOOK_AT, Held, rests_on_pretraining, warm_up_seconds
+from lipt.trainer.subsets.subset import Subset
+from tests.trainer.made_up import made_up_subset
+
+SIGNALS = ("signals",)
+SOUP = {"proxy": "soup"}
+
+
+def ridge(features: str, *tried: str) -> dict[str, Any]:
+    """What a manifest says of a ridge head, and of what was tried before it."""
+    proxy = "auto" if tried else f"ridge:{features}"
+    return {"proxy": proxy, "features": features, "tried": [{"features": one} for one in tried]}
+
+
+@pytest.mark.parametrize("features", ["patches", "backbone", "user", "backbone+patches"])
+def test_features_that_need_no_run_rest_on_none(features: str) -> None:
+    assert not rests_on_pretraining(SIGNALS, {"proxy": ridge(features)})
+
+
+@pytest.mark.parametrize("proxy", [SOUP, ridge("soup"), ridge("patches+learners")])
+def test_the_soup_and_the_learners_had_to_be_trained(proxy: dict[str, Any]) -> None:
+    assert rests_on_pretraining(SIGNALS, {"proxy": proxy})
+
+
+def test_what_was_tried_had_to_be_there_though_another_won() -> None:
+    with_learners = ridge("patches", "patches", "learners", "learners+patches")
+    assert rests_on_pretraining(SIGNALS, {"proxy": with_learners})
+    without = ridge("patches", "patches", "backbone", "backbone+patches")
+    assert not rests_on_pretraining(SIGNALS, {"proxy": without})
+
+
+@pytest.mark.parametrize("needs", [("labels",), ("paired features",), ("near copies",)])
+def test_strategies_that_look_at_the_data_alone_rest_on_no_run(needs: tuple[str, ...]) -> None:
+    # Where no proxy was looked at, the manifest names the soup.
+    assert not rests_on_pretraining(needs, {"proxy": SOUP})
+
+
+def test_near_copies_beside_signals_do_not_make_a_run_needless() -> None:
+    assert rests_on_pretraining(("near copies", "signals"), {"proxy": SOUP})
+    assert not rests_on_pretraining(("near copies", "signals"), {"proxy": ridge("patches")})
+
+
+@pytest.mark.parametrize("need", ["learners", "gradient norms"])
+def test_what_is_of_the_run_is_so_whatever_the_proxy(need: str) -> None:
+    assert rests_on_pretraining((need, "signals"), {"proxy": ridge("patches")})
+
+
+def test_an_older_coordinators_subset_is_of_the_soup() -> None:
+    assert rests_on_pretraining((), {"strategy": "craig"})
+
+
+def test_an_ordinary_warm_up_stands_in_for_the_run_at_its_own_cost() -> None:
+    manifest = {"proxy": SOUP, "costs": {"warm_up_seconds": 2.5, "training_seconds": 9.0}}
+    assert not rests_on_pretraining(SIGNALS, manifest)
+    assert warm_up_seconds(manifest) == 2.5
+    assert warm_up_seconds({"proxy": SOUP, "costs": {"training_seconds": 9.0}}) is None
+
+
+class Counting:
+    """Epoch e is example e."""
+
+    num_epochs: int | None = None
+    identity = {"counting": True}  # noqa: RUF012 - as the protocol has it
+
+    def __init__(self) -> None:
+        self.subset = self.before_epoch(0)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        return made_up_subset([epoch])
+
+
+def test_a_subset_is_held_for_some_epochs_and_then_the_next_one_comes() -> None:
+    held = Held(Counting(), every=3)
+    assert held.subset.indices.tolist() == [0]
+    found = [held.before_epoch(epoch).indices.tolist() for epoch in range(7)]
+    assert found == [[0], [0], [0], [1], [1], [1], [2]]
+    assert held.subset.indices.tolist() == [2]
+
+
+def test_how_long_it_is_held_is_part_of_what_decides() -> None:
+    assert Held(Counting(), every=3).identity == {"counting": True, "every": 3}
+
+
+def test_looks_are_shares_in_order_before_the_end() -> None:
+    assert sorted(LOOK_AT) == list(LOOK_AT)
+    assert all(0 < share < 1 for share in LOOK_AT)

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lipt.common.data import Dataset
+from lipt.common.errors import ConfigError, DataError
+from lipt.trainer.distillation import Distillation, SyntheticSet, distill
+from lipt.trainer.distillation.distillation import StageResult, make_stage
+from lipt.trainer.distillation.synthetic import RealExamples
+from tests.trainer.distillation.conftest import small
+
+
+def made(
+    digits: Dataset, networks: Any, synthetic: SyntheticSet | None = None, told: Any = None
+) -> StageResult:
+    real = RealExamples.of(digits, None, at_least=1)
+    synthetic = synthetic or SyntheticSet.empty((1, 8, 8), digits.class_names)
+    return make_stage(synthetic, real, networks, told or (lambda *_: None))
+
+
+def first_images(digits: Dataset, networks_of: Any, settings: Distillation) -> torch.Tensor:
+    """What a stage begins with: real images, which a step of nothing leaves as they are."""
+    still = settings.model_copy(update={"image_learning_rate": 1e-9})
+    return made(digits, networks_of(still)).synthetic.images_NCHW
+
+
+def test_a_stage_begins_with_real_images_of_its_classes(digits: Dataset, networks_of: Any) -> None:
+    images_NCHW = first_images(digits, networks_of, small())
+    every = digits.images(torch.arange(len(digits))).flatten(1)
+    for label in range(10):
+        same = (every == images_NCHW[label].flatten()).all(dim=1)
+        assert label in digits.labels_N[same].tolist()
+
+
+def test_the_first_match_moves_each_pixel_by_the_learning_rate_at_most(
+    digits: Dataset, networks_of: Any
+) -> None:
+    # Adam's first step is the learning rate in the gradient's direction, whatever its length.
+    settings = small(networks=1, matches=1, image_learning_rate=0.2, augmentation="none")
+    before = first_images(digits, networks_of, settings).int()
+    after = made(digits, networks_of(settings)).synthetic.images_NCHW.int()
+    moved = (after - before).abs()
+    # 0.2 of 255 is 51. What would be darker than black or brighter than white stays at that.
+    inside = (after > 0) & (after < 255)
+    assert set(moved[inside].tolist()) <= {0, 51}
+    assert (moved[inside] == 51).any()
+    assert (after == 0).any()
+    assert int(moved.max()) == 51
+
+
+def test_matching_brings_the_gradients_nearer(digits: Dataset, networks_of: Any) -> None:
+    # One network and no training: all matches are at one state, with all of the real images.
+    settings = small(networks=1, matches=30, steps_between=0, real_batch=999, augmentation="none")
+    distances = made(digits, networks_of(settings)).distances
+    assert len(distances) == 30
+    assert distances[-1] < distances[0] / 2
+
+
+def test_the_stages_before_stay_as_they_are(digits: Dataset, networks_of: Any) -> None:
+    networks = networks_of(small())
+    first = made(digits, networks).synthetic
+    kept = first.images_NCHW.clone()
+    second = made(digits, networks, first).synthetic
+    assert torch.equal(first.images_NCHW, kept)
+    assert torch.equal(second.images_NCHW[:10], kept)
+    assert not torch.equal(second.images_NCHW[10:], kept)
+    assert second.stages_N.tolist() == [0] * 10 + [1] * 10
+
+
+def test_stages_after_the_first_leave_out_the_easiest(digits: Dataset, networks_of: Any) -> None:
+    networks = networks_of(small(discard=0.5))
+    first = made(digits, networks)
+    assert first.num_real == len(digits)
+    counts = digits.labels_N.bincount()
+    halves = sum(-(-int(count) // 2) for count in counts)
+    assert made(digits, networks, first.synthetic).num_real == halves
+
+
+def test_rounding_to_bytes_hardly_changes_the_distance(digits: Dataset, networks_of: Any) -> None:
+    result = made(digits, networks_of(small()))
+    assert 0 < abs(result.rounding) < 0.02
+
+
+def test_every_match_is_told(digits: Dataset, networks_of: Any) -> None:
+    told: list[tuple[int, int, float]] = []
+    result = made(digits, networks_of(small()), told=lambda *one: told.append(one))
+    assert [one[:2] for one in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert tuple(one[2] for one in told) == result.distances
+
+
+class KilledError(Exception):
+    """The process is gone."""
+
+
+def test_every_class_has_exactly_as_many_images_as_asked_for(
+    digits: Dataset, tmp_path: Path
+) -> None:
+    settings = small(per_class=4, networks=1)
+    synthetic = distill(digits, "linear", settings, tmp_path / "out")
+    assert synthetic.images_NCHW.shape == (40, 1, 8, 8)
+    assert synthetic.images_NCHW.dtype == torch.uint8
+    for stage in range(2):
+        of_stage = synthetic.labels_N[synthetic.stages_N == stage]
+        assert of_stage.bincount().tolist() == [2] * 10
+
+
+@pytest.mark.slow
+def test_one_seed_gives_one_set(digits: Dataset, tmp_path: Path) -> None:
+    digests = []
+    for number, seed in enumerate((3, 3, 4)):
+        torch.manual_seed(number)
+        settings = small(seed=seed, discard=0.3)
+        digests.append(distill(digits, "convnet", settings, tmp_path / str(number)).digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("model", ["linear", "tests.trainer.distillation.conftest:dropping_model"])
+def test_what_was_killed_goes_on_after_its_last_whole_stage(
+    digits: Dataset, tmp_path: Path, model: str
+) -> None:
+    settings = small(per_class=3, stages=3, discard=0.2)
+
+    def run(name: str, tell: Any = lambda _: None) -> SyntheticSet:
+        return distill(
+            digits, model, settings, tmp_path / name, allowed_modules=("tests",), tell=tell
+        )
+
+    whole = run("whole")
+
+    def kill(line: str) -> None:
+        if line.startswith("stage 2 of 3: match 3"):
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        run("cut", kill)
+    assert SyntheticSet.load(tmp_path / "cut").num_stages == 1
+    lines: list[str] = []
+    resumed = run("cut", lines.append)
+    assert lines[0].startswith("stage 2 of 3: match 1 of 4, distance ")
+    assert resumed.digest == whole.digest
+    # What is finished is not done again.
+    lines.clear()
+    assert run("cut", lines.append).digest == whole.digest
+    assert lines == []
+
+
+def test_the_manifest_says_what_was_made_of_what(digits: Dataset, tmp_path: Path) -> None:
+    synthetic = distill(digits, "linear", small(discard=0.5), tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["digest"] == synthetic.digest
+    assert manifest["identity"]["settings"]["discard"] == 0.5
+    assert manifest["identity"]["data"] == digits.fingerprint
+    assert manifest["source"] == "digits-train"
+    first, second = manifest["stages"]
+    assert first["real_images"] == len(digits)
+    assert second["real_images"] < first["real_images"]
+
+
+def test_later_stages_are_distilled_from_the_later_subset(
+    digits: Dataset, tmp_path: Path, subset_of: Any
+) -> None:
+    ids = range(0, len(digits), 4)
+    later = subset_of(digits, ids)
+    synthetic = distill(digits, "linear", small(), tmp_path / "a", later=later)
+    assert [stage["real_images"] for stage in synthetic.manifest["stages"]] == [1442, len(ids)]
+    both = distill(digits, "linear", small(), tmp_path / "b", subset=later)
+    assert [stage["real_images"] for stage in both.manifest["stages"]] == [len(ids)] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "complaint"),
+    [
+        ({"seed": 1}, "linear", "its settings.seed is 0, now it is 1. Name another folder"),
+        ({}, "mlp", "its model is 'linear', now it is 'mlp'"),
+    ],
+)
+def test_another_distillations_folder_is_refused(
+    digits: Dataset, tmp_path: Path, changes: dict[str, Any], model: str, complaint: str
+) -> None:
+    distill(digits, "linear", small(), tmp_path)
+    with pytest.raises(ConfigError, match=complaint):
+        distill(digits, model, small(**changes), tmp_path)
+
+
+def test_more_images_than_a_class_has_are_refused(digits: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="images to distil 200 from"):
+        distill(digits, "linear", small(per_class=200), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_with_batch_norm_leaves_nothing_behind(digits: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="batch norm"):
+        distill(digits, "resnet8", small(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"per_class": 0}, "greater than or equal to 1"),
+        ({"per_class": 3, "stages": 2}, "3 images per class do not go into 2 equal stages"),
+        ({"discard": 1.0}, "less than 1"),
+        ({"augmentation": "randaugment"}, "'crop_flip', 'crop' or 'none'"),
+    ],
+)
+def test_impossible_settings_are_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        small(**changes)

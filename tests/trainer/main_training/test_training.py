@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipt.common.data import Dataset
+from lipt.common.data.dataset import in_memory
+from lipt.common.data.registry import load_columns
+from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.user_data import rows_of_data
+from lipt.common.errors import (
+    ConfigError,
+    DataError,
+    SubsetError,
+    TrainingDivergedError,
+    WeightsError,
+)
+from lipt.common.targets.kinds import TargetKind
+from lipt.trainer import Recipe, fit
+from lipt.trainer.main_training import Schedule, Trained, evenly, training
+from lipt.trainer.main_training.examples import require_comparable
+from lipt.trainer.main_training.records import EpochRecord, JsonLines
+from lipt.trainer.subsets.subset import Subset
+from tests.trainer.made_up import made_up_subset
+from tests.trainer.main_training.conftest import RECIPE, equal, net
+
+MakeSubset = Callable[..., Subset]
+
+
+def test_training_learns_the_subset_and_generalizes(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
+) -> None:
+    subset = subset_of(digits, range(0, 1442, 5))
+    recipe = RECIPE.model_copy(update={"steps": 150, "batch_size": 32})
+    trained = fit(net(), digits, subset=subset, test=digits_test, recipe=recipe)
+    assert trained.num_steps == 150
+    assert trained.subset_accuracies[-1][0] == 150
+    assert trained.subset_accuracies[-1][1] > 0.95
+    assert trained.test_accuracy is not None
+    assert trained.test_accuracy > 0.8
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop_flip"])
+def test_one_seed_gives_one_result(
+    digits: Dataset, subset_of: MakeSubset, augmentation: str
+) -> None:
+    recipe = RECIPE.model_copy(update={"augmentation": augmentation})
+    subset = subset_of(digits, range(40))
+    assert equal(*(fit("resnet8", digits, subset=subset, recipe=recipe) for _ in range(2)))
+
+
+def test_weights_count_unless_told_otherwise(digits: Dataset, subset_of: MakeSubset) -> None:
+    plain = subset_of(digits, range(40))
+    heavy = subset_of(digits, range(40), [1.0] * 39 + [30.0])
+    unweighted = RECIPE.model_copy(update={"weighted": False})
+    assert not equal(*(fit(net(), digits, subset=s, recipe=RECIPE) for s in (plain, heavy)))
+    assert equal(*(fit(net(), digits, subset=s, recipe=unweighted) for s in (plain, heavy)))
+
+
+def test_the_scale_of_all_weights_does_not_matter(digits: Dataset, subset_of: MakeSubset) -> None:
+    subsets = (subset_of(digits, range(40), [scale] * 40) for scale in (1.0, 64.0))
+    assert equal(*(fit(net(), digits, subset=subset, recipe=RECIPE) for subset in subsets))
+
+
+class Alternating:
+    """Two subsets in turn, as a re-selection would give."""
+
+    num_epochs: int | None = None
+    identity: Mapping[str, object] = {}
+
+    def __init__(self, subsets: list[Subset]) -> None:
+        self._subsets = subsets
+        self.subset = subsets[0]
+        self.epochs: list[int] = []
+
+    def before_epoch(self, epoch: int) -> Subset:
+        self.epochs.append(epoch)
+        self.subset = self._subsets[epoch % 2]
+        return self.subset
+
+
+def test_each_epoch_is_trained_on_the_subset_it_was_given(
+    digits: Dataset, subset_of: MakeSubset
+) -> None:
+    subsets = [subset_of(digits, range(40)), subset_of(digits, range(100, 140))]
+    source, records = Alternating(subsets), list[EpochRecord]()
+    fit(net(), digits, subset=subsets[0], recipe=RECIPE, reselect=source, on_epoch=[records.append])
+    assert source.epochs == [0, 1, 2, 3]
+    assert [record.subset_digest for record in records] == [
+        subsets[epoch % 2].digest for epoch in source.epochs
+    ]
+
+
+def test_initial_weights_are_where_it_begins(digits: Dataset) -> None:
+    begun = fit(net(1), digits, recipe=RECIPE, initial=net(2).state_dict())
+    assert equal(begun, fit(net(2), digits, recipe=RECIPE))
+
+
+def test_initial_weights_of_another_model_are_refused(digits: Dataset) -> None:
+    with pytest.raises(WeightsError, match=r"'layers\.1\.weight' is missing"):
+        fit(net(), digits, recipe=RECIPE, initial=nn.Linear(2, 2).state_dict())
+
+
+def test_records_add_up_and_are_written_as_lines(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset, tmp_path: Path
+) -> None:
+    lines = JsonLines(tmp_path / "log.jsonl")
+    steps: list[tuple[int, int]] = []
+    fit(
+        net(),
+        digits,
+        subset=subset_of(digits, range(40)),
+        test=digits_test,
+        recipe=RECIPE,
+        schedule=Schedule(test_at=evenly(2), subset_at=evenly(4)),
+        on_epoch=[lines],
+        on_step=lambda step, total: steps.append((step, total)),
+    )
+    lines.close()
+    written = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in written] == [3, 6, 9, 12]
+    assert [line["test_accuracy"] is None for line in written] == [True, False, True, False]
+    assert not any(line["subset_accuracy"] is None for line in written)
+    assert steps == [(step, 12) for step in range(1, 13)]
+
+
+def test_what_is_looked_at_changes_nothing_in_what_is_trained(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
+) -> None:
+    def run(schedule: Schedule) -> tuple[Trained, list[EpochRecord]]:
+        records: list[EpochRecord] = []
+        trained = fit(
+            net(),  # with dropout, and batch norm's statistics
+            digits,
+            subset=subset_of(digits, range(40)),
+            test=digits_test,
+            recipe=RECIPE.model_copy(update={"steps": 15}),
+            schedule=schedule,
+            on_epoch=[records.append],
+        )
+        return trained, records
+
+    often, _ = run(Schedule())
+    seldom, records = run(Schedule(test_at=(), subset_at=(0.8,)))
+    never, _ = run(Schedule(test_at=(), subset_at=None))
+    assert equal(often, never)
+    assert never.subset_accuracies == ()
+    assert equal(often, seldom)
+    assert often.test_accuracy == seldom.test_accuracy
+    # Five epochs of three steps.
+    assert [record.epoch for record in records if record.test_accuracy is not None] == [5]
+    assert [step for step, _ in seldom.subset_accuracies] == [12, 15]
+    assert seldom.subset_accuracies == often.subset_accuracies[-2:]
+
+
+def test_the_test_set_is_looked_at_in_the_midst_of_an_epoch_where_that_is_asked_for(
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
+) -> None:
+    def run(schedule: Schedule) -> Trained:
+        subset = subset_of(digits, range(96))  # two epochs of six steps
+        return fit(net(), digits, subset=subset, test=digits_test, recipe=RECIPE, schedule=schedule)
+
+    within = run(Schedule(test_at=evenly(4), within_epochs=True))
+    between = run(Schedule(test_at=evenly(4)))
+    assert equal(within, between)
+    assert [look.step for look in within.looks] == [3, 6, 9, 12]
+    assert [look.step for look in between.looks] == [6, 12]
+    assert [look.accuracy for look in within.looks[1::2]] == [
+        look.accuracy for look in between.looks
+    ]
+    assert within.looks[-1].accuracy == within.test_accuracy
+
+
+def test_what_accuracies_take_is_not_the_time_of_training(
+    digits: Dataset, digits_test: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A clock that only accuracies move: a hundred seconds each.
+    now = [0.0]
+
+    def accuracy(*_: object) -> float:
+        now[0] += 100
+        return 0.5
+
+    monkeypatch.setattr(training, "accuracy", accuracy)
+    monkeypatch.setattr(training, "monotonic", lambda: now[0])
+    schedule = Schedule(test_at=evenly(4), subset_at=(), within_epochs=True)
+    trained = fit(net(), digits, test=digits_test, recipe=RECIPE, schedule=schedule)
+    # Looks at 3, 6 and 9 of 12 steps; what comes after the last step is in neither figure.
+    assert trained.seconds == trained.evaluation_seconds == 300
+    assert [look.seconds for look in trained.looks] == [0, 0, 0, 0]
+
+
+def test_a_subset_is_the_data_s_by_its_full_fingerprint_too(
+    digits: Dataset, subset_of: MakeSubset
+) -> None:
+    subset = replace(subset_of(digits, range(5)), fingerprint=digits.full_fingerprint)
+    fit(net(), digits, subset=subset, recipe=RECIPE)
+    other = replace(subset, fingerprint="full-" + "f" * 64)
+    with pytest.raises(SubsetError, match=f"full-f.*{digits.full_fingerprint}"):
+        fit(net(), digits, subset=other, recipe=RECIPE)
+
+
+def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
+    subset = subset_of(digits, range(5))
+    other = Subset(subset.indices, subset.weights, "f" * 64, subset.digest, "made-up")
+    with pytest.raises(SubsetError, match=rf"fingerprint f{{64}}.*{digits.fingerprint}"):
+        fit(net(), digits, subset=other, recipe=RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "words"),
+    [
+        ((3, 8, 8), "0123456789", "mine has 3x8x8 images, but digits-train.* 1x8x8 images"),
+        ((1, 8, 8), "0123456789x", "mine has 11 classes, but digits-train.* has 10"),
+        ((1, 8, 8), "abc", "mine has 3 classes, but digits-train.* has 10"),
+        ((1, 8, 8), "1023456789", "class '1' has label 0 in mine, but 1 in digits-train"),
+    ],
+)
+def test_a_test_set_of_other_images_or_classes_is_refused(
+    digits: Dataset, shape: tuple[int, ...], names: str, words: str
+) -> None:
+    images_NCHW = torch.zeros(3, *shape, dtype=torch.uint8)
+    test = in_memory("mine", tuple(names), torch.arange(3), "f" * 64, images_NCHW)
+    steps: list[tuple[int, int]] = []
+    with pytest.raises(DataError, match=words):
+        fit(net(), digits, test=test, recipe=RECIPE, on_step=lambda *step: steps.append(step))
+    assert not steps
+
+
+def test_a_test_set_without_the_last_classes_is_no_other(digits: Dataset) -> None:
+    images_NCHW = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    test = in_memory("mine", tuple("012"), torch.arange(3), "f" * 64, images_NCHW)
+    assert fit(net(), digits, test=test, recipe=RECIPE).test_accuracy is not None
+
+
+def test_an_empty_subset_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
+    with pytest.raises(SubsetError, match="empty"):
+        fit(net(), digits, subset=subset_of(digits, []), recipe=RECIPE)
+
+
+def test_a_loss_that_is_no_number_ends_training(digits: Dataset) -> None:
+    wild = RECIPE.model_copy(update={"learning_rate": 1e30, "steps": 200})
+    words = r"learning rate 1e\+30.*Lower the learning rate"
+    with pytest.raises(TrainingDivergedError, match=words):
+        fit(net(), digits, recipe=wild)
+
+
+def test_the_generator_is_left_as_it_was(digits: Dataset, subset_of: MakeSubset) -> None:
+    before = torch.get_rng_state()
+    fit(net(), digits, subset=subset_of(digits, range(20)), recipe=RECIPE)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+PLAIN_RECIPE = Recipe(steps=60, batch_size=16, learning_rate=0.05, augmentation="none")
+
+
+def opened(targets: object, *, seed: int = 0) -> Dataset:
+    """Examples of three figures, and what is made of these."""
+    inputs_ND = torch.randn(64, 3, generator=torch.Generator().manual_seed(seed))
+    rows = [(row, made) for row, made in zip(inputs_ND, targets(inputs_ND), strict=True)]  # type: ignore[operator]
+    found = rows_of_data("mine:data", rows)
+    assert isinstance(found, ColumnRows)
+    return load_columns(found, image_size=None)
+
+
+def numbers(inputs_ND: Tensor) -> list[float]:
+    """In units of their own: a thousand and more."""
+    return (1000 + 100 * inputs_ND[:, 0] - 50 * inputs_ND[:, 2]).tolist()
+
+
+def labels(inputs_ND: Tensor) -> list[list[int]]:
+    return (inputs_ND[:, :2] > 0).int().tolist()
+
+
+def classes(inputs_ND: Tensor) -> list[int]:
+    return (inputs_ND[:, 0] > 0).int().tolist()
+
+
+@pytest.mark.parametrize(
+    ("targets", "num_outputs", "kind"),
+    [(numbers, 1, TargetKind.NUMBER), (labels, 2, TargetKind.CLASSES)],
+)
+def test_a_linear_model_learns_what_is_linear(
+    targets: object, num_outputs: int, kind: TargetKind
+) -> None:
+    torch.manual_seed(0)
+    train, test = opened(targets), opened(targets, seed=1)
+    trained = fit(nn.Linear(3, num_outputs), train, test=test, recipe=PLAIN_RECIPE, device="cpu")
+    assert trained.kind is kind
+    assert trained.test_accuracy is not None
+    assert trained.test_accuracy > 0.9
+
+
+def test_the_score_of_numbers_is_r_squared_in_their_own_units() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    model = nn.Linear(3, 1)
+    train, test = opened(numbers), opened(numbers, seed=1)
+    trained = fit(model, train, test=test, recipe=PLAIN_RECIPE, device="cpu")
+    inputs_ND = torch.stack([test.examples(torch.tensor([row]))[""][0] for row in range(64)])  # type: ignore[index]
+    told = train.target.in_own_units(model(inputs_ND).detach())  # type: ignore[attr-defined]
+    expected = metrics.r2_score(test.targets_N.numpy(), told.numpy())
+    assert trained.test_accuracy == pytest.approx(expected, rel=1e-4)
+
+
+def test_smoothed_numbers_are_refused() -> None:
+    recipe = PLAIN_RECIPE.model_copy(update={"label_smoothing": 0.1})
+    with pytest.raises(ConfigError, match=r"label_smoothing = 0\.1: of numbers there is nothing"):
+        fit(nn.Linear(3, 1), opened(numbers), recipe=recipe, device="cpu")
+
+
+@pytest.mark.parametrize("other", [classes, labels])
+def test_a_test_set_with_other_targets_is_refused(other: object) -> None:
+    with pytest.raises(DataError, match="mine:data is regression data with a number, which is"):
+        require_comparable(opened(other), opened(numbers))
+    require_comparable(opened(numbers, seed=1), opened(numbers))
+
+
+@pytest.mark.parametrize("targets", [numbers, labels])
+def test_rows_with_such_targets_are_recognized_as_a_subsets_data(targets: object) -> None:
+    inputs_ND = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    rows = list(zip(inputs_ND, targets(inputs_ND), strict=True))  # type: ignore[operator]
+    subset = made_up_subset([1, 5], fingerprint=opened(targets).fingerprint)
+    assert len(subset.apply(rows)) == 2
+    last, target = rows[-1]
+    changed = [*rows[:-1], (last, next(other for _, other in rows if other != target))]
+    with pytest.raises(SubsetError, match="fingerprint"):
+        subset.apply(changed)

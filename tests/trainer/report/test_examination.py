@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lipt.common.data import open_dataset
+from lipt.common.errors import DiagnosisError
+from lipt.common.images.formats import data_url
+from lipt.trainer.report import examination
+from lipt.trainer.report.examination import (
+    are_small,
+    coarse_values,
+    curve_ticks,
+    examine,
+    file_paths,
+    learning_curve,
+    pictures_of,
+    render_diagnosis,
+)
+from tests.trainer.made_up_diagnosis import made_up_columns, made_up_diagnosis, made_up_findings
+
+DIGITS = open_dataset("digits-test")
+
+
+def test_pictures_come_in_the_order_of_their_rows() -> None:
+    found = pictures_of(DIGITS, [7, 2], 64)
+    assert found == [data_url(DIGITS.images(torch.tensor([row]))[0], 64) for row in (7, 2)]
+    assert pictures_of(DIGITS, [], 64) == []
+    assert are_small(DIGITS)
+
+
+def test_coarse_pixels_are_no_finer_than_the_image() -> None:
+    found = coarse_values(DIGITS, torch.arange(3))
+    assert torch.equal(found, DIGITS.images(torch.arange(3)).flatten(start_dim=1).float())
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> str:
+    """Four cats and four dogs as files of 8 x 8 pixels; row 4 * c + i is class c, file i."""
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            pixels = np.full((8, 8, 3), 20 * number, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    return f"imagefolder:{tmp_path}"
+
+
+def test_what_is_shown_has_pictures_and_the_names_of_files(pets: str) -> None:
+    dataset = open_dataset(pets)
+    shown = examine(made_up_diagnosis(fingerprint=dataset.fingerprint), dataset)
+    assert (shown.source, shown.has_pictures, shown.small) == (pets, True, True)
+    assert [(view.row, view.given, view.suggested) for view in shown.suspects] == [
+        (6, "dog", "cat"),
+        (1, "cat", "dog"),
+    ]
+    assert [view.file for view in shown.suspects] == ["2.png", "1.png"]
+    assert [view.row for view in shown.outliers] == [7]
+    pictures = [view.picture for view in (*shown.suspects, *shown.outliers)]
+    assert all(picture.startswith("data:image/png;base64,") for picture in pictures)
+    assert file_paths(dataset) == [
+        str(Path(pets.partition(":")[2]) / name / f"{number}.png")
+        for name in ("cat", "dog")
+        for number in range(4)
+    ]
+
+
+def test_groups_whose_labels_disagree_come_first() -> None:
+    shown = examine(made_up_diagnosis())
+    # 3, 4 and 5 are a cat and two dogs; 0 and 2 are both cats.
+    assert [[view.row for view in group.examples] for group in shown.groups] == [[3, 4, 5], [0, 2]]
+    assert [group.conflicting for group in shown.groups] == [True, False]
+
+
+def test_no_more_of_a_group_is_shown_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(examination, "NUM_PER_GROUP", 2)
+    monkeypatch.setattr(examination, "NUM_GROUPS", 1)
+    (group,) = examine(made_up_diagnosis()).groups
+    assert group.count == 3
+    assert [view.row for view in group.examples] == [3, 4]
+
+
+def test_without_data_there_are_no_pictures() -> None:
+    shown = examine(made_up_diagnosis())
+    assert (shown.source, shown.has_pictures) == ("pets", False)
+    assert [view.picture for view in shown.suspects] == ["", ""]
+
+
+def test_the_matrix_counts_suspects_by_label() -> None:
+    assert examine(made_up_diagnosis()).matrix == ((0, 1), (1, 0))
+
+
+def test_other_data_is_refused() -> None:
+    digits = open_dataset("digits-test")
+    with pytest.raises(DiagnosisError, match=r"f{64} \(8 examples\), but digits-test has"):
+        examine(made_up_diagnosis(), digits)
+    with pytest.raises(DiagnosisError, match="leave --data out"):
+        examine(made_up_diagnosis(fingerprint=digits.fingerprint), digits)
+
+
+def test_data_that_is_no_files_has_no_paths() -> None:
+    assert file_paths(open_dataset("digits-test")) is None
+
+
+HOSTILE = "<script>alert(1)</script>"
+BREAKING_OUT = '"><img src=https://elsewhere/x onerror=alert(1)>'
+
+
+class _Page(HTMLParser):
+    """Open tags that were closed in order, what is loaded, and what pictures are called."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+        self.tags: list[str] = []
+        self.alternatives: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loaded += [value or "" for name, value in attrs if name in {"src", "href"}]
+        self.alternatives += [value or "" for name, value in attrs if name == "alt"]
+        assert not [name for name, _ in attrs if name.startswith("on")]
+        if tag not in {"meta", "link", "img", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def words(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
+
+
+@pytest.fixture
+def with_pictures(tmp_path: Path) -> str:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            image = Image.fromarray(np.full((8, 8), 9 * number, np.uint8))
+            image.save(tmp_path / name / f"{HOSTILE.replace('/', '')}{number}.png")
+    dataset = open_dataset(f"imagefolder:{tmp_path}")
+    return render_diagnosis(examine(made_up_diagnosis(fingerprint=dataset.fingerprint), dataset))
+
+
+def test_the_page_is_whole_and_loads_nothing(with_pictures: str) -> None:
+    page = _Page(with_pictures)
+    assert not page.open
+    assert "script" not in page.tags
+    # 2 suspects, 3 and 2 duplicates, 1 outlier.
+    assert page.tags.count("img") == 8
+    assert all(address.startswith("data:") for address in page.loaded)
+    assert page.alternatives[0] == "example 6, labelled dog, looks like cat"
+
+
+def test_it_tells_what_was_found(with_pictures: str) -> None:
+    text = words(with_pictures)
+    assert "8 examples of 2 classes, seen by a ridge head on patches, right on 75.0%" in text
+    assert "labels wrong, estimated 25.0% 10.0% to 40.0%" in text
+    assert "dog → cat fits 0.10" in text
+    assert "3 alike, with labels that disagree" in text
+    assert "cat 4 1 25.0% (10.0% to 50.0%) cat: 25.0% wrong, 10.0% to 50.0% 2" in text
+    assert "cat dog 1 25.0%" in text
+    assert "a fraction of 0.5 . twice as many add 12.5 points" in text
+    assert "There are no pictures" not in text
+
+
+def test_without_data_it_says_why_there_are_no_pictures() -> None:
+    page = render_diagnosis(examine(made_up_diagnosis()))
+    assert "img" not in _Page(page).tags
+    assert "There are no pictures, for the data was not given: lipt diagnose --data D" in page
+
+
+def test_names_from_elsewhere_are_text() -> None:
+    findings = made_up_findings()
+    findings["class_names"] = [HOSTILE, BREAKING_OUT]
+    findings["proxy"] = {"features": HOSTILE, "accuracy": 0.5, BREAKING_OUT: [HOSTILE]}
+    findings["learnability"]["why"] = HOSTILE
+    findings["seconds"] = {HOSTILE: 1.0}
+    text = render_diagnosis(examine(made_up_diagnosis(findings)))
+    page = _Page(text)
+    assert not page.open
+    assert not {"script", "img"} & set(page.tags)
+    assert all(address.startswith("data:") for address in page.loaded)
+    assert HOSTILE not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_nothing_found_is_a_page_too() -> None:
+    findings, columns = made_up_findings(), made_up_columns()
+    findings["label_errors"] |= {"num_suspects": 0, "ranked": [], "per_class": []}
+    findings["duplicates"] |= {"surplus": 0, "groups": [], "exact_groups": 0, "near_groups": 0}
+    findings["outliers"] = {"count": 0, "ranked": []}
+    findings |= {"confusion": [], "proxy": {}, "seconds": {}}
+    findings["redundancy"]["per_class"] = []
+    findings["learnability"] |= {"sizes": [], "accuracies": [], "why": ""}
+    columns["suspect"] = np.zeros(8, np.uint8)
+    columns["duplicate_of"] = np.arange(8, dtype=np.int32)
+    text = render_diagnosis(examine(made_up_diagnosis(findings, columns)))
+    assert not _Page(text).open
+    assert words(text).count("None were found.") == 2
+    assert "None is suspected." in text
+
+
+def test_a_curve_doubles_from_tick_to_tick() -> None:
+    curve = made_up_diagnosis().findings.learnability
+    first, second, third = curve_ticks(curve)
+    assert second.x - first.x == pytest.approx(third.x - second.x)
+    assert [tick.size for tick in (first, second, third)] == [2, 4, 8]
+    plot = learning_curve(curve)
+    assert plot.y_ticks[0] <= 0.5
+    assert plot.y_ticks[-1] >= 0.75
+    assert plot.y(0.75) < plot.y(0.5)  # up is better

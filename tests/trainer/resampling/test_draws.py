@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipt.common.determinism import derive_generator
+from lipt.common.errors import BudgetError, ConfigError
+from lipt.trainer.resampling.draws import (
+    Cycles,
+    InfoBatchOptions,
+    StaleOptions,
+    draw_by_losses,
+    draw_pruned,
+)
+from lipt.trainer.resampling.samplers import InfoBatchSampler, StaleLossSampler
+from tests.properties import at_most
+
+
+def permutation(seed: int, cycle: int, num_examples: int) -> list[int]:
+    generator = derive_generator(seed, "redrawing-cycle", cycle)
+    return torch.randperm(num_examples, generator=generator).tolist()
+
+
+def test_a_permutation_is_walked_through_a_budget_at_a_time() -> None:
+    cycles = Cycles(6, 2, seed=3)
+    first, second = permutation(3, 0, 6), permutation(3, 1, 6)
+    epochs = [cycles.draw(epoch).tolist() for epoch in range(6)]
+    assert epochs == [first[:2], first[2:4], first[4:], second[:2], second[2:4], second[4:]]
+
+
+def test_an_epoch_across_two_cycles_has_no_example_twice() -> None:
+    # Of five examples, two at a time, the third epoch has the last of one permutation and the
+    # first other one of the next.
+    for seed in range(20):
+        cycles = Cycles(5, 2, seed=seed)
+        first, second = permutation(seed, 0, 5), permutation(seed, 1, 5)
+        other = next(example for example in second if example != first[4])
+        second.remove(other)
+        assert cycles.draw(2).tolist() == [first[4], other]
+        assert cycles.draw(3).tolist() == second[:2]
+        assert cycles.draw(4).tolist() == second[2:]
+
+
+@settings(max_examples=at_most(60))
+@given(st.data(), st.integers(1, 30), st.integers(0, 5), st.booleans())
+def test_every_example_is_seen_once_per_cycle(
+    data: st.DataObject, num_examples: int, seed: int, classes: bool
+) -> None:
+    budget = data.draw(st.integers(1, num_examples))
+    labels_N = torch.arange(num_examples) % 3 if classes else None
+    cycles = Cycles(num_examples, budget, seed, labels_N)
+    epochs = [cycles.draw(epoch) for epoch in range(3 * num_examples)]
+    assert all(len(set(ids_K.tolist())) == budget for ids_K in epochs)
+    stream = torch.cat(epochs)
+    for cycle in stream[: len(stream) // num_examples * num_examples].split(num_examples):
+        assert sorted(cycle.tolist()) == list(range(num_examples))
+
+
+@pytest.mark.parametrize("budget", [3, 7])
+def test_an_epoch_depends_on_nothing_that_was_drawn_before(budget: int) -> None:
+    in_order = Cycles(10, budget, seed=1)
+    epochs = [in_order.draw(epoch).tolist() for epoch in range(40)]
+    backwards = Cycles(10, budget, seed=1)
+    assert [backwards.draw(epoch).tolist() for epoch in reversed(range(40))] == epochs[::-1]
+    assert Cycles(10, budget, seed=1).draw(33).tolist() == epochs[33]
+    assert Cycles(10, budget, seed=2).draw(33).tolist() != epochs[33]
+
+
+def test_every_epoch_has_its_share_of_each_class() -> None:
+    # 40, 40 and 20: an epoch of ten has 4, 4 and 2, but for one that lies on an edge.
+    labels_N = torch.tensor([0, 1, 0, 1, 2] * 20)
+    cycles = Cycles(100, 10, seed=0, labels_N=labels_N)
+    for epoch in range(20):
+        counts = labels_N[cycles.draw(epoch)].bincount(minlength=3)
+        assert (counts - torch.tensor([4, 4, 2])).abs().max() <= 1
+
+
+def test_classes_of_one_size_have_equal_shares() -> None:
+    labels_N = torch.arange(60) % 5
+    cycles = Cycles(60, 10, seed=4, labels_N=labels_N)
+    for epoch in range(12):
+        assert labels_N[cycles.draw(epoch)].bincount().tolist() == [2] * 5
+
+
+@pytest.mark.parametrize("budget", [0, 11])
+def test_a_budget_that_cannot_be_drawn_is_refused(budget: int) -> None:
+    with pytest.raises(BudgetError, match=f"budget {budget} is outside 1..10"):
+        Cycles(10, budget, seed=0)
+
+
+def test_labels_of_other_data_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 labels for 10 examples"):
+        Cycles(10, 2, seed=0, labels_N=torch.zeros(3))
+
+
+INF = float("inf")
+
+
+def pruned(losses: list[float], prune: float, seed: int = 0) -> tuple[list[int], list[float]]:
+    generator = torch.Generator().manual_seed(seed)
+    ids_K, weights_N = draw_pruned(torch.tensor(losses), prune, generator)
+    return sorted(ids_K.tolist()), weights_N.tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_half_of_what_is_below_the_mean_is_left_out_and_half_counts_twice(seed: int) -> None:
+    # The mean is 3: the first four are below it, 3.0 itself is not.
+    ids, weights = pruned([0.0, 1.0, 2.0, 0.0, 3.0, 12.0], 0.5, seed)
+    assert ids[-2:] == [4, 5]
+    assert len(ids) == 4
+    assert [weights[row] for row in ids] == [2.0, 2.0, 1.0, 1.0]
+    assert sum(weights) == 6.0
+
+
+def test_in_the_mean_over_all_draws_every_example_counts_once() -> None:
+    # Every pair of the four easy ones comes as often as any other, so the draws that are met
+    # are weighed alike: each easy example is in three of six pairs, with weight 2.
+    losses = [0.0, 1.0, 2.0, 0.0, 3.0, 12.0]
+    by_pair = {tuple(ids): weights for ids, weights in (pruned(losses, 0.5, s) for s in range(200))}
+    assert {ids[:2] for ids in by_pair} == set(itertools.combinations(range(4), 2))
+    sums = [sum(column) for column in zip(*by_pair.values(), strict=True)]
+    assert sums == [6.0] * 6
+
+
+@pytest.mark.parametrize(("prune", "num_kept"), [(0.0, 5), (0.3, 4), (0.5, 2), (0.9, 1)])
+def test_the_weights_sum_to_the_number_of_examples(prune: float, num_kept: int) -> None:
+    # 0.7 and 0.5 of five easy ones are 3.5 and 2.5, rounded to even.
+    ids, weights = pruned([0.0] * 5 + [10.0], prune)
+    assert len(ids) == num_kept + 1
+    assert sum(weights) == 6.0
+    assert {weights[row] for row in ids[:-1]} == {5 / num_kept}
+
+
+def test_nothing_is_easy_that_was_never_trained_on() -> None:
+    assert pruned([INF] * 3, 0.5) == ([0, 1, 2], [1.0] * 3)
+    ids, weights = pruned([1.0, INF, 1.0, 4.0], 0.5)
+    assert ids[-2:] == [1, 3] or ids == [0, 1, 3]
+    assert sorted(weights) == [0.0, 1.0, 1.0, 2.0]
+
+
+def test_equal_losses_are_all_trained_on() -> None:
+    assert pruned([2.0, 2.0], 0.5) == ([0, 1], [1.0, 1.0])
+
+
+@pytest.mark.parametrize(("num_epochs", "first_full"), [(8, 7), (16, 14), (200, 175), (10, 8)])
+def test_the_last_eighth_is_on_everything(num_epochs: int, first_full: int) -> None:
+    options = InfoBatchOptions()
+    pruned = [options.prunes(epoch, num_epochs) for epoch in range(num_epochs)]
+    assert pruned == [True] * first_full + [False] * (num_epochs - first_full)
+    assert options.prunes(10_000, None)
+
+
+def test_a_sampler_weighs_what_it_draws() -> None:
+    sampler = InfoBatchSampler(6, num_epochs=8)
+    assert sorted(sampler) == list(range(6))
+    assert sampler.weights(torch.arange(6)).tolist() == [1.0] * 6
+    sampler.update(torch.arange(6), torch.tensor([0.0, 1.0, 2.0, 0.0, 3.0, 12.0]))
+    for epoch in range(1, 7):
+        sampler.set_epoch(epoch)
+        ids = torch.tensor(list(sampler))
+        assert len(sampler) == len(ids) == 4
+        assert sampler.weights(ids).sum() == 6
+        assert sampler.weights(torch.tensor([5, 4])).tolist() == [1.0, 1.0]
+    sampler.set_epoch(7)
+    assert sorted(sampler) == list(range(6))
+    assert sampler.weights(torch.arange(6)).tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("option", [{"prune": 1.0}, {"annealing": 1.5}])
+def test_options_of_infobatch_out_of_range_are_refused(option: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=rf"{next(iter(option))} = 1"):
+        InfoBatchSampler(6, num_epochs=8, **option)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+def test_no_examples_are_refused() -> None:
+    with pytest.raises(BudgetError):
+        InfoBatchSampler(0, num_epochs=8)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn_by_losses(losses: list[float], budget: int, seed: int = 0, **options: float) -> list[int]:
+    losses_N = torch.tensor(losses)
+    return draw_by_losses(losses_N, budget, StaleOptions(**options), seeded(seed)).tolist()
+
+
+def pool_of(num_examples: int, pool_size: int, seed: int = 0) -> list[int]:
+    return torch.randperm(num_examples, generator=seeded(seed))[:pool_size].tolist()
+
+
+def test_the_hardest_of_everything_where_the_pool_is_everything() -> None:
+    assert sorted(drawn_by_losses([0.1, 0.9, 0.3, 0.8, 0.2, 0.7], 3)) == [1, 3, 5]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_hardest_half_of_a_pool_of_two_budgets(seed: int) -> None:
+    losses = [float(number) for number in range(10)]
+    expected = sorted(pool_of(10, 6, seed))[3:]
+    assert sorted(drawn_by_losses(losses, 3, seed)) == expected
+
+
+def test_a_larger_pool_is_harder_and_one_of_a_budget_is_random() -> None:
+    losses = [float(number) for number in range(10)]
+    assert sorted(drawn_by_losses(losses, 2, pool=5)) == [8, 9]
+    assert sorted(drawn_by_losses(losses, 2, pool=1)) == sorted(pool_of(10, 2))
+
+
+def test_what_was_never_trained_on_comes_first() -> None:
+    assert sorted(drawn_by_losses([5.0, INF, 4.0, INF], 2)) == [1, 3]
+    assert sorted(drawn_by_losses([5.0, INF, 4.0, INF], 3, pool=4 / 3)) == [0, 1, 3]
+
+
+def test_the_hardest_are_left_out_where_labels_are_noisy() -> None:
+    losses = [float(number) for number in range(20)]
+    # One of twenty: the next ten.
+    assert sorted(drawn_by_losses(losses, 10, hardest_out=0.05)) == list(range(9, 19))
+
+
+def test_leaving_out_spares_what_was_never_trained_on_and_the_budget() -> None:
+    assert sorted(drawn_by_losses([3.0, INF, 2.0, 1.0], 2, hardest_out=0.25)) == [1, 2]
+    assert sorted(drawn_by_losses([3.0, 2.0, 1.0], 2, pool=1.5, hardest_out=0.9)) == [1, 2]
+    assert sorted(drawn_by_losses([INF, INF, INF], 2, pool=1.5, hardest_out=0.9)) in (
+        [0, 1],
+        [0, 2],
+        [1, 2],
+    )
+
+
+def test_a_loss_that_is_no_number_counts_as_unknown() -> None:
+    assert sorted(drawn_by_losses([1.0, float("nan"), 3.0, 2.0], 2)) == [1, 2]
+
+
+def test_every_example_comes_once_before_it_is_judged() -> None:
+    # Ten of a pool of twenty: an epoch has new ones as long as the pool has any.
+    sampler = StaleLossSampler(20, budget=10)
+    seen: set[int] = set()
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        ids = list(sampler)
+        assert not seen & set(ids)
+        seen |= set(ids)
+        sampler.update(torch.tensor(ids), torch.tensor(ids, dtype=torch.float32))
+    assert seen == set(range(20))
+    sampler.set_epoch(2)
+    assert sorted(sampler) == list(range(10, 20))
+
+
+def test_only_what_was_trained_on_has_a_new_loss() -> None:
+    sampler = StaleLossSampler(4, budget=2)
+    sampler.update(torch.arange(4), torch.tensor([4.0, 3.0, 2.0, 1.0]))
+    sampler.set_epoch(1)
+    assert sorted(sampler) == [0, 1]
+    sampler.update(torch.tensor([0, 1]), torch.tensor([0.5, 3.5]))
+    assert sorted(sampler) == [0, 1]  # until the epoch is over
+    sampler.set_epoch(2)
+    assert sorted(sampler) == [1, 2]
+
+
+@pytest.mark.parametrize("option", [{"pool": 0.5}, {"hardest_out": 1.0}, {"hardest_out": -0.1}])
+def test_options_of_stale_losses_out_of_range_are_refused(option: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=rf"{next(iter(option))} = {next(iter(option.values()))}"):
+        StaleLossSampler(10, budget=2, **option)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+from torch.utils.data import DataLoader, TensorDataset
+
+from lipt.common.errors import BudgetError, ConfigError
+from lipt.trainer import InfoBatchSampler, RedrawingSampler, StaleLossSampler, with_ids
+from lipt.trainer.resampling.samplers import EpochSampler, LossSampler
+
+NUM_EXAMPLES = 40
+Make = Callable[..., EpochSampler]
+
+
+def make_random(**options: Any) -> RedrawingSampler:
+    return RedrawingSampler(NUM_EXAMPLES, budget=10, seed=5, **options)
+
+
+def make_stale(**options: Any) -> StaleLossSampler:
+    return StaleLossSampler(NUM_EXAMPLES, budget=10, seed=5, **options)
+
+
+def make_infobatch(**options: Any) -> InfoBatchSampler:
+    return InfoBatchSampler(NUM_EXAMPLES, num_epochs=16, seed=5, **options)
+
+
+MAKERS = [make_random, make_stale, make_infobatch]
+
+
+def loss_of(ids_B: torch.Tensor, epoch: int) -> torch.Tensor:
+    """Made up: every example's another one in every epoch."""
+    return (ids_B * 7 + epoch * 11) % 13 * 1.0
+
+
+def trained(sampler: EpochSampler, epoch: int, batch_size: int = 4) -> list[int]:
+    """An epoch's order, after its losses were told batch by batch."""
+    sampler.set_epoch(epoch)
+    order = list(sampler)
+    if isinstance(sampler, LossSampler):
+        for ids_B in torch.tensor(order).split(batch_size):
+            sampler.update(ids_B, loss_of(ids_B, epoch))
+    return order
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_training_that_goes_on_takes_the_same_order(make: Make) -> None:
+    whole = make()
+    orders = [trained(whole, epoch) for epoch in range(8)]
+    assert orders[3] != orders[4]
+    first = make()
+    for epoch in range(4):
+        trained(first, epoch)
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert [trained(second, epoch) for epoch in range(4, 8)] == orders[4:]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_training_that_stopped_within_an_epoch_goes_on_within_its_order(make: Make) -> None:
+    whole = make()
+    orders = [trained(whole, epoch) for epoch in range(6)]
+    first = make()
+    for epoch in range(3):
+        trained(first, epoch)
+    first.set_epoch(3)
+    part_B = torch.tensor(orders[3][:4])
+    if isinstance(first, LossSampler):
+        first.update(part_B, loss_of(part_B, 3))
+    # As torch.save has it.
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = make()
+    second.load_state_dict(torch.load(file, weights_only=True))
+    second.set_epoch(3)
+    assert list(second) == orders[3]
+    rest_B = torch.tensor(orders[3][4:])
+    if isinstance(second, LossSampler):
+        second.update(rest_B, loss_of(rest_B, 3))
+    assert [trained(second, epoch) for epoch in (4, 5)] == orders[4:]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_ranks_share_one_epoch(make: Make, num_ranks: int) -> None:
+    parts = [make(rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+    for epoch in range(3):
+        for part in parts:
+            part.set_epoch(epoch)
+        whole = make()
+        whole.set_epoch(epoch)
+        assert [len(part) for part in parts] == [len(list(part)) for part in parts]
+        together = [row for part in parts for row in part]
+        assert sorted(together) == sorted(whole)
+    short = [list(make(rank=r, num_ranks=3, uneven="drop")) for r in range(3)]
+    assert len({len(part) for part in short}) == 1
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_rank_outside_the_world_is_refused(make: Make) -> None:
+    with pytest.raises(ConfigError, match="rank 2 is not one of 2"):
+        make(rank=2, num_ranks=2)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_loader_gives_what_the_sampler_drew(make: Make, workers: dict[str, Any]) -> None:
+    sampler, alone = make(), make()
+    values = torch.arange(NUM_EXAMPLES) * 2.0
+    data = with_ids(TensorDataset(values))
+    loader: Any = DataLoader(data, batch_size=4, sampler=sampler, **workers)
+    for epoch in range(3):
+        expected = trained(alone, epoch)
+        sampler.set_epoch(epoch)
+        seen: list[int] = []
+        for ids_B, (values_B,) in loader:
+            assert values_B.tolist() == (ids_B * 2.0).tolist()
+            seen.extend(ids_B.tolist())
+            if isinstance(sampler, LossSampler):
+                sampler.update(ids_B, loss_of(ids_B, epoch))
+        assert seen == expected
+
+
+def test_losses_keep_no_graph_and_no_memory_of_the_caller() -> None:
+    sampler = make_stale()
+    losses = torch.arange(40.0, requires_grad=True)
+    noted = losses * 1
+    sampler.update(torch.arange(40), noted)
+    with torch.no_grad():
+        noted.zero_()
+    sampler.set_epoch(1)
+    known_N = sampler.state_dict()["losses"]["known"]
+    assert known_N.tolist() == list(range(40))
+    assert not known_N.requires_grad
+
+
+def test_a_mean_in_place_of_losses_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match='reduction="none"'):
+        make_stale().update(torch.arange(3), torch.tensor(0.5))
+
+
+def test_a_state_of_other_data_is_refused() -> None:
+    state = make_stale().state_dict()
+    other = StaleLossSampler(41, budget=10)
+    with pytest.raises(ConfigError, match="losses of 40 examples, but there are 41"):
+        other.load_state_dict(state)
+
+
+def test_a_fraction_stands_for_the_budget_of_a_subset() -> None:
+    # 14.5, half an example rounded up, as the coordinator does.
+    assert len(RedrawingSampler(100, fraction=0.145)) == 15
+    with pytest.raises(BudgetError, match="exactly one of the two"):
+        RedrawingSampler(100, fraction=0.1, budget=10)
+
+
+def test_random_examples_have_each_classs_share() -> None:
+    labels = torch.arange(60) % 3
+    sampler = RedrawingSampler(60, budget=9, labels=labels)
+    assert labels[torch.tensor(list(sampler))].bincount().tolist() == [3, 3, 3]
+
+
+_NUM_RANKS = 2
+
+
+def train(rank: int, folder: str) -> None:
+    """One process: every example once, then the hardest ones, and what a checkpoint holds."""
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=_NUM_RANKS
+    )
+    # A pool of everything: the first three epochs have everybody, then the hardest eight.
+    sampler = StaleLossSampler(24, budget=8, pool=3, rank=rank, num_ranks=_NUM_RANKS, uneven="drop")
+    seen = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        seen.append(list(sampler))
+        ids = torch.tensor(seen[-1])
+        sampler.update(ids, ids.float() + epoch)
+    sampler.gather()
+    known = sampler.state_dict()["losses"]["noted_ids"].tolist()
+    record = {"seen": seen, "noted": sorted(known)}
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(record))
+    distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_all_ranks_draw_by_the_losses_of_all(tmp_path: Path) -> None:
+    spawning = multiprocessing.get_context("spawn")
+    processes = [
+        spawning.Process(target=train, args=(rank, str(tmp_path))) for rank in range(_NUM_RANKS)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    first, second = (
+        json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(_NUM_RANKS)
+    )
+    pairs = zip(first["seen"], second["seen"], strict=True)
+    epochs = [sorted(one + other) for one, other in pairs]
+    assert sorted(row for epoch in epochs[:3] for row in epoch) == list(range(24))
+    # A loss is the row number and the epoch; those of both ranks decide.
+    losses = {row: row + epoch for epoch in range(3) for row in epochs[epoch]}
+    hardest = sorted(losses.values())[-8:]
+    assert sorted(losses[row] for row in epochs[3]) == hardest
+    # What a checkpoint of one rank holds after `gather` is everybody's.
+    assert first["noted"] == second["noted"] == epochs[3]

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lipt.common.data import Dataset
+from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
+from lipt.trainer.main_training import Trained, fit
+from lipt.trainer.main_training.examples import Examples
+from lipt.trainer.main_training.records import EpochRecord
+from lipt.trainer.main_training.steps import place_model
+from lipt.trainer.resampling.draws import InfoBatchOptions, StaleOptions
+from lipt.trainer.resampling.sources import RedrawnInfoBatch, RedrawnRandom, RedrawnStale, redraw
+from lipt.trainer.subsets.weighted import example_losses
+from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
+
+
+def test_random_examples_are_all_seen_once_before_one_is_seen_again(digits: Dataset) -> None:
+    # 1,442 digits are ten epochs of 144 and two examples more.
+    source = RedrawnRandom(digits, 144, seed=0)
+    seen = torch.cat([torch.tensor(source.before_epoch(epoch).indices) for epoch in range(10)])
+    assert len(seen.unique()) == 1440
+    counts = digits.labels_N[torch.tensor(source.before_epoch(3).indices)].bincount()
+    assert counts.min() >= 13
+    assert counts.max() <= 16
+
+
+def test_training_takes_the_steps_of_a_fixed_subset(digits: Dataset) -> None:
+    records: list[EpochRecord] = []
+    recipe = RECIPE.model_copy(update={"steps": None, "epochs": 4})
+    source = RedrawnRandom(digits, 40, seed=0)
+    trained = fit(net(), digits, recipe=recipe, reselect=source, on_epoch=[records.append])
+    assert trained.num_steps == 12  # batches of 16, 16 and 8
+    assert [record.num_examples for record in records] == [40] * 4
+    digests = [RedrawnRandom(digits, 40, seed=0).before_epoch(epoch).digest for epoch in range(4)]
+    assert [record.subset_digest for record in records] == digests
+    assert len(set(digests)) == 4
+
+
+def test_a_checkpoint_of_another_draw_is_refused(digits: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    fit(net(), digits, recipe=RECIPE, reselect=RedrawnRandom(digits, 40, 0), checkpoint=path)
+    with pytest.raises(ConfigError, match=r"its selection\.seed is 0, now it is 1"):
+        fit(net(), digits, recipe=RECIPE, reselect=RedrawnRandom(digits, 40, 1), checkpoint=path)
+
+
+Source = RedrawnRandom | RedrawnStale | RedrawnInfoBatch
+
+# Everything is 23 batches.
+LARGE_BATCHES = RECIPE.model_copy(update={"batch_size": 64, "learning_rate": 0.02})
+
+
+def random(digits: Dataset) -> RedrawnRandom:
+    return RedrawnRandom(digits, 40, seed=7)
+
+
+def stale(digits: Dataset) -> RedrawnStale:
+    return RedrawnStale(digits, 40, seed=3)
+
+
+def infobatch(digits: Dataset) -> RedrawnInfoBatch:
+    return RedrawnInfoBatch(digits, 720, seed=3)
+
+
+class Watching(RedrawnStale):
+    """Keeps what it was told."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.told: list[tuple[Tensor, Tensor]] = []
+
+    def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
+        self.told.append((ids_M, losses_M))
+        super().update(ids_M, losses_M)
+
+
+def test_the_losses_are_those_of_the_steps_themselves(digits: Dataset) -> None:
+    # One step per epoch, without dropout: the first losses are those of the initial weights.
+    model = net()
+    model.layers[4] = torch.nn.Identity()
+    initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    source = Watching(digits, 12, 0)
+    recipe = RECIPE.model_copy(update={"steps": 3, "label_smoothing": 0.1})
+    calls: list[int] = []
+    model.register_forward_pre_hook(lambda *_: calls.append(int(model.training)))
+    chosen = source.subset
+    fit(model, digits, recipe=recipe, reselect=source, initial=initial)
+    assert sum(calls) == 3  # no forward pass besides those of the steps
+    assert [len(ids) for ids, _ in source.told] == [12] * 3
+    ids, losses = source.told[0]
+    assert sorted(ids.tolist()) == chosen.indices.tolist()
+    # The same model again, on the same examples in one batch.
+    again = net()
+    again.layers[4] = torch.nn.Identity()
+    placed, forward_pass = place_model(again, digits, recipe, torch.device("cpu"), ())
+    placed.train()
+    logits = forward_pass(placed, digits.images(ids))
+    expected = example_losses(logits, digits.labels_N[ids], label_smoothing=0.1)
+    torch.testing.assert_close(losses, expected.detach())
+
+
+def test_stale_losses_bring_new_examples_first(digits: Dataset) -> None:
+    digests: list[str] = []
+    seen: list[int] = []
+    source = stale(digits)
+    before = source.before_epoch
+
+    def watched(epoch: int) -> Any:
+        subset = before(epoch)
+        seen.extend(subset.indices.tolist())
+        digests.append(subset.digest)
+        return subset
+
+    source.before_epoch = watched  # type: ignore[method-assign]
+    trained = fit(net(), digits, recipe=RECIPE, reselect=source)
+    assert trained.num_steps == 12
+    assert len(seen) == len(set(seen)) == 4 * 40
+    known_N = source.state_dict()["known"]
+    assert int(known_N.isfinite().sum()) == 4 * 40
+
+
+def test_infobatch_takes_the_steps_of_its_budget_and_sees_everything_first(
+    digits: Dataset,
+) -> None:
+    # Four epochs of 12 batches of a fixed subset of 720 are 48 steps.
+    records: list[EpochRecord] = []
+    recipe = LARGE_BATCHES.model_copy(update={"steps": None, "epochs": 4})
+    trained = fit(
+        net(), digits, recipe=recipe, reselect=infobatch(digits), on_epoch=[records.append]
+    )
+    assert trained.num_steps == 48
+    assert records[0].num_examples == 1442
+    assert 721 < records[1].num_examples < 1442
+
+
+def test_infobatch_ends_on_everything(digits: Dataset) -> None:
+    # A pruned epoch is 12 to 23 steps; the last eighth of so many is one or two of everything.
+    sizes: list[int] = []
+    source = infobatch(digits)
+    recipe = LARGE_BATCHES.model_copy(update={"steps": 200})
+    fit(
+        net(),
+        digits,
+        recipe=recipe,
+        reselect=source,
+        on_epoch=[lambda _: sizes.append(len(source.subset))],
+    )
+    pruned = [size < 1442 for size in sizes]
+    assert pruned == [False, *[True] * sum(pruned), *[False] * (len(sizes) - 1 - sum(pruned))]
+    assert len(sizes) - 1 - sum(pruned) in (1, 2)
+    assert sum(pruned) > 6
+    assert min(sizes) > 721
+
+
+def test_infobatchs_weights_count_as_they_are(digits: Dataset) -> None:
+    source = infobatch(digits)
+    losses_N = torch.ones(1442)
+    losses_N[:1000] = 0.5
+    source.update(torch.arange(1442), losses_N)
+    subset = source.before_epoch(1)
+    examples = Examples(subset, digits, torch.device("cpu"), weighted=True)
+    (batch,) = examples.batches([torch.arange(len(subset))])
+    assert len(subset) == 942
+    assert batch.weights_B.tolist() == [2.0] * 500 + [1.0] * 442
+    assert float(batch.weights_B.sum()) == 1442
+
+
+@pytest.mark.parametrize("make", [random, stale, infobatch])
+@pytest.mark.parametrize("killed_after", [1, 2])
+def test_training_that_was_killed_goes_on_to_the_same_weights(
+    digits: Dataset, tmp_path: Path, make: Callable[[Dataset], Source], killed_after: int
+) -> None:
+    recipe = LARGE_BATCHES.model_copy(update={"steps": 63}) if make is infobatch else RECIPE
+    path = tmp_path / "checkpoint.safetensors"
+
+    def run(seed: int = 0, stop_at: int = 0) -> tuple[Trained, list[str]]:
+        digests: list[str] = []
+
+        def note(record: EpochRecord) -> None:
+            if record.epoch == stop_at:
+                raise StoppedError
+            digests.append(record.subset_digest)
+
+        trained = fit(
+            net(seed),
+            digits,
+            recipe=recipe,
+            reselect=make(digits),
+            checkpoint=path,
+            schedule=EVERY_EPOCH,
+            on_epoch=[note],
+        )
+        return trained, digests
+
+    undisturbed, digests = run()
+    # InfoBatch's first and last epoch are both on everything.
+    assert len(digests) >= 4
+    assert len(set(digests)) >= len(digests) - 1
+    path.unlink()
+    with pytest.raises(StoppedError):
+        run(stop_at=killed_after + 1)
+    torch.rand(7)  # the new process's generator stands elsewhere
+    resumed, later = run(seed=5)
+    assert later == digests[killed_after:]
+    assert equal(undisturbed, resumed)
+
+
+def test_a_checkpoint_of_other_options_is_refused(digits: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    fit(net(), digits, recipe=RECIPE, reselect=stale(digits), checkpoint=path)
+    other = RedrawnStale(digits, 40, 3, StaleOptions(hardest_out=0.05))
+    with pytest.raises(ConfigError, match=r"its selection\.hardest_out is 0\.0, now it is 0\.05"):
+        fit(net(), digits, recipe=RECIPE, reselect=other, checkpoint=path)
+
+
+def test_budgets_that_cannot_be_drawn_are_refused(digits: Dataset) -> None:
+    for kind in (RedrawnRandom, RedrawnStale, RedrawnInfoBatch):
+        with pytest.raises(BudgetError, match=r"budget 1443 is outside 1\.\.1442"):
+            kind(digits, 1443, 0)
+
+
+def test_without_pruning_infobatch_is_training_on_everything(digits: Dataset) -> None:
+    recipe = RECIPE.model_copy(update={"steps": 100})
+    source = RedrawnInfoBatch(digits, 40, 0, InfoBatchOptions(prune=0.0))
+    assert equal(
+        fit(net(), digits, recipe=recipe, reselect=source), fit(net(), digits, recipe=recipe)
+    )
+
+
+@pytest.mark.parametrize("name", ["random", "stale", "infobatch"])
+def test_every_way_makes_a_source_that_names_itself(digits: Dataset, name: str) -> None:
+    source = redraw(name)(digits, 40, 2)
+    assert source.identity["redraw"] == name
+    assert (source.identity["budget"], source.identity["seed"]) == (40, 2)
+    assert source.subset.strategy == f"redrawn_{name}"
+
+
+def test_options_are_taken_as_text(digits: Dataset) -> None:
+    source = redraw("stale", {"hardest_out": "0.05"})
+    assert source(digits, 40, 0).identity["hardest_out"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("random", {"pool": "2"}, "pool: there is no such setting"),
+        ("stale", {"prune": "0.5"}, "prune: there is no such setting; there are pool, hardest_out"),
+        ("infobatch", {"prune": "1"}, "prune = '1'"),
+    ],
+)
+def test_options_that_are_not_there_or_out_of_range_are_refused(
+    name: str, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        redraw(name, options)
+
+
+def test_a_way_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UnknownNameError, match="Choose from: random, stale, infobatch"):
+        redraw("often")

@@ -1,0 +1,397 @@
+"""Certificates of `lipt certs`: an authority of one's own, what it signs, and their folder.
+
+All keys are EC on P-256: gRPC takes no Ed25519. An authority signs certificates and nothing else,
+and no further authorities; a coordinator's certificate serves only servers, a peer's only clients,
+so that none of them can stand for another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import (
+    CertificateIssuerPrivateKeyTypes,
+    CertificatePublicKeyTypes,
+)
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from lipt.common.access.certificate import role_uri
+from lipt.common.access.roles import Role
+from lipt.common.errors import ConfigError
+from lipt.common.network.tls import (
+    PemFile,
+    is_loopback,
+    read_certificates,
+    read_key,
+    require_key,
+    shown,
+)
+from lipt.trainer.writing.files import replacing
+
+# Clocks of two machines differ by less.
+_BACKDATED = timedelta(hours=1)
+_LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
+# A common name has at most 64 characters, and this one is a file's name as well.
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# What the authority's own files and the coordinator's are called.
+AUTHORITY, COORDINATOR = "ca", "coordinator"
+_PORT = 50051
+# A host of the commands where nothing says which it is.
+_SOME_HOST = "HOST"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its private key."""
+
+    certificate: x509.Certificate
+    key: CertificateIssuerPrivateKeyTypes = field(repr=False)
+
+    def cert_pem(self) -> bytes:
+        """The certificate as PEM."""
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    def key_pem(self) -> bytes:
+        """The key as PEM, PKCS #8, unencrypted: a service has nobody to type a password."""
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def make_authority(*, now: datetime, days: int) -> Pair:
+    """A self-signed certificate that signs others for so many days."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    # Two authorities of one name, in one file while the one replaces the other, confuse people.
+    name = _name(f"LiPT authority {x509.random_serial_number() % 16**8:08x}")
+    made = (
+        _builder(name, name, key.public_key())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+    )
+    return Pair(made.sign(key, SHA256()), key)
+
+
+def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: int) -> Pair:
+    """A coordinator's certificate.
+
+    Args:
+        authority: who signs.
+        hosts: names and addresses that peers reach it by.
+        now: this moment.
+        days: how long it counts; never beyond its authority.
+
+    Raises:
+        ConfigError: a host that is none, or an authority whose time is over.
+    """
+    names = [_host(host) for host in hosts]
+    return _issue(authority, COORDINATOR, names, [ExtendedKeyUsageOID.SERVER_AUTH], now, days)
+
+
+def issue_client(
+    authority: Pair,
+    name: str,
+    role: Role,
+    *,
+    hosts: Sequence[str] = (),
+    now: datetime,
+    days: int,
+) -> Pair:
+    """A worker's, trainer's or admin's certificate.
+
+    Args:
+        authority: who signs.
+        name: what the coordinator calls the peer.
+        role: what it may do.
+        hosts: names and addresses under which it serves metrics; with any it serves servers too.
+        now: this moment.
+        days: how long it counts; never beyond its authority.
+
+    Raises:
+        ConfigError: a name or host that is none, or an authority whose time is over.
+    """
+    require_name(name)
+    names = [x509.UniformResourceIdentifier(role_uri(role)), *map(_host, hosts)]
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if hosts:
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    return _issue(authority, name, names, usages, now, days)
+
+
+def require_name(name: str) -> None:
+    """Refuse what could be no peer's and no file's name.
+
+    Raises:
+        ConfigError: it is empty, too long, taken, or holds other characters.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is not a name of 1 to 64 letters, digits, dots, hyphens and underscores "
+            "that begins with a letter or a digit. Example: gpu-1"
+        )
+    if name in {AUTHORITY, COORDINATOR}:
+        raise ConfigError(f"{name!r} is what another file is called. Choose another name.")
+
+
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """The names and addresses that a certificate was made for, in their order."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
+
+
+def _issue(
+    authority: Pair,
+    name: str,
+    names: Sequence[x509.GeneralName],
+    usages: Sequence[x509.ObjectIdentifier],
+    now: datetime,
+    days: int,
+) -> Pair:
+    signer = authority.certificate
+    if not signer.not_valid_before_utc <= now < signer.not_valid_after_utc:
+        raise ConfigError(
+            f"the authority counts from {shown(signer.not_valid_before_utc)} to "
+            f"{shown(signer.not_valid_after_utc)} UTC, and now it is {shown(now)}. "
+            "Make another with: lipt certs init --force"
+        )
+    key = ec.generate_private_key(ec.SECP256R1())
+    identifier = _identifier(authority)
+    made = (
+        _builder(_name(name), signer.subject, key.public_key())
+        .not_valid_before(max(now - _BACKDATED, signer.not_valid_before_utc))
+        .not_valid_after(min(now + timedelta(days=days), signer.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(identifier, critical=False)
+    )
+    return Pair(made.sign(authority.key, SHA256()), key)
+
+
+def _identifier(authority: Pair) -> x509.AuthorityKeyIdentifier:
+    try:
+        named = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    except x509.ExtensionNotFound:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(named.value)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public_key: CertificatePublicKeyTypes
+) -> x509.CertificateBuilder:
+    identifier = x509.SubjectKeyIdentifier.from_public_key(public_key)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .add_extension(identifier, critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        pass
+    if len(host) > 253 or not _HOST.fullmatch(host):
+        raise ConfigError(
+            f"--host {host!r} is not a host's name or IP address. Give it without a port, a "
+            "scheme or brackets. Examples: head.example.org, 10.0.0.5, ::1"
+        )
+    return x509.DNSName(host)
+
+
+_CERT_MODE, _KEY_MODE, _FOLDER_MODE = 0o644, 0o600, 0o700
+
+
+class Folder:
+    """The files of one authority, and of what it has signed.
+
+        ca.pem, ca.key                    the authority
+        coordinator.pem, coordinator.key  the coordinator's certificate and key
+        NAME.pem, NAME.key                a peer's
+
+    Keys are readable by their user alone, as is a folder that is made here. A file is whole or not
+    there: processes that use it may read it at any moment.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def cert(self, name: str) -> Path:
+        """The file of a certificate."""
+        return self.path / f"{name}.pem"
+
+    def key(self, name: str) -> Path:
+        """The file of a certificate's key."""
+        return self.path / f"{name}.key"
+
+    def authority(self) -> Pair:
+        """Who signs here.
+
+        Raises:
+            ConfigError: there is none, or its files do not belong together.
+        """
+        cert, key = self.cert(AUTHORITY), self.key(AUTHORITY)
+        if not cert.is_file() or not key.is_file():
+            raise ConfigError(
+                f"{self.path} has no authority (ca.pem and ca.key). Make one with: lipt certs init "
+                f"--folder {self.path}"
+            )
+        cert_pem = PemFile.read("the authority's certificate", cert)
+        key_pem = PemFile.read("the authority's key", key)
+        require_key(key_pem, cert_pem)
+        certificate, private = read_certificates(cert_pem)[0], read_key(key_pem)
+        if not _signs(certificate) or not isinstance(
+            private, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+        ):
+            raise ConfigError(
+                f"{cert} is not an authority's certificate: it may not sign others. Put an "
+                "authority there, or name a folder that has one."
+            )
+        return Pair(certificate, private)
+
+    def certificate(self, name: str) -> x509.Certificate | None:
+        """A certificate that is there, or None.
+
+        Raises:
+            ConfigError: what is there is no certificate.
+        """
+        path = self.cert(name)
+        if not path.is_file():
+            return None
+        return read_certificates(PemFile.read("the certificate", path))[0]
+
+    def require_free(self, names: Iterable[str], *, force: bool) -> None:
+        """Refuse to write where something is, unless `force` says so.
+
+        Raises:
+            ConfigError: a file is there; it is named.
+        """
+        for name in names:
+            for path in (self.key(name), self.cert(name)):
+                if os.path.lexists(path) and not force:
+                    raise ConfigError(
+                        f"{path} is there already, and is left as it is. Choose another name or "
+                        "folder, or replace it with --force."
+                    )
+
+    def write(self, name: str, pair: Pair) -> None:
+        """Write a certificate and its key, in place of those that are there."""
+        self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        # The key first: a certificate is there only when its key is.
+        for path, content, mode in (
+            (self.key(name), pair.key_pem(), _KEY_MODE),
+            (self.cert(name), pair.cert_pem(), _CERT_MODE),
+        ):
+            with replacing(path, mode=mode) as temporary:
+                temporary.write_bytes(content)
+
+
+def _signs(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def authority_lines(folder: Folder, authority: Pair) -> list[str]:
+    """What an authority's files are for."""
+    return [
+        f"{folder.cert(AUTHORITY)}: the authority, until {_day(authority)}; every machine gets it",
+        f"{folder.key(AUTHORITY)}: who has it makes certificates; it is copied nowhere",
+    ]
+
+
+def pair_line(folder: Folder, name: str, pair: Pair, role: Role | None = None) -> str:
+    """What a certificate is for; the coordinator's has no role."""
+    hosts = ", ".join(hosts_of(pair.certificate))
+    said = [f"role {role}"] * bool(role) + [f"for {hosts}"] * bool(hosts)
+    until = f"until {_day(pair)}"
+    return f"{folder.cert(name)}, {folder.key(name)}: {', '.join([*said, until])}"
+
+
+def copy_line(folder: Folder, name: str, where: str) -> str:
+    """Which files go where."""
+    files = " ".join(_quoted(path) for path in _files(folder, name))
+    return f"To {where} copy {files} into a folder of the same name. There:"
+
+
+def making_commands(folder: Folder) -> list[str]:
+    """How certificates for those who connect are made."""
+    where = _quoted(folder.path)
+    return [f"lipt certs {role} --folder {where}" for role in (Role.WORKER, Role.TRAINER)]
+
+
+def coordinator_command(folder: Folder, hosts: Sequence[str]) -> str:
+    """How a coordinator is started with its certificate."""
+    beyond = [host for host in hosts if not is_loopback(host)]
+    everywhere = "[::]" if beyond and ":" in beyond[0] else "0.0.0.0"  # noqa: S104 - with mTLS
+    listen = f"{everywhere if beyond else '127.0.0.1'}:{_PORT}"
+    flags = _flags(folder, COORDINATOR)
+    return f"lipt-coordinator --data digits --model resnet8 --listen {listen} {flags}"
+
+
+def peer_command(folder: Folder, name: str, role: Role) -> str:
+    """How a worker is started with its certificate, or a coordinator asked."""
+    certificate = folder.certificate(COORDINATOR)
+    address = _address([] if certificate is None else hosts_of(certificate))
+    program = "lipt-worker" if role is Role.WORKER else "lipt doctor"
+    return f"{program} --coordinator {address} {_flags(folder, name)}"
+
+
+def _address(hosts: Sequence[str]) -> str:
+    host = next((host for host in hosts if not host.startswith("*")), _SOME_HOST)
+    return f"[{host}]:{_PORT}" if ":" in host else f"{host}:{_PORT}"
+
+
+def _flags(folder: Folder, name: str) -> str:
+    cert, key, ca = map(_quoted, _files(folder, name))
+    return f"--tls-cert {cert} --tls-key {key} --tls-ca {ca}"
+
+
+def _files(folder: Folder, name: str) -> tuple[Path, Path, Path]:
+    return folder.cert(name), folder.key(name), folder.cert(AUTHORITY)
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def _day(pair: Pair) -> str:
+    return f"{pair.certificate.not_valid_after_utc:%Y-%m-%d}"

@@ -1,0 +1,248 @@
+"""Streams that are opened again when they break: subsets and diagnoses, runs and the service.
+
+Nothing that comes is believed: sizes are compared with what was announced before a file is asked
+for, and values with their digest or with each other before they are given on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import grpc
+
+from lipt.common.blobs.blob import blob_from_proto
+from lipt.common.blobs.transfer import Transfers
+from lipt.common.errors import DiagnosisError, SubsetError, UnreachableError
+from lipt.common.subsets import packed_sizes, unpack
+from lipt.trainer.client.connection import INTERRUPTIONS, Connection, Reconnection, Stubs
+from lipt.trainer.client.conversion import view_of
+from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import ProgressView, RunView, ServiceView
+from lipt.v1 import diagnosis_pb2, info_pb2, run_pb2, subset_pb2
+
+# A computation reports its progress, but one step of it may take a while.
+_COMPUTING_SECONDS = 300.0
+
+OnProgress = Callable[[ProgressView], object]
+RequestT = TypeVar("RequestT")
+# A subset's or a diagnosis' response: progress, or the description.
+ResponseT = TypeVar("ResponseT", bound=Any)
+Refusal = type[SubsetError] | type[DiagnosisError]
+
+
+def fetch_subset(
+    connection: Connection,
+    request: subset_pb2.GetSubsetRequest,
+    on_progress: OnProgress | None,
+    reconnection: Reconnection,
+) -> Subset:
+    """Ask for a subset until it has come.
+
+    Args:
+        connection: where to ask.
+        request: what for.
+        on_progress: called as the computation goes on.
+        reconnection: how long a broken stream is opened again.
+
+    Raises:
+        UnreachableError: the coordinator stayed away too long.
+        QueueFullError: it had too much to do for too long.
+        SubsetError: there is no description, or the file is not what it says.
+    """
+    described: subset_pb2.Subset = _ask(
+        connection,
+        lambda of: of.subsets.GetSubset,
+        request,
+        on_progress,
+        reconnection,
+        refusal=SubsetError,
+    )
+    file, num_examples = blob_from_proto(described.file), described.num_examples
+    if file.size_bytes not in packed_sizes(num_examples):
+        raise SubsetError(
+            f"the coordinator announced a subset of {num_examples} examples in {file.size_bytes} "
+            "bytes, which cannot be. See its log."
+        )
+    content = connection.transfer(
+        lambda blobs: Transfers(blobs).download_bytes(file, max_bytes=file.size_bytes)
+    )
+    examples = unpack(content, num_examples)
+    return Subset(
+        indices=examples.indices_K,
+        weights=examples.weights_K,
+        fingerprint=described.fingerprint,
+        digest=described.digest,
+        strategy=described.strategy,
+        manifest=_manifest(described.manifest_json, SubsetError),
+        kept=described.kept,
+        handed_over=True,
+    )
+
+
+def fetch_diagnosis(
+    connection: Connection,
+    request: diagnosis_pb2.DiagnoseRequest,
+    on_progress: OnProgress | None,
+    reconnection: Reconnection,
+) -> Diagnosis:
+    """Ask for a diagnosis until it has come; arguments and errors as of `fetch_subset`.
+
+    Raises:
+        DiagnosisError: there is no description, or the file is not what it says.
+    """
+    described: diagnosis_pb2.DiagnosisDescription = _ask(
+        connection,
+        lambda of: of.diagnoses.Diagnose,
+        request,
+        on_progress,
+        reconnection,
+        refusal=DiagnosisError,
+    )
+    file, num_examples = blob_from_proto(described.file), described.num_examples
+    limit = max_file_bytes(max(num_examples, 0))
+    if not num_examples > 0 or file.size_bytes > limit:
+        raise DiagnosisError(
+            f"the coordinator announced a diagnosis of {num_examples} examples in "
+            f"{file.size_bytes} bytes; {limit} can be. See its log."
+        )
+    content = connection.transfer(
+        lambda blobs: Transfers(blobs).download_bytes(file, max_bytes=limit)
+    )
+    return read_diagnosis(
+        content,
+        num_examples=num_examples,
+        fingerprint=described.fingerprint,
+        run_id=described.run_id,
+        manifest=_manifest(described.manifest_json, DiagnosisError),
+    )
+
+
+def _ask(
+    connection: Connection,
+    method: Callable[[Stubs], grpc.UnaryStreamMultiCallable[RequestT, ResponseT]],
+    request: RequestT,
+    on_progress: OnProgress | None,
+    reconnection: Reconnection,
+    *,
+    refusal: Refusal,
+) -> Any:
+    """The description that ends an answer's progress; a stream that breaks is asked for again."""
+    while True:
+        responses = connection.stream(method, request, idle_seconds=_COMPUTING_SECONDS)
+        try:
+            # Closed here: the stream holds the channel until it has ended.
+            with closing(responses):
+                for response in reconnection.heard(responses):
+                    part = response.WhichOneof("part")
+                    if part == "progress" and on_progress:
+                        on_progress(view_of(ProgressView, response.progress))
+                    elif part not in ("progress", None):
+                        return getattr(response, part)
+                raise refusal("the coordinator sent no description of the answer. Ask again.")
+        except INTERRUPTIONS as error:
+            reconnection.pause(error)
+
+
+def _manifest(text: str, refusal: Refusal) -> dict[str, Any]:
+    try:
+        manifest = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise refusal(f"the answer's manifest is not JSON ({error}). Ask again.") from None
+    if not isinstance(manifest, dict):
+        raise refusal("the answer's manifest is not a JSON object. Ask again.")
+    return manifest
+
+
+# The coordinator repeats the last revision every few seconds as a sign of life.
+_IDLE_SECONDS = 30.0
+
+
+def get_run(connection: Connection, run_id: str) -> RunView:
+    """A run as it is now.
+
+    Raises:
+        UnknownRunError: there is none of that name.
+    """
+    request = run_pb2.GetRunRequest(run_id=run_id)
+    return view_of(RunView, connection.unary(lambda of: of.runs.GetRun, request).run)
+
+
+def watch_run(
+    connection: Connection, run_id: str, after_revision: int, *, reconnection: Reconnection
+) -> Iterator[RunView]:
+    """See `Client.watch`."""
+    revision, waiting = after_revision, ""
+    while True:
+        try:
+            for view in reconnection.heard(_watch_once(connection, run_id, revision)):
+                run_id = view.run_id
+                # Not `>`: a restart after the clock was set back starts lower.
+                if view.revision != revision or view.waiting != waiting:
+                    revision, waiting = view.revision, view.waiting
+                    yield view
+                if view.ended:
+                    return
+        except INTERRUPTIONS as error:
+            reconnection.pause(error)
+        else:
+            # A coordinator that shuts down ends its streams in order.
+            reconnection.pause(
+                UnreachableError(f"{connection.address} ends the stream of {run_id}.")
+            )
+
+
+def while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
+    """A run's changes up to the first with which it does not go on by itself."""
+    for view in changes:
+        yield view
+        if not view.goes_on:
+            return
+
+
+def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[RunView]:
+    request = run_pb2.WatchRunRequest(run_id=run_id, after_revision=revision)
+    for response in connection.stream(
+        lambda of: of.runs.WatchRun, request, idle_seconds=_IDLE_SECONDS
+    ):
+        yield view_of(RunView, response.run)
+    # A run that had ended before has nothing after its last revision.
+    yield get_run(connection, run_id)
+
+
+def watch_service(
+    connection: Connection,
+    *,
+    interval_seconds: float,
+    num_runs: int,
+    reconnection: Reconnection,
+) -> Iterator[ServiceView]:
+    """See `Client.watch_service`."""
+    request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
+    while True:
+        # Each stream begins with all that there is.
+        runs: dict[str, RunView] = {}
+        stream = connection.stream(
+            lambda of: of.info.WatchService,
+            request,
+            idle_seconds=_IDLE_SECONDS + interval_seconds,
+        )
+        try:
+            for message in reconnection.heard(stream):
+                view = view_of(ServiceView, message)
+                runs |= {run.run_id: run for run in view.runs}
+                yield replace(view, runs=_newest(runs.values(), num_runs))
+        except INTERRUPTIONS as error:
+            reconnection.pause(error)
+        else:
+            reconnection.pause(UnreachableError(f"{connection.address} ends its stream."))
+
+
+def _newest(runs: Iterable[RunView], num_runs: int) -> tuple[RunView, ...]:
+    """The newest so many, and all that have not ended, newest first."""
+    in_order = sorted(runs, key=lambda run: (run.created_at is None, run.created_at), reverse=True)
+    return tuple(run for place, run in enumerate(in_order) if place < num_runs or not run.ended)

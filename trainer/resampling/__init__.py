@@ -1,0 +1,1 @@
+"""Resampling: other examples in every epoch, in place of a fixed subset."""

@@ -1,0 +1,217 @@
+"""Sources of main training's subsets that draw other examples before every epoch.
+
+Training takes the steps of a fixed subset of the same budget and sees more of the data. They
+need no coordinator. Losses are those of main training's own steps: no example goes through the
+model once more, and the losses lie in the checkpoint.
+
+Shapes: N examples of the data set, K of an epoch, M trained on in an epoch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Generator, Tensor
+
+from lipt.common.config.values import validate
+from lipt.common.data import Dataset
+from lipt.common.determinism import derive_generator
+from lipt.common.errors import UnknownNameError
+from lipt.common.subsets import require_budget, subset_digest
+from lipt.trainer.main_training.examples import ABSOLUTE_WEIGHTS, SubsetSource
+from lipt.trainer.resampling.draws import (
+    Cycles,
+    InfoBatchOptions,
+    LastLosses,
+    StaleOptions,
+    draw_by_losses,
+    draw_pruned,
+)
+from lipt.trainer.subsets.subset import Subset
+
+
+class RedrawnRandom:
+    """Random examples with each class's share, re-drawn every epoch: see `Cycles`.
+
+    Args:
+        train: what is drawn from.
+        budget: examples per epoch.
+        seed: of the draws.
+
+    Raises:
+        BudgetError: the budget is outside 1..N.
+    """
+
+    num_epochs: int | None = None
+
+    def __init__(self, train: Dataset, budget: int, seed: int) -> None:
+        self.identity: Mapping[str, Any] = {"redraw": "random", "budget": budget, "seed": seed}
+        self._cycles = Cycles(len(train), budget, seed, train.labels_N)
+        self._fingerprint = train.fingerprint
+        self.subset = self.before_epoch(0)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """The subset of an epoch, counted from 0: a function of the seed and the epoch."""
+        ids_K = self._cycles.draw(epoch)
+        self.subset = redrawn_subset(
+            ids_K, torch.ones(len(ids_K)), self._fingerprint, "redrawn_random"
+        )
+        return self.subset
+
+
+def redrawn_subset(
+    ids_K: Tensor,
+    weights_K: Tensor,
+    fingerprint: str,
+    strategy: str,
+    manifest: Mapping[str, Any] | None = None,
+) -> Subset:
+    """A subset of examples in any order."""
+    ids_K, order_K = ids_K.sort()
+    indices, weights = ids_K.numpy(), weights_K[order_K].numpy()
+    digest = subset_digest(indices, weights)
+    return Subset(indices, weights, fingerprint, digest, strategy, manifest or {})
+
+
+class _RedrawnByLosses(ABC):
+    """A source that knows each example's last loss."""
+
+    num_epochs: int | None = None
+
+    def __init__(
+        self, name: str, train: Dataset, budget: int, seed: int, options: BaseModel
+    ) -> None:
+        require_budget(budget, len(train))
+        self.budget = budget
+        asked = {"redraw": name, "budget": budget, "seed": seed}
+        self.identity: Mapping[str, Any] = asked | options.model_dump()
+        self._name, self._seed, self._fingerprint = name, seed, train.fingerprint
+        self._losses = LastLosses(len(train))
+
+    @abstractmethod
+    def before_epoch(self, epoch: int) -> Subset:
+        """The subset of an epoch, counted from 0, by the losses that are known."""
+
+    def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
+        """Take an epoch's losses."""
+        self._losses.note(ids_M, losses_M)
+        self._losses.settle()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The losses that are known."""
+        return self._losses.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with these losses."""
+        self._losses.load_state_dict(state)
+
+    def _generator(self, epoch: int) -> Generator:
+        return derive_generator(self._seed, f"redrawing-{self._name}", epoch)
+
+
+class RedrawnStale(_RedrawnByLosses):
+    """Of a random pool, those with the highest losses that are known: see `draw_by_losses`.
+
+    The other arguments are those of `RedrawnRandom`.
+
+    Args:
+        options: the pool, and what is left out of it.
+
+    Raises:
+        BudgetError: the budget is outside 1..N.
+    """
+
+    def __init__(
+        self, train: Dataset, budget: int, seed: int, options: StaleOptions | None = None
+    ) -> None:
+        self._options = options or StaleOptions()
+        super().__init__("stale", train, budget, seed, self._options)
+        self.subset = self.before_epoch(0)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """The subset of an epoch, counted from 0, by the losses that are known."""
+        ids_K = draw_by_losses(
+            self._losses.known_N, self.budget, self._options, self._generator(epoch)
+        )
+        self.subset = redrawn_subset(
+            ids_K, torch.ones(len(ids_K)), self._fingerprint, "redrawn_stale"
+        )
+        return self.subset
+
+
+class RedrawnInfoBatch(_RedrawnByLosses):
+    """All but a share of the easy examples: see `draw_pruned`.
+
+    How many examples an epoch has, the losses decide. The budget decides for how many steps
+    is trained: those of a fixed subset of that size. Where `num_epochs` says that the end is
+    near, epochs are on everything.
+
+    The other arguments are those of `RedrawnRandom`.
+
+    Args:
+        budget: examples of the fixed subset whose steps are taken.
+        options: what is left out, and until when.
+
+    Raises:
+        BudgetError: the budget is outside 1..N.
+    """
+
+    def __init__(
+        self, train: Dataset, budget: int, seed: int, options: InfoBatchOptions | None = None
+    ) -> None:
+        self._options = options or InfoBatchOptions()
+        super().__init__("infobatch", train, budget, seed, self._options)
+        self.subset = self.before_epoch(0)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """The subset of an epoch, counted from 0, by the losses that are known."""
+        prune = self._options.prune if self._options.prunes(epoch, self.num_epochs) else 0.0
+        ids_K, weights_N = draw_pruned(self._losses.known_N, prune, self._generator(epoch))
+        # Their mean is above 1, and is to be: fewer steps then move the model as far.
+        manifest = {ABSOLUTE_WEIGHTS: True}
+        self.subset = redrawn_subset(
+            ids_K, weights_N[ids_K], self._fingerprint, "redrawn_infobatch", manifest
+        )
+        return self.subset
+
+
+class RandomOptions(BaseModel):
+    """Random examples have no options."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_OPTIONS: Mapping[str, type[RandomOptions | StaleOptions | InfoBatchOptions]] = {
+    "random": RandomOptions,
+    "stale": StaleOptions,
+    "infobatch": InfoBatchOptions,
+}
+
+
+def redraw(
+    name: str, options: Mapping[str, object] | None = None
+) -> Callable[[Dataset, int, int], SubsetSource]:
+    """Make sources of a data set, budget and seed, as `lipt train --redraw NAME` names them.
+
+    Raises:
+        UnknownNameError: there is no such way to redraw.
+        ConfigError: it has no such option, or not with this value.
+    """
+    if name not in _OPTIONS:
+        raise UnknownNameError(
+            f"there is no way {name!r} to redraw. Choose from: {', '.join(_OPTIONS)}."
+        )
+    settings = validate(_OPTIONS[name], options or {})
+
+    def source(train: Dataset, budget: int, seed: int) -> SubsetSource:
+        if isinstance(settings, StaleOptions):
+            return RedrawnStale(train, budget, seed, settings)
+        if isinstance(settings, InfoBatchOptions):
+            return RedrawnInfoBatch(train, budget, seed, settings)
+        return RedrawnRandom(train, budget, seed)
+
+    return source
