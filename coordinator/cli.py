@@ -12,7 +12,7 @@ import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.config.settings import example_file
-from lipt.common.text import SHORT_HELP, Version, complain, say_document
+from lipt.common.terminal import SHORT_HELP, Version, complain, say_document
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
 app = typer.Typer(

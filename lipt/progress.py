@@ -14,7 +14,7 @@ from html import escape
 from time import monotonic
 from typing import Any
 
-from lipt.common.text import say
+from lipt.common.terminal import say
 from lipt.trainer.cli.display.screen import Screen, styled
 from lipt.trainer.views import ProgressView
 

@@ -35,7 +35,7 @@ _LOADED = (
     "lipt.coordinator.server",
     "lipt.coordinator.cli",
     "lipt.coordinator.compute.cheap",
-    "lipt.coordinator.compute.children",
+    "lipt.coordinator.compute.child",
     "lipt.coordinator.compute.jobs.diagnosing",
     "lipt.coordinator.compute.jobs.pretraining",
     "lipt.coordinator.compute.jobs.selecting",

@@ -23,7 +23,7 @@ from lipt.common.process.devices import versions
 #
 # Names and units follow Prometheus' conventions: base units (seconds, bytes, ratios), `_total` at
 # the end of a counter. A process declares all of its own in one file, `instruments.py` of its
-# package, and what is measured where is a matter of `lipt.common.observability.metrics`.
+# package.
 
 # How many values of one label are told apart, unless an instrument says otherwise: each of them is
 # a series of its own wherever the figures are kept.
@@ -243,8 +243,8 @@ class Phases:
 
 # Metrics: the instruments of a process over HTTP at `/metrics`, in Prometheus' text format.
 #
-# Figures are put together when they are asked for. The library makes text of them; what is measured
-# is in `meters`, and works without it.
+# Figures are put together when they are asked for. Prometheus' library makes text of them; `Meters`
+# works without it.
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def _limited(kind: Descriptor, field: FieldDescriptor) -> _Limited:
 # Protobuf messages: one walk between a message and nested values of the same names.
 #
 # Enum members have the same names on both sides: `PRUNING_METHOD_SNIP` is "snip". What is
-# particular to a message stands beside what it is converted to, as in `config/messages.py`.
+# particular to a message stands beside what it is converted to, as in `config/values.py`.
 
 MessageT = TypeVar("MessageT", bound=Message)
 

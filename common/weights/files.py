@@ -17,9 +17,6 @@ from lipt.common.errors import BlobTooLargeError, WeightsError
 from lipt.common.weights.header import LENGTH_BYTES, malformed, values_begin
 from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
 
-# Protocol 0 and 1 pickles have no magic; torch.save never wrote those.
-
-
 # Finite weights: one NaN or infinity would spread to all that is made of them.
 
 

@@ -23,7 +23,8 @@ from lipt.common.errors import ComputeError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.process.machine import this_machine
 from lipt.common.sizes import format_bytes
-from lipt.coordinator.compute.children import OpenContext, serve, start_child
+from lipt.coordinator.compute.child import OpenContext, serve
+from lipt.coordinator.compute.children import start_child
 from lipt.coordinator.compute.memory import MemoryWatch, Seen, ended_for_memory, out_of_memory
 from lipt.coordinator.compute.messages import (
     DroppedError,

@@ -3,58 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from lipt.common.observability.logs import Events, log_context, logging_about
+from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
-from lipt.common.observability.tracing import attached, current_traceparent, span
 from lipt.common.process.machine import this_machine
 from lipt.coordinator.compute.cheap import CheapContext, KnownData
-from lipt.coordinator.compute.children import OpenContext
+from lipt.coordinator.compute.child import OpenContext, with_origin
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.lane import Computation, Lane
 from lipt.coordinator.compute.memory import Resident, resident
-from lipt.coordinator.compute.messages import Asked, Cost, Job, TooDearError, name_of
+from lipt.coordinator.compute.messages import Asked, Cost, Job, TooDearError
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.scan import ScanClosed, ScanNews
 from lipt.coordinator.compute.thread import ComputeThread
 from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
-# Origin: what a job was asked for by, which its log lines and spans belong to wherever it runs.
-
 ResultT = TypeVar("ResultT")
-
-
-@dataclass(frozen=True)
-class WithOrigin(Generic[ResultT]):
-    """A job that knows what it was asked for by; travels with it to the process that computes it.
-
-    log_context: what its log lines belong to.
-    traceparent: the span that it is a part of; empty where nothing is traced.
-    """
-
-    job: Job[ResultT]
-    log_context: Mapping[str, str]
-    traceparent: str
-
-    def run(self, context: Context) -> ResultT:
-        """Compute it, as a span of its own."""
-        with (
-            logging_about(**self.log_context),
-            attached(self.traceparent),
-            span(name_of(self.job)),
-        ):
-            return self.job.run(context)
-
-
-def with_origin(job: Job[ResultT]) -> WithOrigin[ResultT]:
-    """The job as asked for by whom is running now."""
-    return WithOrigin(job, dict(log_context()), current_traceparent())
-
 
 # Compute queue: what takes long, apart from the event loop, in two lanes.
 #

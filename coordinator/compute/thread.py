@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from lipt.common.errors import ComputeError
-from lipt.coordinator.compute.children import OpenContext, carry_out
+from lipt.coordinator.compute.child import OpenContext, carry_out
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import (
     DroppedError,

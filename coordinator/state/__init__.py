@@ -10,11 +10,11 @@ blobs/ab/SHA256      theta*, theta_p, shards, learners with their snapshots, sub
                      digits. A file appears whole and never changes
 uploads/SHA256.part  the beginning of an upload that was cut, to go on from
 uploads/*.tmp        a blob that is being written; removed when its process has died
-signals/*.safetensors    per-example signals: a cache of the newest four, which may be deleted
+signals/*.safetensors    per-example signals: a cache of the newest four of each kind, which may be
+                         deleted
 coordinator.lock     locked by the one process that uses the directory, which is named in it
 
-`lipt state check` reads all of it and compares (`checking`), `lipt state gc` removes what
-no record needs (`collecting`; `needs` says what is needed), which a coordinator that serves does
-by itself (`lipt.coordinator.storage`), `lipt state backup` copies it while it is served
-(`backing_up`).
+`lipt state check` reads all of it and compares, `lipt state gc` removes what no record needs
+(`needs` says what is needed), which a coordinator that serves does by itself
+(`lipt.coordinator.storage`), `lipt state backup` copies it while it is served: `maintenance`.
 """

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from platformdirs import user_state_path
 
-from lipt.common.text import say
+from lipt.common.terminal import say
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -166,8 +166,8 @@ def _commit(connection: sqlite3.Connection, actions: Sequence[Action]) -> Outcom
 # Database: all records of a state directory on disk, durable when a call returns.
 #
 # One thread owns the connection, so that an fsync never holds up the event loop; what several
-# callers write at once shares one (`group_commit`). A run that has ended is read where it is asked
-# for (`run_reader`).
+# callers write at once shares one (`GroupCommit`). A run that has ended is read where it is asked
+# for (`RunReader`).
 
 ResultT = TypeVar("ResultT")
 RecordT = TypeVar("RecordT", RunRecord, RunSummary, TokenRecord)

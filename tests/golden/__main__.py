@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from lipt.common.text import say
+from lipt.common.terminal import say
 from tests.golden import record
 from tests.golden.datasets import cifar10_folder
 from tests.golden.machine import describe_machine, machine_key

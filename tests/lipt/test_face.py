@@ -26,7 +26,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     ("statement", "unwanted"),
     [
         ("import lipt", {"torch", "grpc", "numpy", "pydantic", "importlib.metadata"}),
-        ("from lipt import Client, Subset", {"torch"}),
+        ("from lipt import Client, Subset", {"torch", "typer"}),
     ],
 )
 def test_importing_it_is_cheap(statement: str, unwanted: set[str]) -> None:

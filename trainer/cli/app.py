@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 
 from lipt.common.observability.exporting import exporting, wanted_exporters
 from lipt.common.observability.tracing import attached, span
-from lipt.common.text import SHORT_HELP, Version, complain
+from lipt.common.terminal import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,
     compare,

@@ -147,7 +147,7 @@ class Diagnosis:
         return f"<Diagnosis of {len(self):,} examples; {'; '.join(told) or 'nothing found'}>"
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.subsets.weighted import as_table  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow
 
         told = [(fact.name, fact.text) for fact in facts(self.findings)]
         return as_table(f"Diagnosis of {len(self):,} examples", told)
@@ -168,7 +168,7 @@ class LabelIssues:
     class_names: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.subsets.weighted import thumbnails  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.notebook import thumbnails  # noqa: PLC0415 - Pillow
 
         names = self.class_names
         return thumbnails(

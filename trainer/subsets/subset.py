@@ -152,7 +152,7 @@ class Subset:
         return tags
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.subsets.weighted import as_table  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow
 
         return as_table("Subset", self.facts)
 

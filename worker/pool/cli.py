@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from lipt.common.config.knobs import option_help
-from lipt.common.text import SHORT_HELP, Version, complain, say
+from lipt.common.terminal import SHORT_HELP, Version, complain, say
 from lipt.worker.settings import PoolSettings
 
 app = typer.Typer(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.common.text import say
+from lipt.common.terminal import say
 from lipt.worker.pool.cli import (
     CpusPerWorker,
     GpusPerWorker,

@@ -24,7 +24,7 @@ from lipt.common.data.sources.rows import numbered_classes
 from lipt.common.data.sources.storage import Storage, read_exactly, storage_of
 from lipt.common.data.sources.tables.query import read_query
 from lipt.common.data.sources.tar_shards import FORMAT, Convention, TarIndex, build_index
-from lipt.common.data.sources.user_data import labels_of_names
+from lipt.common.data.sources.user_labels import labels_of_names
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.decode import decode_file
 from lipt.common.images.formats import Header

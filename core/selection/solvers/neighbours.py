@@ -5,7 +5,7 @@ at 1,280,000 of them 164 times as long as at 100,000. Beyond it examples are kep
 centres of k-means, in half precision, and the lists nearest to each example are searched by faiss.
 Of what that finds, twice as many as are wanted, distances are computed in float64, and the
 nearest of these are the answer. What lies in no list that is searched is overlooked; recall is
-measured in `benchmarks/neighbours.py`. K-means starts from one seed and learns on one thread, and
+in docs/benchmarks.md. K-means starts from one seed and learns on one thread, and
 no two threads write to the same place in a search: thread counts do not change the answer.
 
 Shapes: N examples, D features, B or R rows of a block, M columns or candidates, L lists.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipt.common.errors import StateError
-from lipt.coordinator.runs.store import Change, ChangingRun, changed_learners
+from lipt.coordinator.runs.changes import Change, ChangingRun, changed_learners
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from tests.properties import at_most
 

@@ -1,20 +1,18 @@
 from __future__ import annotations
 
 import io
-import json
-import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import distributed
 from torch.utils.data import DataLoader, TensorDataset
 
 from lipt.common.errors import BudgetError, ConfigError
 from lipt.trainer import InfoBatchSampler, RedrawingSampler, StaleLossSampler, with_ids
 from lipt.trainer.resampling.samplers import EpochSampler, LossSampler
+from tests.trainer.ranks import NUM_RANKS, records_of_ranks
 
 NUM_EXAMPLES = 40
 Make = Callable[..., EpochSampler]
@@ -167,16 +165,10 @@ def test_random_examples_have_each_classs_share() -> None:
     assert labels[torch.tensor(list(sampler))].bincount().tolist() == [3, 3, 3]
 
 
-_NUM_RANKS = 2
-
-
-def train(rank: int, folder: str) -> None:
+def train(rank: int) -> dict[str, Any]:
     """One process: every example once, then the hardest ones, and what a checkpoint holds."""
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=_NUM_RANKS
-    )
     # A pool of everything: the first three epochs have everybody, then the hardest eight.
-    sampler = StaleLossSampler(24, budget=8, pool=3, rank=rank, num_ranks=_NUM_RANKS, uneven="drop")
+    sampler = StaleLossSampler(24, budget=8, pool=3, rank=rank, num_ranks=NUM_RANKS, uneven="drop")
     seen = []
     for epoch in range(4):
         sampler.set_epoch(epoch)
@@ -185,25 +177,12 @@ def train(rank: int, folder: str) -> None:
         sampler.update(ids, ids.float() + epoch)
     sampler.gather()
     known = sampler.state_dict()["losses"]["noted_ids"].tolist()
-    record = {"seen": seen, "noted": sorted(known)}
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(record))
-    distributed.destroy_process_group()
+    return {"seen": seen, "noted": sorted(known)}
 
 
 @pytest.mark.slow
 def test_all_ranks_draw_by_the_losses_of_all(tmp_path: Path) -> None:
-    spawning = multiprocessing.get_context("spawn")
-    processes = [
-        spawning.Process(target=train, args=(rank, str(tmp_path))) for rank in range(_NUM_RANKS)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    first, second = (
-        json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(_NUM_RANKS)
-    )
+    first, second = records_of_ranks(train, tmp_path)
     pairs = zip(first["seen"], second["seen"], strict=True)
     epochs = [sorted(one + other) for one, other in pairs]
     assert sorted(row for epoch in epochs[:3] for row in epoch) == list(range(24))

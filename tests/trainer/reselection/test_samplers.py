@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import multiprocessing
 import pickle
 import warnings
 from collections.abc import Sequence
@@ -11,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
 from lipt.common.determinism import derive_generator
@@ -33,6 +31,7 @@ from lipt.trainer.reselection.samplers import (
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import StrategyView
 from tests.trainer.made_up import made_up_subset
+from tests.trainer.ranks import NUM_RANKS, records_of_ranks
 
 TEN = made_up_subset(range(5, 105, 10))
 
@@ -202,9 +201,6 @@ def test_how_many_are_dealt_is_known_without_an_order(uneven: Uneven) -> None:
                 assert num_dealt(num_examples, rank, num_ranks, uneven) == len(dealt_N)
 
 
-_NUM_RANKS = 2
-
-
 class ScriptedClient:
     """Rank 0's: subset 0, an outage, subset 1, ..., and a refusal in the end."""
 
@@ -230,11 +226,8 @@ class ScriptedClient:
         return made_up_subset(range(first, first + 9), strategy=strategy, number=answer)
 
 
-def train(rank: int, folder: str) -> None:
+def train(rank: int) -> dict[str, Any]:
     """One process: three epochs, and a fourth that is refused."""
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=_NUM_RANKS
-    )
     client: Any = ScriptedClient(rank)
     sampler = ReselectingSampler(
         client,
@@ -243,7 +236,7 @@ def train(rank: int, folder: str) -> None:
         fraction=0.1,
         every=1,
         rank=rank,
-        num_ranks=_NUM_RANKS,
+        num_ranks=NUM_RANKS,
         uneven="drop",
     )
     seen = []
@@ -258,25 +251,12 @@ def train(rank: int, folder: str) -> None:
     except LiptError as error:
         refusal = f"{type(error).__name__}: {error}"
     told = [str(item.message) for item in caught if "no new subset" in str(item.message)]
-    record = {"seen": seen, "warnings": told, "refusal": refusal}
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(record))
-    distributed.destroy_process_group()
+    return {"seen": seen, "warnings": told, "refusal": refusal}
 
 
 @pytest.mark.slow
 def test_all_ranks_train_on_what_rank_0_was_answered(tmp_path: Path) -> None:
-    spawning = multiprocessing.get_context("spawn")
-    processes = [
-        spawning.Process(target=train, args=(rank, str(tmp_path))) for rank in range(_NUM_RANKS)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    first, second = (
-        json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(_NUM_RANKS)
-    )
+    first, second = records_of_ranks(train, tmp_path)
     for epoch, start in enumerate((0, 0, 10)):
         parts = set(first["seen"][epoch]), set(second["seen"][epoch])
         assert [len(part) for part in parts] == [4, 4]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lipt.common.text import say
+from lipt.common.terminal import say
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.options import Json
 

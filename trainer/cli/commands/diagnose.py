@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.common.text import say
+from lipt.common.terminal import say
 from lipt.trainer.cli.display.output import print_json, print_result, run_talking
 from lipt.trainer.cli.options import (
     AllowModule,

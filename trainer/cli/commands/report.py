@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.common.text import say
+from lipt.common.terminal import say
 from lipt.trainer.cli.display.output import print_result, run_talking
 from lipt.trainer.cli.options import (
     AllowModule,
@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from lipt.trainer.tracking import Account
 
 
+def _share(fraction: float) -> float:
+    if not 0 < fraction <= 1:
+        raise typer.BadParameter(f"{fraction} is not in (0, 1], e.g. 0.1", param_hint="--fraction")
+    return fraction
+
+
+# Of the subsets that go along with a run.
+_Fraction = Annotated[
+    float,
+    typer.Option("--fraction", "-f", callback=_share, help="Share of the data set that they keep."),
+]
+
+
 @grouped
 def report(
     run: RunArgument = "latest",
@@ -41,9 +54,7 @@ def report(
     strategies: Annotated[
         str, typer.Option(help="Strategies whose subsets are shown, with commas between them.")
     ] = DEFAULT_STRATEGY,
-    fraction: Annotated[
-        float, typer.Option("--fraction", "-f", help="Share of the data set that they keep.")
-    ] = 0.1,
+    fraction: _Fraction = 0.1,
     comparison: Annotated[
         Path | None, typer.Option(help="The file that 'lipt compare' wrote, for the verdict.")
     ] = None,
@@ -64,8 +75,6 @@ def report(
     from lipt.trainer.report.report import gather
     from lipt.trainer.writing.files import write_atomically
 
-    if not 0 < fraction <= 1:
-        raise typer.BadParameter(f"{fraction} is not in (0, 1], e.g. 0.1", param_hint="--fraction")
     with refusing_as_usage():
         names = parse_names(strategies)
     require_replaceable(out)
@@ -125,9 +134,7 @@ def track(
     strategies: Annotated[
         str, typer.Option(help="Strategies whose subsets go along, with commas between them.")
     ] = DEFAULT_STRATEGY,
-    fraction: Annotated[
-        float, typer.Option("--fraction", "-f", help="Share of the data set that they keep.")
-    ] = 0.1,
+    fraction: _Fraction = 0.1,
     report: Annotated[
         Path | None, typer.Option(help="The page that 'lipt report' wrote, to go along.")
     ] = None,
@@ -147,8 +154,6 @@ def track(
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.tracking import account_of, to_mlflow, to_wandb
 
-    if not 0 < fraction <= 1:
-        raise typer.BadParameter(f"{fraction} is not in (0, 1], e.g. 0.1", param_hint="--fraction")
     if mlflow is None and wandb is None:
         raise typer.BadParameter("give --mlflow EXPERIMENT, --wandb PROJECT, or both")
     for name, package, asked in (("mlflow", "mlflow-skinny", mlflow), ("wandb", "wandb", wandb)):

@@ -9,7 +9,7 @@ import typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
-from lipt.common.text import say
+from lipt.common.terminal import say
 from lipt.trainer.cli.display.output import print_result, run_counting
 from lipt.trainer.cli.options import Coordinator, Json, RunArgument, grouped
 from lipt.trainer.writing.formatting import format_percent, table_lines

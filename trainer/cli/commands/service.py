@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from lipt.common.access.roles import Role
-from lipt.common.text import say
+from lipt.common.terminal import say
 from lipt.trainer.cli.display.output import print_json, print_result
 from lipt.trainer.cli.options import Coordinator, Json, grouped
 from lipt.trainer.writing.formatting import table_lines
@@ -256,7 +256,7 @@ def dashboard(
     coordinator: Coordinator,
 ) -> None:
     """Print a link to the page to watch; it signs one browser in as you, within a minute."""
-    from lipt.common.text import say
+    from lipt.common.terminal import say
 
     with coordinator.connect() as client:
         link = client.access.open_page()

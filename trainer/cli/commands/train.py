@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.text import complain
+from lipt.common.terminal import complain
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.options import (
     AllowModule,

@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
-from lipt.common.text import say
+from lipt.common.terminal import say
 from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
 from lipt.trainer.cli.display.progress import (
     LEARNER_COLUMNS,

@@ -12,7 +12,7 @@ from typing import Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from lipt.common.text import say as say_line
+from lipt.common.terminal import say as say_line
 from lipt.trainer.cli.display.output import SILENCE_SECONDS
 from lipt.trainer.cli.display.screen import Screen
 from lipt.trainer.main_training.records import EpochRecord, Progress

@@ -1,0 +1,53 @@
+"""Terminal: where command lines print, each line made printable.
+
+Nothing else writes to standard output or standard error; the linter sees to it. Apart from
+`common/text.py`, which clients and services import without typer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lipt.common.text import escaped, escaped_json, printable, printable_lines
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Print a line for a person, on standard error where `err`."""
+    typer.echo(printable(line), err=err)
+
+
+def say_json(document: str) -> None:
+    """Print a JSON document for a script, whole."""
+    typer.echo(escaped_json(document))
+
+
+def say_document(text: str) -> None:
+    """Print a text of several lines as it is, to be kept in a file."""
+    typer.echo(escaped(text, keep="\n"), nl=False)
+
+
+def complain(program: str, sentence: str) -> None:
+    """Print on standard error why a program ends; what has several lines keeps them, indented."""
+    typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
+
+
+# `--version`, as every command line of the package has it.
+
+# Of a typer application: `-h` beside `--help`, here and in the commands below it.
+SHORT_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+def _show(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - takes 30 ms
+
+        say(f"lipt {version('lipt')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_show, is_eager=True, help="Show the version, and leave."),
+]

@@ -1,0 +1,136 @@
+"""Compute process, from inside: take a job, run it, send its result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Generic, TypeVar
+
+from lipt.common.errors import ComputeError, LiptError
+from lipt.common.observability.exporting import exporting
+from lipt.common.observability.logs import configure_logging, log_context, logging_about
+from lipt.common.observability.tracing import attached, current_traceparent, span
+from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
+from lipt.coordinator.compute.children import IGNORED_SIGNALS
+from lipt.coordinator.compute.context import Context, Report
+from lipt.coordinator.compute.memory import out_of_memory
+from lipt.coordinator.compute.messages import (
+    DroppedError,
+    Failed,
+    Finished,
+    Job,
+    Stop,
+    TooDearError,
+    Unfinished,
+    name_of,
+)
+from lipt.coordinator.compute.progress import Progressed
+
+ResultT = TypeVar("ResultT")
+
+# Makes what jobs are given; travels to the child by pickle, before the first job.
+OpenContext = Callable[[Report], Context]
+
+
+def serve(pipe: Connection, memory_bytes: int) -> None:
+    """Run jobs until the parent closes the pipe or is gone; what opens a context comes first.
+
+    Args:
+        pipe: jobs come in, and answers go out.
+        memory_bytes: what this process may take.
+    """
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    # Blocked since before the fork, which a child of this process must not inherit.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    go_first_without_memory()
+    with suppress(EOFError):
+        open_context: OpenContext = pipe.recv()
+        context = open_context(_reporting(pipe))
+        configure_logging(context.settings.log_level, context.settings.log_format)
+        # A device that there is not is a job's to say.
+        with suppress(LiptError):
+            # The driver of a CUDA device maps far more than is used.
+            if context.device.type == "cpu":
+                limit_memory(memory_bytes)
+        with exporting("lipt-compute"):
+            while True:
+                message = pipe.recv()
+                # One that came too late for its job is of no meaning any more.
+                if not isinstance(message, Stop):
+                    pipe.send(carry_out(message, context, memory_bytes))
+
+
+def _reporting(pipe: Connection) -> Report:
+    def report(progressed: Progressed) -> None:
+        if pipe.poll():  # nothing else is sent while a job is under way
+            pipe.recv()
+            raise DroppedError
+        pipe.send(progressed)
+
+    return report
+
+
+def carry_out(job: object, context: Context, memory_bytes: int) -> Finished | Failed | Unfinished:
+    """Run a job; what comes of it is an answer in any case.
+
+    Args:
+        job: has a `run` method.
+        context: what it is given.
+        memory_bytes: what it may take, for the message where that was not enough.
+    """
+    try:
+        return Finished(job.run(context))  # type: ignore[attr-defined]
+    except (DroppedError, TooDearError) as ended:
+        return Unfinished(type(ended)())
+    except Exception as error:  # noqa: BLE001 - the outermost frame of a job
+        if is_out_of_memory(error):
+            why = f"{type(error).__name__}: {error}".strip(": ")
+            refusal = out_of_memory(name_of(job), why, limit_bytes=memory_bytes)
+            return Failed(refusal, traceback.format_exc())
+        if isinstance(error, LiptError):
+            return Failed(error)
+        why = f"{name_of(job)} failed: {type(error).__name__}: {error}"
+        return Failed(ComputeError(why), traceback.format_exc())
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+@dataclass(frozen=True)
+class WithOrigin(Generic[ResultT]):
+    """A job that knows what it was asked for by; travels with it to the process that computes it.
+
+    log_context: what its log lines belong to.
+    traceparent: the span that it is a part of; empty where nothing is traced.
+    """
+
+    job: Job[ResultT]
+    log_context: Mapping[str, str]
+    traceparent: str
+
+    def run(self, context: Context) -> ResultT:
+        """Compute it, as a span of its own."""
+        with (
+            logging_about(**self.log_context),
+            attached(self.traceparent),
+            span(name_of(self.job)),
+        ):
+            return self.job.run(context)
+
+
+def with_origin(job: Job[ResultT]) -> WithOrigin[ResultT]:
+    """The job as asked for by whom is running now."""
+    return WithOrigin(job, dict(log_context()), current_traceparent())
