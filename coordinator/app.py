@@ -165,7 +165,7 @@ async def open_app(
         )
         async with saying(f"opening {settings.dataset.source}", logger.info) as report:
             data = await compute.run(DescribeData(), report)
-        compute.open_cheap_lane(data.known)
+        compute.open_light(data.known)
         store = RunStore(database)
         await store.load()
         await hold_runs_of_other_data(store, data, database, events)

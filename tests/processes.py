@@ -34,7 +34,7 @@ from typing import IO, Any, Protocol
 _LOADED = (
     "lipt.coordinator.server",
     "lipt.coordinator.cli",
-    "lipt.coordinator.compute.cheap",
+    "lipt.coordinator.compute.light",
     "lipt.coordinator.compute.child",
     "lipt.coordinator.compute.jobs.diagnosing",
     "lipt.coordinator.compute.jobs.pretraining",

@@ -13,14 +13,14 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar
 
-from lipt.common.errors import ComputeError, LiptError
+from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
 from lipt.common.observability.exporting import exporting
 from lipt.common.observability.logs import configure_logging, log_context, logging_about
 from lipt.common.observability.tracing import attached, current_traceparent, span
 from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
+from lipt.common.sizes import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS
 from lipt.coordinator.compute.context import Context, Report
-from lipt.coordinator.compute.memory import out_of_memory
 from lipt.coordinator.compute.messages import (
     DroppedError,
     Failed,
@@ -52,11 +52,18 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     go_first_without_memory()
+
+    def report(progressed: Progressed) -> None:
+        if pipe.poll():  # only `Stop` is sent while a job runs
+            pipe.recv()
+            raise DroppedError
+        pipe.send(progressed)
+
     with suppress(EOFError):
         open_context: OpenContext = pipe.recv()
-        context = open_context(_reporting(pipe))
+        context = open_context(report)
         configure_logging(context.settings.log_level, context.settings.log_format)
-        # A device that there is not is a job's to say.
+        # A missing device is a job's error.
         with suppress(LiptError):
             # The driver of a CUDA device maps far more than is used.
             if context.device.type == "cpu":
@@ -64,31 +71,17 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
         with exporting("lipt-compute"):
             while True:
                 message = pipe.recv()
-                # One that came too late for its job is of no meaning any more.
+                # It came too late for its job.
                 if not isinstance(message, Stop):
                     pipe.send(carry_out(message, context, memory_bytes))
 
 
-def _reporting(pipe: Connection) -> Report:
-    def report(progressed: Progressed) -> None:
-        if pipe.poll():  # nothing else is sent while a job is under way
-            pipe.recv()
-            raise DroppedError
-        pipe.send(progressed)
-
-    return report
-
-
-def carry_out(job: object, context: Context, memory_bytes: int) -> Finished | Failed | Unfinished:
-    """Run a job; what comes of it is an answer in any case.
-
-    Args:
-        job: has a `run` method.
-        context: what it is given.
-        memory_bytes: what it may take, for the message where that was not enough.
-    """
+def carry_out(
+    job: Job[object], context: Context, memory_bytes: int
+) -> Finished | Failed | Unfinished:
+    """Run a job and answer in any case; `memory_bytes` is named where it ran out of memory."""
     try:
-        return Finished(job.run(context))  # type: ignore[attr-defined]
+        return Finished(job.run(context))
     except (DroppedError, TooDearError) as ended:
         return Unfinished(type(ended)())
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
@@ -102,6 +95,16 @@ def carry_out(job: object, context: Context, memory_bytes: int) -> Finished | Fa
         return Failed(ComputeError(why), traceback.format_exc())
 
 
+def out_of_memory(job: str, why: str, *, limit_bytes: int) -> OutOfMemoryError:
+    """The error for a job without enough memory; `why` is how it showed, as a clause."""
+    return OutOfMemoryError(
+        f"{job} ran out of memory: {why}. The compute process may take "
+        f"{format_bytes(limit_bytes)} (limits.compute_memory); the same is not tried again. Choose "
+        "a smaller model, smaller batches, a smaller validation.fraction or a strategy that needs "
+        "less; or give it more, with --compute-memory on a machine that has it."
+    )
+
+
 def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
@@ -111,11 +114,7 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True)
 class WithOrigin(Generic[ResultT]):
-    """A job that knows what it was asked for by; travels with it to the process that computes it.
-
-    log_context: what its log lines belong to.
-    traceparent: the span that it is a part of; empty where nothing is traced.
-    """
+    """A job with the log context and the trace (empty for none) that it was asked for in."""
 
     job: Job[ResultT]
     log_context: Mapping[str, str]
@@ -132,5 +131,5 @@ class WithOrigin(Generic[ResultT]):
 
 
 def with_origin(job: Job[ResultT]) -> WithOrigin[ResultT]:
-    """The job as asked for by whom is running now."""
+    """The job as asked for in the present log context and trace."""
     return WithOrigin(job, dict(log_context()), current_traceparent())

@@ -1,8 +1,7 @@
 """Children of the coordinator that compute: forked from a server process that has torch loaded.
 
-The coordinator itself is never forked: it has threads and an event loop. The server is a fresh
-interpreter that imports what jobs need, has no threads, and forks when it is asked to. So PyTorch
-is imported once for all children, while the coordinator imports its own.
+The coordinator itself is never forked: it has threads and an event loop. PyTorch is imported once
+for all children, while the coordinator imports its own.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _LONGEST_FOLDER_BYTES = 107 - 32
 
 _PRELOADED = [
     "lipt.coordinator.compute.child",
-    "lipt.coordinator.compute.cheap",
     "lipt.coordinator.compute.jobs.diagnosing",
     "lipt.coordinator.compute.jobs.pretraining",
     "lipt.coordinator.compute.jobs.selecting",
+    "lipt.coordinator.compute.light",
     "lipt.core.stages.warm_up",
 ]
 

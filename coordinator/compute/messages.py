@@ -1,4 +1,4 @@
-"""Compute messages: what a job is and for whom, and what passes between it and those who wait."""
+"""Compute messages: jobs, their cost and their callers, and what passes between processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
-# The largest file that a cheap job reads; what is larger is not read in a moment.
+# The largest file that a light job reads.
 MAX_CHEAP_BYTES = 256 * 1024**2
 
 
@@ -34,9 +34,8 @@ class Job(Protocol[ResultT_co]):
 class Cost(IntEnum):
     """What a job needs; ascending."""
 
-    # Labels, and nothing else.
     LABELS = auto()
-    # One look at every example's signals, which are kept, or the job is dear after all.
+    # One look at every example's stored signals; the job is heavy if they are not stored.
     SIGNALS = auto()
     # Images, a model, or more than a look at every example.
     DEAR = auto()
@@ -44,10 +43,11 @@ class Cost(IntEnum):
 
 @dataclass(frozen=True)
 class Asked:
-    """For whom a job is, and what it costs: its place in the queue depends on nothing else.
+    """For whom a job is, and what it costs.
 
-    run: the id of the run that it is of; empty for the data alone.
-    callers: who waits for it, as they come and go; None where nobody but the run does.
+    Attributes:
+        run: the id of its run; empty for the data alone.
+        callers: who waits for it, as they come and go; None where nobody but the run does.
     """
 
     run: str = ""
@@ -57,10 +57,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class OnData(Generic[ResultT]):
-    """A job on certain data and no other: what it has made is not believed if that was not there.
-
-    fingerprint: of the data.
-    """
+    """A job that is refused unless the data's fingerprint is this one before and after."""
 
     fingerprint: str
     job: Job[ResultT]
@@ -81,7 +78,7 @@ class OnData(Generic[ResultT]):
 
 @dataclass(frozen=True)
 class Took(Generic[ResultT]):
-    """What a job has made, and how many seconds it took, without its turn in the queue."""
+    """A job's result, and how many seconds it took without its turn in the queue."""
 
     made: ResultT
     seconds: float
@@ -89,7 +86,7 @@ class Took(Generic[ResultT]):
 
 @dataclass(frozen=True)
 class Timed(Generic[ResultT]):
-    """A job whose price is wanted: what others had computed before it is not its own."""
+    """A job whose own duration is wanted."""
 
     job: Job[ResultT]
 
@@ -100,9 +97,17 @@ class Timed(Generic[ResultT]):
 
 
 def name_of(job: object) -> str:
-    """What a job is called in a sentence; not what is put around it."""
+    """What a job is called in a sentence, without its wrappers."""
     inner = getattr(job, "job", None)
     return type(job).__name__ if inner is None else name_of(inner)
+
+
+class DroppedError(BaseException):
+    """The job was given up; no job is to take it for a failure of its own."""
+
+
+class TooDearError(BaseException):
+    """The job needs more than a light one may have."""
 
 
 @dataclass(frozen=True)
@@ -114,40 +119,31 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why there is none; with a traceback when nobody foresaw it."""
+    """The present job's error, with a traceback where it was unforeseen."""
 
     error: LiptError
     traceback: str = ""
 
 
 @dataclass(frozen=True)
-class Stop:
-    """Asks for the present job to be given up; of no meaning where there is none."""
-
-
-@dataclass(frozen=True)
 class Unfinished:
-    """There is no result, for a reason that is nobody's fault."""
+    """The present job ended without result or fault."""
 
     why: DroppedError | TooDearError
 
 
-class DroppedError(BaseException):
-    """The job was given up; no job is to take it for a failure of its own."""
-
-
-class TooDearError(BaseException):
-    """The job needs more than a cheap one may have."""
+@dataclass(frozen=True)
+class Stop:
+    """Asks for the present job to be given up."""
 
 
 def outcome_of(message: Finished | Failed | Unfinished, job: Job[ResultT]) -> ResultT:
-    """A job's result; what it ended with is raised, and logged where nobody foresaw it."""
+    """A job's result; its error is raised, and logged where it was unforeseen."""
     if isinstance(message, Finished):
         result: ResultT = message.result
         return result
     if isinstance(message, Unfinished):
         raise message.why
-    if message.traceback:
-        for line in message.traceback.splitlines():
-            logger.error("%s: %s", name_of(job), line)
+    for line in message.traceback.splitlines():
+        logger.error("%s: %s", name_of(job), line)
     raise message.error

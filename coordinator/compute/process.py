@@ -1,31 +1,32 @@
 """Compute process, as the event loop sees it: one child, one job at a time.
 
-A child that somebody else kills has its job done again by a new one: jobs only read what is
-stored, and give the same however often they run. A job that is dropped is told
-so when it says how far it is; where it goes on for too long all the same, its child is killed, and
-the next job has another. A job that ran out of memory is not done again: it would do so again.
+A job whose child was killed is repeated in a new one: jobs only read what is stored, and give the
+same result however often they run. A job that ran out of memory is not repeated. A dropped job is
+told when it reports its progress; if it goes on for too long, its child is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lipt.common.errors import ComputeError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.process.machine import this_machine
 from lipt.common.sizes import format_bytes
-from lipt.coordinator.compute.child import OpenContext, serve
+from lipt.coordinator.compute.child import OpenContext, out_of_memory, serve
 from lipt.coordinator.compute.children import start_child
-from lipt.coordinator.compute.memory import MemoryWatch, Seen, ended_for_memory, out_of_memory
 from lipt.coordinator.compute.messages import (
     DroppedError,
     Failed,
@@ -38,18 +39,22 @@ from lipt.coordinator.compute.messages import (
 )
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 
-logger = logging.getLogger(__name__)
-
 ResultT = TypeVar("ResultT")
 MessageT = TypeVar("MessageT")
 Message = Progressed | Finished | Failed | Unfinished
 
-# So often a job may end its child before it is given up.
+# A job is given up after its child has died so often.
 _MAX_DEATHS = 3
-# So long a dropped job may go on: the child that takes its child's place opens the data again.
+# A dropped job may go on for so long: a new child has to open the data again.
 _PATIENCE_SECONDS = 5.0
-# So often its memory is looked at: what it had at its end was there shortly before.
+# The child's memory is read so often, so that its end can be explained.
 _LOOK_SECONDS = 0.2
+# A child with this share of its limit at the last look ended for memory.
+_NEARLY = 0.9
+# A killed child with this share of the machine's memory did so, too.
+_LARGE = 0.5
+
+_PROC = Path("/proc")
 
 
 class ComputeProcess:
@@ -68,7 +73,7 @@ class ComputeProcess:
 
         Args:
             open_context: makes what the child's jobs are given.
-            events: where a job that is done again is counted.
+            events: counts jobs that are repeated.
             memory_bytes: what the child may take.
             name: of the child.
             patience_seconds: how long a dropped job may go on.
@@ -79,11 +84,11 @@ class ComputeProcess:
         self._name = name
         self._patience_seconds = patience_seconds
         self._stopped = self._dropped = False
-        self._deaf: asyncio.TimerHandle | None = None
+        self._killing: asyncio.TimerHandle | None = None
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._opening: Future[None] | None = None
-        # Its own, so that whoever hashes or writes holds nobody up here.
+        # Its own thread: hashing and writing elsewhere must not delay the pipe.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, job: Job[ResultT], on_progress: OnProgress = lambda _: None) -> ResultT:
@@ -107,8 +112,42 @@ class ComputeProcess:
             return await self._run(job, on_progress)
         finally:
             self._dropped = False
-            if self._deaf is not None:
-                self._deaf.cancel()
+            if self._killing is not None:
+                self._killing.cancel()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child; None where there is none now."""
+        return self._child.pid if self._child is not None else None
+
+    def drop(self) -> None:
+        """Have the present job, or the next one, given up: its `run` raises before long."""
+        child, self._dropped = self._child, True
+        if child is not None:
+            later = asyncio.get_running_loop().call_later
+            self._killing = later(self._patience_seconds, child.kill)
+
+    def start(self) -> Connection:
+        """Start a child where there is none; its pipe.
+
+        Raises:
+            ComputeError: it was stopped.
+        """
+        if self._stopped:
+            raise ComputeError("nothing is computed any more: the coordinator is stopping.")
+        if self._pipe is None or self._child is None or not self._child.is_alive():
+            self._end_child()
+            self._pipe, theirs = Pipe()
+            self._child = start_child(serve, (theirs, self._memory_bytes), self._name)
+            theirs.close()
+            # It may be more than a pipe holds, and the child reads nothing while it is importing.
+            self._opening = self._thread.submit(self._pipe.send, self._open_context)
+        return self._pipe
+
+    def stop(self) -> None:
+        """End the child now, for good; whatever it was doing is lost."""
+        self._stopped = True
+        self._end_child()
 
     async def _run(self, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
         num_deaths = 0
@@ -137,7 +176,6 @@ class ComputeProcess:
 
     @contextmanager
     def _watching(self) -> Iterator[MemoryWatch]:
-        """Look at the child's memory now and then, for the case that it ends."""
         watch = MemoryWatch(self._child.pid if self._child and self._child.pid else 0)
 
         async def look() -> None:
@@ -151,40 +189,6 @@ class ComputeProcess:
         finally:
             looking.cancel()
 
-    @property
-    def pid(self) -> int | None:
-        """Of the child; None where there is none now."""
-        return self._child.pid if self._child is not None else None
-
-    def drop(self) -> None:
-        """Have the job given up that is under way, or about to be: its `run` raises before long."""
-        child, self._dropped = self._child, True
-        if child is not None:
-            later = asyncio.get_running_loop().call_later
-            self._deaf = later(self._patience_seconds, child.kill)
-
-    def start(self) -> Connection:
-        """Start a child where there is none; how to talk to it.
-
-        Raises:
-            ComputeError: it was stopped.
-        """
-        if self._stopped:
-            raise ComputeError("nothing is computed any more: the coordinator is stopping.")
-        if self._pipe is None or self._child is None or not self._child.is_alive():
-            self._end_child()
-            self._pipe, theirs = Pipe()
-            self._child = start_child(serve, (theirs, self._memory_bytes), self._name)
-            theirs.close()
-            # It may be more than a pipe holds, and the child reads nothing while it is importing.
-            self._opening = self._thread.submit(self._pipe.send, self._open_context)
-        return self._pipe
-
-    def stop(self) -> None:
-        """End the child now, for good; whatever it was doing is lost."""
-        self._stopped = True
-        self._end_child()
-
     async def _ask(self, pipe: Connection, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
         await self._in_thread(lambda: pipe.send(job))
         told = False
@@ -193,13 +197,13 @@ class ComputeProcess:
             if not isinstance(message, Progressed):
                 return outcome_of(message, job)
             if self._dropped and not told:
-                # Who reports has read all that was sent: this never waits.
+                # A job that reports has read all that was sent: this never waits.
                 pipe.send(Stop())
                 told = True
             on_progress(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
-        """Do something with the pipe; when that is cancelled, end the child first.
+        """Use the pipe in the thread; when that is cancelled, end the child first.
 
         The thread sees the end of the pipe then, and is waited for: were the pipe closed
         under it, it could read from whatever gets the pipe's number next.
@@ -237,7 +241,7 @@ class ComputeProcess:
             child.join(timeout=5.0)
         code = child.exitcode if child is not None else None
         self._end_child()
-        # What this process has ended itself did not end for memory, however large it was.
+        # A child that this process has ended did not end for memory, however large it was.
         by_us = self._dropped or self._stopped
         limit, machine = self._memory_bytes, this_machine().memory_bytes
         if not by_us and ended_for_memory(code, seen, limit_bytes=limit, machine_bytes=machine):
@@ -253,3 +257,89 @@ def _end(exit_code: int | None) -> str:
     if exit_code >= 0:
         return f"with exit code {exit_code}"
     return f"by {signal.Signals(-exit_code).name}"
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A process's memory now, and the most that it had."""
+
+    now_bytes: int
+    peak_bytes: int
+
+
+def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
+    """The memory of a process; None where it is gone."""
+    try:
+        status = (proc / str(pid) / "status").read_text()
+    except OSError:
+        return None
+    return Resident(_kilobytes("VmRSS", status), _kilobytes("VmHWM", status))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a process before it ended.
+
+    Attributes:
+        resident_bytes: the most that it had in memory.
+        data_bytes: the most that counted for its limit.
+        kills: how many processes the system has ended for want of memory meanwhile.
+    """
+
+    resident_bytes: int = 0
+    data_bytes: int = 0
+    kills: int = 0
+
+
+class MemoryWatch:
+    """Reads the memory of one process as long as it exists."""
+
+    def __init__(self, pid: int, *, proc: Path = _PROC) -> None:
+        self._status = proc / str(pid) / "status"
+        self._counters = proc / "vmstat"
+        self._kills_before = self._kills()
+        self._resident_bytes = self._data_bytes = 0
+
+    def look(self) -> None:
+        """Read it now; harmless when the process is gone."""
+        with suppress(OSError):
+            status = self._status.read_text()
+            self._resident_bytes = max(self._resident_bytes, _kilobytes("VmHWM", status))
+            self._data_bytes = max(self._data_bytes, _kilobytes("VmData", status))
+
+    def seen(self) -> Seen:
+        """All that was read."""
+        kills = self._kills() - self._kills_before
+        return Seen(self._resident_bytes, self._data_bytes, kills)
+
+    def _kills(self) -> int:
+        try:
+            found = re.search(r"^oom_kill (\d+)", self._counters.read_text(), re.MULTILINE)
+        except OSError:
+            return 0
+        return int(found[1]) if found else 0
+
+
+def ended_for_memory(
+    exit_code: int | None, seen: Seen, *, limit_bytes: int, machine_bytes: int
+) -> bool:
+    """Whether memory is why a process has ended.
+
+    SIGKILL comes from the system when it has no memory left, which it counts, or from a
+    service that acts before that, which takes large processes; else from a person. Some
+    libraries end their process in another way when they are refused memory.
+
+    Args:
+        exit_code: negative for a signal, None where it is not known.
+        seen: what was seen of the process.
+        limit_bytes: what it was allowed.
+        machine_bytes: what the machine has.
+    """
+    if exit_code == -signal.SIGKILL:
+        return seen.kills > 0 or seen.resident_bytes >= _LARGE * machine_bytes
+    return seen.data_bytes >= _NEARLY * limit_bytes
+
+
+def _kilobytes(name: str, status: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0

@@ -1,4 +1,4 @@
-"""Progress: what a job says before it has ended."""
+"""Progress: what a job reports before it has ended."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progressed:
-    """How far a job is.
-
-    ahead: how many jobs are to be done before it; 0 from when it is computed.
-    """
+    """How far a job is; `ahead` counts the jobs before it, and is 0 once it has begun."""
 
     activity: str
     done: int
@@ -21,15 +18,12 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Aside(Progressed):
-    """What a job says that is not of its progress."""
+    """A message of a job that is no progress."""
 
 
 @dataclass(frozen=True)
 class Made(Aside):
-    """A part of a job's result, ahead of the whole.
-
-    part: of a kind that whoever asked for the job knows.
-    """
+    """A part of a job's result, ahead of the whole."""
 
     part: object = None
 

@@ -1,36 +1,173 @@
-"""Compute queue: jobs in, values out, each in a process or a thread."""
+"""Compute queue: jobs wait in one fair order in front of a heavy and a light process.
+
+The heavy process has the data set, the models and the device. The light one has labels and stored
+signals, so that a small request never waits for one that takes minutes. A light job that needs
+more goes on to the heavy process.
+
+Callers take turns; of one caller the oldest job goes first. The pipeline's own jobs count as one
+caller. A job that nobody waits for any more is dropped, also while it is computed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from lipt.common.observability.logs import Events
+from lipt.common.errors import QueueFullError
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Meters
 from lipt.common.process.machine import this_machine
-from lipt.coordinator.compute.cheap import CheapContext, KnownData
 from lipt.coordinator.compute.child import OpenContext, with_origin
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.lane import Computation, Lane
-from lipt.coordinator.compute.memory import Resident, resident
-from lipt.coordinator.compute.messages import Asked, Cost, Job, TooDearError
-from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.light import KnownData, LightContext
+from lipt.coordinator.compute.messages import (
+    Asked,
+    Cost,
+    DroppedError,
+    Job,
+    TooDearError,
+    name_of,
+)
+from lipt.coordinator.compute.process import ComputeProcess, Resident, resident
+from lipt.coordinator.compute.progress import Aside, OnProgress, Progressed
 from lipt.coordinator.compute.scan import ScanClosed, ScanNews
-from lipt.coordinator.compute.thread import ComputeThread
+from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
 ResultT = TypeVar("ResultT")
 
-# Compute queue: what takes long, apart from the event loop, in two lanes.
-#
-# The dear lane has the data set, models and the device. The cheap one has labels and what is kept
-# on disk, and is there beside it, so that what is done in a moment never waits for what takes
-# minutes. A job of the cheap lane that turns out to need more goes on to the dear one.
+# The executors' names on the wire and in metrics.
+HEAVY, LIGHT = "dear", "cheap"
 
+_PIPELINE = frozenset({""})
 _BY_ITSELF = Asked()
+# A refused caller is told to come again within these bounds.
+_MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
+_NOTHING_YET = Progressed("", 0, 0)
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A job that waits or is computed, as a watcher sees it.
+
+    Attributes:
+        lane: the name of its executor.
+        run: the id of its run; empty for the data alone.
+        num_callers: 0 where its run alone waits for it.
+        computing: whether it has begun.
+        seconds: for how long it has been computed, or has waited.
+    """
+
+    lane: str
+    job: str
+    run: str
+    num_callers: int
+    computing: bool
+    seconds: float
+    progress: Progressed
+
+
+@dataclass(eq=False)
+class Entry:
+    """A job that waits or is computed.
+
+    Attributes:
+        number: ascending in the order of asking.
+        turn: how many jobs had begun when it was asked for.
+        since: when it was asked for, in seconds.
+        ahead: the place in the queue that was reported last.
+    """
+
+    number: int
+    turn: int
+    since: float
+    job: Job[Any]
+    asked: Asked
+    on_progress: OnProgress
+    outcome: asyncio.Future[Any]
+    ahead: int = 0
+    latest: Progressed = _NOTHING_YET
+
+    def report(self, progressed: Progressed) -> None:
+        """Pass it on while somebody waits."""
+        if not isinstance(progressed, Aside):
+            self.latest = progressed
+        if not self.outcome.done():
+            self.on_progress(progressed)
+
+    @property
+    def callers(self) -> frozenset[str]:
+        """Who waits for it now."""
+        return _PIPELINE if self.asked.callers is None else self.asked.callers()
+
+
+def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int], turn: int) -> list[Entry]:
+    """The jobs in the order in which they are computed, if no others come.
+
+    The next caller is the one with the lowest rank: the turn of its last job, or of its arrival
+    where that is later. So a newcomer never passes a caller that has waited for longer.
+
+    Args:
+        waiting: jobs without any caller are left out.
+        ranks: of callers that had a job computed, the turn after it.
+        turn: how many jobs have begun.
+    """
+    queues: defaultdict[str, deque[Entry]] = defaultdict(deque)
+    for entry in sorted(waiting, key=lambda entry: entry.number):
+        if callers := entry.callers:
+            # Of several callers of one job the one whose turn is next.
+            queues[min(callers, key=lambda name: (ranks.get(name, 0), name))].append(entry)
+    heap = [
+        (max(ranks.get(caller, 0), queue[0].turn), queue[0].number, caller)
+        for caller, queue in queues.items()
+    ]
+    heapq.heapify(heap)
+    ordered: list[Entry] = []
+    while heap:
+        _, _, caller = heapq.heappop(heap)
+        queue = queues[caller]
+        ordered.append(queue.popleft())
+        turn += 1
+        if queue:
+            heapq.heappush(heap, (turn + 1, queue[0].number, caller))
+    return ordered
+
+
+@dataclass(eq=False)
+class _Executor:
+    """A process, the job that it computes, and the jobs that wait for it."""
+
+    name: str
+    process: ComputeProcess
+    waiting: list[Entry] = field(default_factory=list)
+    present: Entry | None = None
+    task: asyncio.Task[None] | None = None
+    began: float = 0.0
+    turn: int = 0
+    ranks: dict[str, int] = field(default_factory=dict)
+
+    def in_order(self) -> list[Entry]:
+        return fair_order(self.waiting, self.ranks, self.turn)
+
+    def take(self, entry: Entry, now: float) -> None:
+        """Make a waiting job the present one."""
+        callers = entry.callers
+        self.waiting.remove(entry)
+        self.present, self.began = entry, now
+        self.turn += 1
+        self.ranks |= dict.fromkeys(callers, self.turn + 1)
+        needed = frozenset[str]().union(*(other.callers for other in self.waiting))
+        # A lower rank than a newcomer's matters no more.
+        self.ranks = {
+            name: rank for name, rank in self.ranks.items() if rank > self.turn or name in needed
+        }
 
 
 class ComputeQueue:
@@ -43,43 +180,40 @@ class ComputeQueue:
         meters: Meters | None = None,
         *,
         clock: Callable[[], float] = monotonic,
-        in_this_process: bool = False,
     ) -> None:
-        """Begin with the dear lane alone, and no process.
+        """Begin with the heavy executor alone, and no process.
 
         Args:
             settings: of the coordinator; they travel to the processes.
-            events: where jobs that are done again, and dropped ones, are counted.
-            meters: where waiting and computing are measured.
-            clock: seconds, for how long jobs wait and take.
-            in_this_process: run jobs in a thread, all in one lane: for a coordinator that is
-                embedded in a program, which a process of its own would have to import again.
+            events: counts jobs that are dropped or done again.
+            meters: measures waiting and computing.
+            clock: seconds.
         """
         self._settings = settings
         self._events = events or Events()
         self._meters = meters or Meters()
         self._clock = clock
-        self._in_this_process = in_this_process
-        self._tell_board: Callable[[ScanNews], None] = lambda _: None
+        self._on_scan: Callable[[ScanNews], None] = lambda _: None
+        self._numbers = count()
+        self._reporting = self._stopped = False
         self.memory_limit_bytes = compute_memory_bytes(settings.limits, this_machine())
-        self._dear = self._lane("dear", "lipt-compute", partial(Context, settings))
-        self._cheap: Lane | None = None
+        open_context = partial(Context, settings)
+        self._heavy = _Executor(HEAVY, self._process(open_context, "lipt-compute"))
+        self._light: _Executor | None = None
 
-    def share_scans(self, tell_board: Callable[[ScanNews], None]) -> None:
-        """Have whoever gives ranges to workers told of them from here on, in the event loop."""
-        self._tell_board = tell_board
+    def share_scans(self, on_scan: Callable[[ScanNews], None]) -> None:
+        """Call `on_scan` in the event loop with all that jobs say of their scans."""
+        self._on_scan = on_scan
 
-    def open_cheap_lane(self, known: KnownData) -> None:
-        """Compute cheap jobs beside dear ones from here on, in a process of their own."""
-        if self._in_this_process:
-            return
-        open_context = partial(CheapContext, self._settings, known=known)
-        self._cheap = self._lane("cheap", "lipt-compute-cheap", open_context)
+    def open_light(self, known: KnownData) -> None:
+        """Compute light jobs in a process of their own from here on."""
+        open_context = partial(LightContext, self._settings, known=known)
+        self._light = _Executor(LIGHT, self._process(open_context, "lipt-compute-light"))
 
     def warm(self) -> None:
-        """Have the cheap lane's process there before the first cheap job."""
-        if self._cheap is not None:
-            self._cheap.process.start()
+        """Start the light process before its first job."""
+        if self._light is not None:
+            self._light.process.start()
 
     async def run(
         self,
@@ -87,7 +221,7 @@ class ComputeQueue:
         on_progress: OnProgress = lambda _: None,
         asked: Asked = _BY_ITSELF,
     ) -> ResultT:
-        """The job's result; who stops waiting for it drops it, also while it is computed.
+        """The job's result; a caller that stops waiting drops it, also while it is computed.
 
         Args:
             job: a frozen value with a `run` method.
@@ -95,84 +229,181 @@ class ComputeQueue:
             asked: for whom it is, and what it costs.
 
         Raises:
-            QueueFullError: too many jobs of trainers wait already; one of a run is never refused.
+            QueueFullError: too many jobs of trainers wait already; a run's own are never refused.
             LiptError: what the job raised.
             OutOfMemoryError: it needs more memory than its process may take, or there is.
             ComputeError: its process ended without an answer, each time.
         """
         job = with_origin(job)
-        if self._cheap is not None and asked.cost < Cost.DEAR:
+        if self._light is not None and asked.cost < Cost.DEAR:
             try:
-                return await self._cheap.run(job, on_progress, asked)
+                return await self._wait(self._light, job, on_progress, asked)
             except TooDearError:
                 asked = Asked(asked.run, asked.callers)
-        hearing = _Hearing(self._tell_board, on_progress)
+        open_scan = ""
+
+        def hear(progressed: Progressed) -> None:
+            nonlocal open_scan
+            if isinstance(progressed, ScanNews):
+                open_scan = "" if isinstance(progressed, ScanClosed) else progressed.scan_id
+                self._on_scan(progressed)
+            else:
+                on_progress(progressed)
+
         try:
-            return await self._dear.run(job, hearing, asked)
+            return await self._wait(self._heavy, job, hear, asked)
         finally:
-            hearing.end()
+            if open_scan:  # the job ended early: nobody needs its ranges
+                self._on_scan(ScanClosed("", 0, 0, scan_id=open_scan))
 
     def waiting(self) -> Mapping[str, int]:
-        """How many jobs wait, by lane."""
-        cheap = self._cheap.num_waiting if self._cheap is not None else 0
-        return {"cheap": cheap, "dear": self._dear.num_waiting}
-
-    def computations(self) -> tuple[Computation, ...]:
-        """What is computed and what waits, lane by lane."""
-        cheap = () if self._cheap is None else self._cheap.computations("cheap")
-        return (*self._dear.computations("dear"), *cheap)
+        """How many jobs wait, by executor."""
+        light = len(self._light.waiting) if self._light is not None else 0
+        return {LIGHT: light, HEAVY: len(self._heavy.waiting)}
 
     def oldest_seconds(self) -> Mapping[str, float]:
-        """How long the oldest job that waits has waited, by lane."""
-        cheap = self._cheap.oldest_seconds if self._cheap is not None else 0.0
-        return {"cheap": cheap, "dear": self._dear.oldest_seconds}
+        """How long the oldest waiting job has waited, by executor; 0 where none waits."""
+        now = self._clock()
+        return {LIGHT: 0.0} | {
+            executor.name: max((now - entry.since for entry in executor.waiting), default=0.0)
+            for executor in self._executors()
+        }
+
+    def computations(self) -> tuple[Computation, ...]:
+        """What is computed, then what waits in its order, executor by executor."""
+        now = self._clock()
+        return tuple(
+            Computation(
+                lane=executor.name,
+                job=name_of(entry.job),
+                run=entry.asked.run,
+                num_callers=0 if entry.asked.callers is None else len(entry.asked.callers()),
+                computing=entry is executor.present,
+                seconds=now - (executor.began if entry is executor.present else entry.since),
+                progress=entry.latest,
+            )
+            for executor in self._executors()
+            for entry in filter(None, (executor.present, *executor.in_order()))
+        )
 
     def resident(self) -> Mapping[str, Resident]:
-        """The memory of the processes that are there now, by lane; read in any thread."""
-        lanes = {"cheap": self._cheap, "dear": self._dear}
-        pids = {name: lane.process.pid for name, lane in lanes.items() if lane is not None}
+        """Memory of the running processes, by executor; read in any thread."""
+        pids = {one.name: one.process.pid for one in self._executors()}
         found = {name: resident(pid) for name, pid in pids.items() if pid is not None}
         return {name: memory for name, memory in found.items() if memory is not None}
 
     async def stop(self) -> None:
-        """End the processes, for good; whatever they were doing is lost."""
-        if self._cheap is not None:
-            await self._cheap.stop()
-        await self._dear.stop()
+        """End the processes for good; what they were doing is lost."""
+        self._stopped = True
+        for executor in self._executors():
+            for entry in executor.waiting:
+                entry.outcome.cancel()
+            if executor.task is not None:
+                executor.task.cancel()
+                await asyncio.wait({executor.task})
+            executor.process.stop()
 
-    def _lane(self, lane: str, name: str, open_context: OpenContext) -> Lane:
-        memory = self.memory_limit_bytes
-        process = (
-            ComputeThread(open_context, memory_bytes=memory, name=name)
-            if self._in_this_process
-            else ComputeProcess(open_context, self._events, memory_bytes=memory, name=name)
-        )
-        return Lane(
-            process,
-            self._settings.compute,
-            self._events,
-            clock=self._clock,
-            name=lane,
-            meters=self._meters,
+    def _executors(self) -> tuple[_Executor, ...]:
+        return (self._heavy,) if self._light is None else (self._heavy, self._light)
+
+    def _process(self, open_context: OpenContext, name: str) -> ComputeProcess:
+        return ComputeProcess(
+            open_context, self._events, memory_bytes=self.memory_limit_bytes, name=name
         )
 
+    async def _wait(
+        self, executor: _Executor, job: Job[ResultT], on_progress: OnProgress, asked: Asked
+    ) -> ResultT:
+        if asked.callers is not None:
+            self._require_room(executor, asked.callers())
+        entry = Entry(
+            next(self._numbers),
+            executor.turn,
+            self._clock(),
+            job,
+            asked,
+            on_progress,
+            asyncio.get_running_loop().create_future(),
+        )
+        executor.waiting.append(entry)
+        self._proceed(executor)
+        try:
+            result: ResultT = await entry.outcome
+        except asyncio.CancelledError:
+            self._drop(executor, entry)
+            raise
+        return result
 
-class _Hearing:
-    """Hears what a job says: of its scan for the board, all else for whoever waits for it."""
-
-    def __init__(self, tell_board: Callable[[ScanNews], None], on_progress: OnProgress) -> None:
-        self._tell_board = tell_board
-        self._on_progress = on_progress
-        self._open = ""
-
-    def __call__(self, progressed: Progressed) -> None:
-        if not isinstance(progressed, ScanNews):
-            self._on_progress(progressed)
+    def _require_room(self, executor: _Executor, callers: frozenset[str]) -> None:
+        limits = self._settings.compute
+        of_trainers = [entry for entry in executor.waiting if entry.asked.callers is not None]
+        num_own = sum(bool(callers & entry.callers) for entry in of_trainers)
+        if len(of_trainers) < limits.max_waiting and num_own < limits.max_waiting_per_caller:
             return
-        self._open = "" if isinstance(progressed, ScanClosed) else progressed.scan_id
-        self._tell_board(progressed)
+        # What has taken long so far most likely goes on for as long again.
+        elapsed = 0.0 if executor.present is None else self._clock() - executor.began
+        raise QueueFullError(
+            num_waiting=len(of_trainers),
+            num_own=num_own,
+            max_waiting=limits.max_waiting,
+            max_own=limits.max_waiting_per_caller,
+            retry_after_seconds=min(max(elapsed, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS),
+        )
 
-    def end(self) -> None:
-        """The job has ended, however that was: nobody needs its ranges."""
-        if self._open:
-            self(ScanClosed("", 0, 0, scan_id=self._open))
+    def _proceed(self, executor: _Executor) -> None:
+        """Begin the next job if none is computed, and report the others' places soon."""
+        if not self._reporting:
+            self._reporting = True
+            asyncio.get_running_loop().call_soon(self._report_places)
+        order = () if executor.present is not None or self._stopped else executor.in_order()
+        if order:
+            entry, now = order[0], self._clock()
+            executor.take(entry, now)
+            self._meters.observe(QUEUE_WAIT, now - entry.since, executor.name)
+            entry.report(Progressed("beginning", 0, 0))
+            executor.task = asyncio.create_task(self._compute(executor, entry))
+
+    def _report_places(self) -> None:
+        self._reporting = False
+        for executor in self._executors():
+            first = 0 if executor.present is None else 1
+            for ahead, entry in enumerate(executor.in_order(), start=first):
+                if entry.ahead != ahead:
+                    entry.ahead = ahead
+                    entry.report(Progressed("waiting for its turn", 0, 0, ahead))
+
+    async def _compute(self, executor: _Executor, entry: Entry) -> None:
+        outcome = entry.outcome
+        try:
+            result = await executor.process.run(entry.job, entry.report)
+            if not outcome.done():
+                outcome.set_result(result)
+        except asyncio.CancelledError:
+            outcome.cancel()
+            raise
+        except DroppedError:
+            outcome.cancel()
+        except BaseException as error:  # noqa: BLE001 - belongs to whoever waits for it
+            if not outcome.done():
+                outcome.set_exception(error)
+        finally:
+            seconds = self._clock() - executor.began
+            self._meters.observe(JOB, seconds, executor.name, name_of(entry.job))
+            executor.present = None
+            self._proceed(executor)
+
+    def _drop(self, executor: _Executor, entry: Entry) -> None:
+        waits = entry in executor.waiting
+        if waits:
+            executor.waiting.remove(entry)
+        elif entry is executor.present:
+            executor.process.drop()
+        else:
+            return  # it has ended
+        self._events.record(
+            EventKind.JOB_DROPPED,
+            detail="waiting" if waits else "computing",
+            job=name_of(entry.job),
+            run=entry.asked.run,
+        )
+        self._proceed(executor)

@@ -12,8 +12,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 
 from lipt.common.errors import InvalidRequestError, UnknownRunError
-from lipt.coordinator.compute.lane import Computation
-from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.messages import optional_timestamp, progress_view, run_view, timestamp

@@ -29,11 +29,10 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.lane import Computation
-from lipt.coordinator.compute.memory import Resident
 from lipt.coordinator.compute.messages import Asked, OnData, Timed, Took
+from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.progress import OnProgress, Progressed
-from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.compute.scan import ScanNews
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -58,8 +57,8 @@ class FakeCompute:
         jobs: what was asked for, in order.
         fingerprints: of the data that it was asked for, where a job is bound to some.
         asked: for whom each of them was.
-        known: what the cheap lane was opened with.
-        warmed: whether the cheap lane was started.
+        known: what the light process was opened with.
+        warmed: whether the light process was started.
         stopped: whether it was ended.
     """
 
@@ -108,7 +107,7 @@ class FakeCompute:
     def resident(self) -> Mapping[str, Resident]:
         return {"dear": Resident(now_bytes=5, peak_bytes=7)}
 
-    def open_cheap_lane(self, known: object) -> None:
+    def open_light(self, known: object) -> None:
         self.known = known
 
     def share_scans(self, tell_board: Callable[[ScanNews], None]) -> None:

@@ -10,13 +10,12 @@ import asyncio
 import threading
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
-from functools import partial
 
 from lipt.coordinator.app import open_app
-from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.rpc.answering import unless
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import CoordinatorSettings
+from tests.embedded.compute import ThreadQueue
 
 
 class EmbeddedCoordinator(AbstractContextManager[str]):
@@ -61,7 +60,7 @@ class EmbeddedCoordinator(AbstractContextManager[str]):
                 self._address.set_exception(error)
 
     async def _serve(self) -> None:
-        opening = open_app(self._settings, make_compute=partial(ComputeQueue, in_this_process=True))
+        opening = open_app(self._settings, make_compute=ThreadQueue)
         async with AsyncExitStack() as stack:
             app = await unless(self._asked, stack.enter_async_context(opening))
             if app is not None:

@@ -22,8 +22,8 @@ from lipt.common.targets.target import Target
 from lipt.common.targets.values import OtherTarget, SingleLabel
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
-from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.light import KnownData
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
 from lipt.core.evaluation import LearnerReader, pack_initial
 from lipt.core.pipeline import cut_shards, initial_weights, merge_learners

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lipt.coordinator.compute.memory import (
+from lipt.coordinator.compute.child import out_of_memory
+from lipt.coordinator.compute.process import (
     MemoryWatch,
     Resident,
     Seen,
     ended_for_memory,
-    out_of_memory,
     resident,
 )
 

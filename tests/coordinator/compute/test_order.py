@@ -1,207 +1,446 @@
+"""Who is computed next, who is dropped and who is refused, with a process that the test plays."""
+
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import count
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.coordinator.compute.lane import DEAREST_EVERY, Shares, Waiting, in_order
-from lipt.coordinator.compute.messages import Cost
-from tests.properties import at_most
+from lipt.common.errors import BudgetError, QueueFullError
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Meters
+from lipt.coordinator.compute.child import OpenContext
+from lipt.coordinator.compute.light import KnownData
+from lipt.coordinator.compute.messages import Asked, Cost, DroppedError, TooDearError
+from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
+from lipt.coordinator.compute.queue import HEAVY, ComputeQueue, Entry, fair_order
+from lipt.coordinator.compute.scan import ScanClosed, ScanNews, ScanOpened
+from lipt.coordinator.instruments import JOB, QUEUE_WAIT
+from tests.clock import Clock
+from tests.digits import digits_settings
 
-NOW = 1000.0
-
-
-def job(
-    number: int,
-    caller: str = "a",
-    run: str = "r",
-    cost: Cost = Cost.DEAR,
-    since: float = NOW,
-) -> Waiting:
-    return Waiting(number, since, run, frozenset(caller.split()), cost)
-
-
-def numbers(
-    waiting: Sequence[Waiting], shares: Shares | None = None, *, turn: int = 0, now: float = NOW
-) -> list[int]:
-    return [job.number for job in in_order(waiting, shares or Shares(), turn, now)]
+KNOWN = KnownData("two", ("a", "b"), ImageSpec(1, 8, 8), ("f" * 64,), b"\1\0\0\0\0\0\0\0")
 
 
-def test_equal_jobs_go_in_the_order_of_asking() -> None:
-    assert numbers([job(2), job(0), job(1)]) == [0, 1, 2]
+def entry(number: int, callers: str = "a", turn: int = 0) -> Entry:
+    job, outcome = cast("Any", None), cast("Any", None)
+    asked = Asked("r", lambda: frozenset(callers.split()))
+    return Entry(number, turn, 0.0, job, asked, lambda _: None, outcome)
+
+
+def numbers(waiting: list[Entry], ranks: dict[str, int] | None = None, turn: int = 0) -> list[int]:
+    return [one.number for one in fair_order(waiting, ranks or {}, turn)]
+
+
+def test_jobs_of_one_caller_go_in_the_order_of_asking() -> None:
+    assert numbers([entry(2), entry(0), entry(1)]) == [0, 1, 2]
     assert numbers([]) == []
 
 
-def test_cheaper_jobs_go_first() -> None:
-    waiting = [job(0), job(1, cost=Cost.SIGNALS), job(2, cost=Cost.LABELS)]
-    assert numbers(waiting) == [2, 1, 0]
+def test_callers_take_turns_whatever_they_have_asked_for() -> None:
+    flood = [entry(number, "flood") for number in range(5)]
+    assert numbers([*flood, entry(5, "b"), entry(6, "b")]) == [0, 5, 1, 6, 2, 3, 4]
 
 
-def test_every_ninth_turn_is_one_of_the_dearest() -> None:
-    cheap = [job(number, cost=Cost.LABELS) for number in range(1, 20)]
-    waiting = [job(0), *cheap, job(20)]
-    # Turns 0 to 8, then 9 to 17, then the rest.
-    assert numbers(waiting) == [*range(1, 9), 0, *range(9, 17), 20, *range(17, 20)]
-    assert numbers(waiting, turn=8)[0] == 0
+def test_a_newcomer_does_not_pass_who_has_waited_for_longer() -> None:
+    # Of the flood a job was begun at turn 1; the newcomers have come since.
+    flood = [entry(number, "flood") for number in range(3)]
+    waiting = [*flood, entry(3, "b", turn=1), entry(4, "c", turn=2)]
+    assert numbers(waiting, {"flood": 2}, turn=2) == [3, 0, 4, 1, 2]
 
 
-def test_callers_take_turns() -> None:
-    flood = [job(number, "flood") for number in range(5)]
-    assert numbers([*flood, job(5, "b"), job(6, "b")]) == [0, 5, 1, 6, 2, 3, 4]
+def test_a_job_of_several_comes_when_the_first_of_them_is_due() -> None:
+    waiting = [entry(1, "c"), entry(2, "flood"), entry(3, "flood b")]
+    assert numbers(waiting, {"flood": 9}, turn=8) == [1, 3, 2]
 
 
-def test_the_runs_of_one_caller_take_turns() -> None:
-    waiting = [job(0, run="x"), job(1, run="x"), job(2, run="x"), job(3, run="y")]
-    assert numbers(waiting) == [0, 3, 1, 2]
-    # Another caller has its half whatever the first one's runs are.
-    assert numbers([*waiting, job(4, "b", run="x")]) == [0, 4, 3, 1, 2]
-
-
-def test_who_had_less_lately_goes_first() -> None:
-    shares = Shares()
-    shares.charge(job(0, "a", run="x"), 20.0, NOW)
-    shares.charge(job(0, "b", run="x"), 10.0, NOW)
-    assert numbers([job(1, "a"), job(2, "b"), job(3, "c")], shares) == [3, 2, 1]
-    # And so do runs.
-    assert numbers([job(1, "a", run="x"), job(2, "a", run="y")], shares) == [2, 1]
-
-
-def test_what_was_computed_weighs_half_as_much_after_ten_minutes() -> None:
-    shares = Shares()
-    shares.charge(job(0, "a"), 100.0, NOW)
-    shares.charge(job(0, "b"), 40.0, NOW + 600.0)
-    # 50 s of a's are left; both have just asked.
-    waiting = [job(1, "a", since=NOW + 600.0), job(2, "b", since=NOW + 600.0)]
-    assert numbers(waiting, shares, now=NOW + 600.0) == [2, 1]
-    shares.charge(job(0, "b"), 20.0, NOW + 600.0)
-    assert numbers(waiting, shares, now=NOW + 600.0) == [1, 2]
-
-
-def test_waiting_outweighs_what_was_computed_before() -> None:
-    shares = Shares()
-    shares.charge(job(0, "a"), 30.0, NOW)
-    waiting = [job(1, "a", since=NOW), job(2, "new", since=NOW + 20.0)]
-    # After 20 s more than 29 s of a's 30 are left, less the 20 that it has waited.
-    assert numbers(waiting, shares, now=NOW + 20.0) == [2, 1]
-    waiting = [job(1, "a", since=NOW), job(2, "new", since=NOW + 31.0)]
-    assert numbers(waiting, shares, now=NOW + 31.0) == [1, 2]
-
-
-def test_what_several_wait_for_comes_when_the_first_of_them_is_due() -> None:
-    shares = Shares()
-    shares.charge(job(0, "flood"), 100.0, NOW)
-    waiting = [job(1, "c"), job(2, "flood"), job(3, "flood b")]
-    assert numbers(waiting, shares) == [1, 3, 2]
-
-
-def test_those_who_waited_for_a_job_share_what_it_took() -> None:
-    shares = Shares()
-    shares.charge(job(0, "a b"), 30.0, NOW)
-    shares.charge(job(0, "c"), 20.0, NOW)
-    shares.charge(job(0, "d"), 10.0, NOW)
-    waiting = [job(1, "c"), job(2, "a"), job(3, "d")]
-    assert numbers(waiting, shares) == [3, 2, 1]
-
-
-def test_accounts_of_callers_that_never_came_back_are_forgotten() -> None:
-    shares = Shares()
-    for number in range(5000):
-        shares.charge(job(number, str(number)), 1.0, NOW + 60.0 * number)
-    assert len(shares._accounts) < 2000
-
-
-jobs = st.builds(
-    lambda caller, run, cost, since: (caller, run, cost, NOW - since),
-    st.sampled_from(["a", "b", "c", "a b"]),
-    st.sampled_from(["x", "y"]),
-    st.sampled_from(Cost),
-    st.floats(0, 100),
-)
-
-
-@given(st.lists(jobs, max_size=30), st.integers(0, 100))
-def test_every_job_has_one_place(drawn: list[tuple[str, str, Cost, float]], turn: int) -> None:
-    waiting = [job(number, *values) for number, values in enumerate(drawn)]
-    assert sorted(numbers(waiting, turn=turn)) == list(range(len(drawn)))
-
-
-def simulated(
-    waiting: list[Waiting],
-    arriving: Callable[[int, float], Waiting],
-    seconds_of: Callable[[Waiting], float],
-    *,
-    num_turns: int,
-    shares: Shares | None = None,
-) -> list[tuple[Waiting, float]]:
-    """The jobs that begin one after another, and when, while one arrives at each turn."""
-    shares, now, begun, ids = shares or Shares(), NOW, [], count(len(waiting))
-    for turn in range(num_turns):
-        waiting = [*waiting, arriving(next(ids), now)]
-        chosen = in_order(waiting, shares, turn, now)[0]
-        begun.append((chosen, now))
-        waiting.remove(chosen)
-        seconds = seconds_of(chosen)
-        now += seconds
-        shares.charge(chosen, seconds, now)
-    return begun
-
-
-@settings(max_examples=at_most(50))
 @given(
-    debt=st.floats(0, 30),
-    seconds=st.floats(1, 20),
-    cost=st.sampled_from(Cost),
-    others=st.sampled_from(Cost),
+    st.lists(st.tuples(st.sampled_from(["a", "b", "c", "a b"]), st.integers(0, 9)), max_size=30),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 10)),
 )
-def test_nobody_starves_although_others_arrive_without_end(
-    debt: float, seconds: float, cost: Cost, others: Cost
+def test_every_job_has_one_place(drawn: list[tuple[str, int]], ranks: dict[str, int]) -> None:
+    waiting = [entry(number, *values) for number, values in enumerate(drawn)]
+    assert sorted(numbers(waiting, ranks, turn=9)) == list(range(len(drawn)))
+
+
+class PlayedProcess:
+    """Begins jobs, and ends each when the test says so."""
+
+    pid = None
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.say: OnProgress = lambda _: None
+        self.stopped = False
+        self._end: asyncio.Future[Any] = asyncio.Future()
+
+    async def run(self, job: Any, on_progress: OnProgress) -> Any:
+        self.begun.append(job.job)
+        self.say = on_progress
+        self._end = asyncio.get_running_loop().create_future()
+        return await self._end
+
+    async def end(self, result: object = "done") -> None:
+        """Let the present job end, with an error where that is given."""
+        if isinstance(result, BaseException):
+            self._end.set_exception(result)
+        else:
+            self._end.set_result(result)
+        await settled()
+
+    def drop(self) -> None:
+        self.begun.append("dropped")
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+async def settled() -> None:
+    """All that can go on has done so."""
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+@dataclass(eq=False)
+class Request:
+    """Somebody who waits, and what was heard."""
+
+    task: asyncio.Task[Any]
+    heard: list[Progressed]
+
+    @property
+    def ahead(self) -> list[int]:
+        return [progressed.ahead for progressed in self.heard]
+
+
+class PlayedQueue(ComputeQueue):
+    def __init__(self, state_dir: Path, clock: Clock, **limits: int) -> None:
+        settings = digits_settings(state_dir)
+        compute = settings.compute.model_copy(update=limits)
+        self.played: list[PlayedProcess] = []
+        super().__init__(
+            settings.model_copy(update={"compute": compute}), Events(), Meters(), clock=clock
+        )
+        self.clock = clock
+
+    def _process(self, open_context: OpenContext, name: str) -> ComputeProcess:
+        self.played.append(PlayedProcess())
+        return cast("ComputeProcess", cast("Any", self.played[-1]))
+
+    @property
+    def process(self) -> PlayedProcess:
+        return self.played[0]
+
+    @property
+    def num_waiting(self) -> int:
+        return self.waiting()[HEAVY]
+
+    @property
+    def counted(self) -> Events:
+        return self._events
+
+    @property
+    def measured(self) -> Meters:
+        return self._meters
+
+    def ask(
+        self,
+        job: str,
+        caller: str | Callable[[], frozenset[str]] | None = "me",
+        run: str = "r",
+        cost: Cost = Cost.DEAR,
+    ) -> Request:
+        callers = (lambda: frozenset({caller})) if isinstance(caller, str) else caller
+        heard: list[Progressed] = []
+        asked = Asked(run, callers, cost)
+        job_: Any = job
+        return Request(asyncio.create_task(self.run(job_, heard.append, asked)), heard)
+
+    async def leave(self, *requests: Request) -> None:
+        for request in requests:
+            request.task.cancel()
+        await asyncio.wait({request.task for request in requests})
+        await settled()
+
+    async def end_all(self) -> list[Any]:
+        """End one job after another, each a second long; those that have begun so far."""
+        while self._heavy.present is not None:
+            self.clock.now += 1.0
+            await self.process.end()
+        return self.process.begun
+
+
+MakeQueue = Callable[..., PlayedQueue]
+
+
+@pytest.fixture
+async def make_queue(tmp_path: Path, clock: Clock) -> MakeQueue:
+    return lambda **limits: PlayedQueue(tmp_path, clock, **limits)
+
+
+@pytest.fixture
+async def queue(make_queue: MakeQueue) -> PlayedQueue:
+    return make_queue()
+
+
+async def test_one_job_is_computed_at_a_time_and_each_gets_its_result(queue: PlayedQueue) -> None:
+    first, second = queue.ask("first"), queue.ask("second")
+    await settled()
+    assert queue.process.begun == ["first"]
+    assert queue.num_waiting == 1
+    await queue.process.end(1)
+    await queue.process.end(2)
+    assert (await first.task, await second.task) == (1, 2)
+    assert queue.num_waiting == 0
+
+
+async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
+    queue: PlayedQueue,
 ) -> None:
-    shares = Shares()
-    shares.charge(job(0, "indebted"), debt, NOW)
-    begun = simulated(
-        [job(0, "indebted", cost=cost)],
-        lambda number, now: job(number, f"new {number}", cost=others, since=now),
-        lambda _: seconds,
-        num_turns=(round(debt / seconds) + 3) * (DEAREST_EVERY if others < cost else 1),
-        shares=shares,
-    )
-    assert 0 in [job.number for job, _ in begun]
+    queue.ask("first", run="r1")
+    queue.ask("second", run="r2")
+    queue.ask("third", caller=None, run="r3")
+    await settled()
+    queue.clock.now += 3.0
+    queue.process.say(Progressed("squaring", 1, 2))
+    queue.process.say(Made("", 0, 0, part="a part"))
+    seen = queue.computations()
+    assert [(one.run, one.num_callers, one.computing) for one in seen] == [
+        ("r1", 1, True),
+        ("r3", 0, False),
+        ("r2", 1, False),
+    ]
+    assert (seen[0].job, seen[0].lane, seen[0].seconds) == ("str", "dear", 3.0)
+    assert [one.progress.activity for one in seen] == ["squaring", *["waiting for its turn"] * 2]
+    await queue.end_all()
+    assert queue.computations() == ()
 
 
-@pytest.mark.parametrize("others", [Cost.LABELS, Cost.SIGNALS])
-def test_a_dear_job_lets_eight_cheaper_ones_pass_at_most(others: Cost) -> None:
-    begun = simulated(
-        [job(0)],
-        lambda number, now: job(number, f"new {number}", cost=others, since=now),
-        lambda _: 0.01,
-        num_turns=DEAREST_EVERY,
-    )
-    assert begun[-1][0].number == 0
+async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> None:
+    queue.ask("first")
+    await settled()
+    queue.clock.now += 2.0
+    queue.ask("second")
+    await settled()
+    queue.clock.now += 3.0
+    assert queue.oldest_seconds() == {"dear": 3.0, "cheap": 0.0}
+    await queue.end_all()  # the first after 6 s, the second, which waited 4 s, after 1 s
+    assert queue.oldest_seconds() == {"dear": 0.0, "cheap": 0.0}
+    waited = queue.measured.distributions(QUEUE_WAIT)[("dear",)]
+    assert (sum(waited.counts), waited.total) == (2, 4.0)
+    computed = queue.measured.distributions(JOB)[("dear", "str")]
+    assert (sum(computed.counts), computed.total) == (2, 7.0)
 
 
-@settings(max_examples=at_most(20))
-@given(st.lists(st.floats(0.5, 10), min_size=1, max_size=5), st.floats(0.5, 10))
-def test_callers_that_always_wait_have_equal_seconds(
-    of_flood: list[float], of_other: float
+async def test_error_reaches_who_asked_and_the_next_begins(queue: PlayedQueue) -> None:
+    first, second = queue.ask("first"), queue.ask("second")
+    await settled()
+    await queue.process.end(BudgetError("budget 0 is outside 1..10."))
+    await queue.process.end(2)
+    with pytest.raises(BudgetError):
+        await first.task
+    assert await second.task == 2
+
+
+async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQueue) -> None:
+    first, second, third = (queue.ask(job) for job in ("first", "second", "third"))
+    await settled()
+    assert (second.ahead, third.ahead) == ([1], [2])
+    assert second.heard[0].activity == "waiting for its turn"
+    await queue.process.end()
+    queue.process.say(Progressed("squaring", 1, 2))
+    await settled()
+    assert [item.activity for item in second.heard[1:]] == ["beginning", "squaring"]
+    assert second.ahead == [1, 0, 0]
+    assert third.ahead == [2, 1]
+    assert first.ahead == [0]
+    await queue.end_all()
+
+
+async def test_job_that_nobody_waits_for_is_never_begun(queue: PlayedQueue) -> None:
+    first, second, third = (queue.ask(job) for job in ("first", "second", "third"))
+    await settled()
+    await queue.leave(second)
+    assert third.ahead == [2, 1]
+    assert await queue.end_all() == ["first", "third"]
+    assert queue.counted.count(EventKind.JOB_DROPPED, "waiting") == 1
+    assert first.task.done()
+
+
+async def test_job_under_way_is_dropped_with_who_waits_for_it_and_the_next_begins_when_it_ends(
+    queue: PlayedQueue,
 ) -> None:
-    flood = [job(number, "flood") for number in range(150)]
+    first, second = queue.ask("first"), queue.ask("second")
+    await settled()
+    await queue.leave(first)
+    assert queue.process.begun == ["first", "dropped"]
+    # What it says on its way out is nobody's.
+    queue.process.say(Progressed("squaring", 1, 2))
+    assert first.ahead == [0]
+    await queue.process.end(DroppedError())
+    assert queue.process.begun == ["first", "dropped", "second"]
+    await queue.process.end(2)
+    assert await second.task == 2
+    assert queue.counted.count(EventKind.JOB_DROPPED, "computing") == 1
 
-    def seconds_of(job: Waiting) -> float:
-        is_flood = "flood" in job.callers
-        return of_flood[job.number % len(of_flood)] if is_flood else of_other
 
-    # One more of the other's arrives whenever one has begun.
-    begun = simulated(
-        flood,
-        lambda number, now: job(number, "other", since=now),
-        seconds_of,
-        num_turns=150,
-    )
-    seconds = Counter[str]()
-    for chosen, _ in begun:
-        seconds[min(chosen.callers)] += round(1000 * seconds_of(chosen))
-    assert 0.4 < seconds["flood"] / seconds.total() < 0.6
+async def test_leaving_after_the_end_drops_nothing(queue: PlayedQueue) -> None:
+    first, second = queue.ask("first"), queue.ask("second")
+    await settled()
+    queue.process._end.set_result("done")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.task.cancel()
+    await settled()
+    assert queue.process.begun == ["first", "second"]
+    await queue.end_all()
+    assert await second.task == "done"
+
+
+async def test_six_hundred_that_were_asked_and_cancelled_are_not_computed(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue(max_waiting=1000, max_waiting_per_caller=1000)
+    heavy = queue.ask("heavy", "honest")
+    flood = [queue.ask(f"flood {number}", "flood") for number in range(600)]
+    await settled()
+    assert queue.num_waiting == 600
+    await queue.leave(*flood)
+    assert queue.num_waiting == 0
+    late = queue.ask("late", "honest")
+    await settled()
+    assert await queue.end_all() == ["heavy", "late"]
+    assert queue.counted.count(EventKind.JOB_DROPPED, "waiting") == 600
+    assert heavy.task.done()
+    assert late.task.done()
+
+
+async def test_callers_take_turns_and_the_pipeline_is_one_of_them(queue: PlayedQueue) -> None:
+    for job in ("a1", "a2", "a3"):
+        queue.ask(job, "a")
+    for job in ("b1", "b2"):
+        queue.ask(job, "b")
+    queue.ask("run", None)
+    await settled()
+    assert await queue.end_all() == ["a1", "b1", "run", "a2", "b2", "a3"]
+
+
+async def test_who_asks_again_and_again_does_not_pass_who_waits(queue: PlayedQueue) -> None:
+    queue.ask("under way", "a")
+    await settled()
+    for job in ("a1", "a2"):
+        queue.ask(job, "a")
+    for number in range(4):
+        # As many others as there are turns, each new.
+        queue.ask(f"new {number}", f"caller {number}")
+        await settled()
+        await queue.process.end()
+    assert queue.process.begun == ["under way", "new 0", "a1", "new 1", "new 2"]
+    assert "a2" in (await queue.end_all())[:7]
+    assert set(queue._heavy.ranks) <= {"a", "caller 2", "caller 3"}
+
+
+async def test_job_whose_callers_have_all_gone_is_passed_over_until_it_is_dropped(
+    queue: PlayedQueue,
+) -> None:
+    callers = {"flood"}
+    queue.ask("under way")
+    abandoned = queue.ask("abandoned", lambda: frozenset(callers))
+    queue.ask("next")
+    await settled()
+    callers.clear()
+    assert await queue.end_all() == ["under way", "next"]
+    await queue.leave(abandoned)
+
+
+async def test_more_than_may_wait_are_refused_with_the_time_to_ask_again(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue(max_waiting=3, max_waiting_per_caller=2)
+    under_way = queue.ask("under way", "a")
+    kept = [queue.ask(f"a{number}", "a") for number in range(2)]
+    await settled()
+    queue.clock.now += 7.0
+    refused = queue.ask("a2", "a")
+    words = "2 requests of this caller wait to be computed, 2 may. Ask again in 7 s."
+    with pytest.raises(QueueFullError, match=words) as raised:
+        await refused.task
+    assert raised.value.retry_after_seconds == 7.0
+    kept.append(queue.ask("b0", "b"))
+    await settled()
+    with pytest.raises(QueueFullError, match="3 requests wait to be computed, 3 may"):
+        await queue.ask("c0", "c").task
+    # A run's own are never refused, nor do they take the place of others.
+    kept += [queue.ask(f"run {number}", None) for number in range(5)]
+    await settled()
+    assert queue.num_waiting == 8
+    # Who leaves makes room, whatever of a run waits.
+    await queue.leave(kept[0])
+    kept[0] = queue.ask("again", "a")
+    await settled()
+    await queue.end_all()
+    assert all(request.task.done() for request in (under_way, *kept))
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.01, 1.0), (1000.0, 60.0)])
+async def test_time_to_ask_again_is_within_bounds(
+    make_queue: MakeQueue, seconds: float, told: float
+) -> None:
+    queue = make_queue(max_waiting=1)
+    queue.ask("under way")
+    waiting = queue.ask("waiting")
+    await settled()
+    queue.clock.now += seconds
+    with pytest.raises(QueueFullError) as raised:
+        await queue.ask("refused").task
+    assert raised.value.retry_after_seconds == told
+    await queue.end_all()
+    assert waiting.task.done()
+
+
+async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: PlayedQueue) -> None:
+    queue.open_light(KNOWN)
+    light = queue.played[1]
+    heavy = queue.ask("heavy")
+    first, second = (queue.ask(job, cost=Cost.SIGNALS) for job in ("first", "second"))
+    await settled()
+    assert (queue.process.begun, light.begun) == (["heavy"], ["first"])
+    await light.end(TooDearError())
+    assert light.begun == ["first", "second"]
+    await light.end(2)
+    assert await second.task == 2
+    assert await queue.end_all() == ["heavy", "first"]
+    assert heavy.task.done()
+    assert await first.task == "done"
+
+
+async def test_a_scan_that_a_job_leaves_open_is_closed_for_it(queue: PlayedQueue) -> None:
+    news: list[ScanNews] = []
+    queue.share_scans(news.append)
+    request = queue.ask("first")
+    await settled()
+    queue.process.say(ScanOpened("", 0, 0, scan_id="scan-1"))
+    await queue.process.end(BudgetError("budget 0 is outside 1..10."))
+    assert [type(one) for one in news] == [ScanOpened, ScanClosed]
+    assert request.ahead == [0]
+    with pytest.raises(BudgetError):
+        await request.task
+
+
+async def test_stopping_ends_the_process_and_leaves_nobody_waiting(queue: PlayedQueue) -> None:
+    first, second = queue.ask("first"), queue.ask("second")
+    await settled()
+    await queue.stop()
+    assert queue.process.stopped
+    for request in (first, second):
+        with pytest.raises(asyncio.CancelledError):
+            await request.task
+    assert queue.process.begun == ["first"]

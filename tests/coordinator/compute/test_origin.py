@@ -8,8 +8,8 @@ from pathlib import Path
 from lipt.common.observability.logs import log_context, logging_about
 from lipt.common.observability.tracing import current_traceparent, span
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.queue import ComputeQueue
 from tests.digits import digits_settings
+from tests.embedded.compute import ThreadQueue
 from tests.remembered_spans import remembering
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -23,12 +23,12 @@ class WhoseAmI:
 
 
 async def test_a_job_belongs_to_what_asked_for_it_whoever_asks_beside_it(tmp_path: Path) -> None:
-    async def asked(queue: ComputeQueue, run: str) -> dict[str, str]:
+    async def asked(queue: ThreadQueue, run: str) -> dict[str, str]:
         with logging_about(run=run):
             context, _ = await queue.run(WhoseAmI())
         return context
 
-    queue = ComputeQueue(digits_settings(tmp_path), in_this_process=True)
+    queue = ThreadQueue(digits_settings(tmp_path))
     try:
         found = await asyncio.gather(*(asked(queue, run) for run in ("a", "b", "c")))
     finally:
@@ -37,7 +37,7 @@ async def test_a_job_belongs_to_what_asked_for_it_whoever_asks_beside_it(tmp_pat
 
 
 async def test_a_job_is_a_span_of_what_asked_for_it(tmp_path: Path) -> None:
-    queue = ComputeQueue(digits_settings(tmp_path), in_this_process=True)
+    queue = ThreadQueue(digits_settings(tmp_path))
     try:
         with remembering() as spans, span("stage"):
             _, within = await queue.run(WhoseAmI())

@@ -18,9 +18,8 @@ from lipt.common.errors import BudgetError, ComputeError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.compute import process
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.memory import MemoryWatch
 from lipt.coordinator.compute.messages import DroppedError
-from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.process import ComputeProcess, MemoryWatch
 from lipt.coordinator.compute.progress import Progressed
 from tests.digits import digits_settings
 

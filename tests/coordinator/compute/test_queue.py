@@ -1,4 +1,4 @@
-"""Two lanes of real processes."""
+"""A heavy and a light process of the queue."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lipt.common.inputs.specs import ImageSpec
-from lipt.coordinator.compute.cheap import KnownData
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import Asked, Cost, TooDearError
+from lipt.coordinator.compute.light import KnownData
+from lipt.coordinator.compute.messages import Asked, Cost
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from tests.digits import digits_settings
@@ -45,18 +45,6 @@ class Hang:
         signal.pause()
 
 
-@dataclass(frozen=True)
-class NotIn:
-    """Is too dear for one process."""
-
-    pid: int
-
-    def run(self, context: Context) -> int:
-        if os.getpid() == self.pid:
-            raise TooDearError
-        return os.getpid()
-
-
 @pytest.fixture
 async def queue(tmp_path: Path) -> AsyncIterator[ComputeQueue]:
     queue = ComputeQueue(digits_settings(tmp_path))
@@ -64,8 +52,8 @@ async def queue(tmp_path: Path) -> AsyncIterator[ComputeQueue]:
     await queue.stop()
 
 
-async def test_cheap_job_does_not_wait_for_a_dear_one(queue: ComputeQueue) -> None:
-    queue.open_cheap_lane(KNOWN)
+async def test_light_job_does_not_wait_for_a_heavy_one(queue: ComputeQueue) -> None:
+    queue.open_light(KNOWN)
     queue.warm()
     hanging = asyncio.Event()
 
@@ -79,25 +67,14 @@ async def test_cheap_job_does_not_wait_for_a_dear_one(queue: ComputeQueue) -> No
     assert await queue.run(Labels(), asked=LABELS) == [1, 0]
     assert not dear.done()
     assert queue.waiting() == {"cheap": 0, "dear": 1}
-    # With the dear one its child goes; the cheap lane's stays.
+    # With the dear one its child goes; the light one's stays.
     cheap = await queue.run(Where(), asked=LABELS)
     dear.cancel()
     assert await second not in (cheap, os.getpid())
     assert await queue.run(Where(), asked=LABELS) == cheap
 
 
-async def test_job_that_is_too_dear_for_the_cheap_lane_is_done_in_the_other(
-    queue: ComputeQueue,
-) -> None:
-    queue.open_cheap_lane(KNOWN)
-    cheap = await queue.run(Where(), asked=LABELS)
-    dear = await queue.run(Where())
-    assert await queue.run(NotIn(cheap), asked=LABELS) == dear != cheap
-    # The cheap lane's process is there as before.
-    assert await queue.run(Where(), asked=LABELS) == cheap
-
-
-async def test_as_long_as_there_is_one_lane_it_does_everything(queue: ComputeQueue) -> None:
+async def test_without_a_light_process_the_heavy_one_does_everything(queue: ComputeQueue) -> None:
     queue.warm()
     assert await queue.run(Where(), asked=LABELS) == await queue.run(Where())
     assert queue.waiting() == {"cheap": 0, "dear": 0}

@@ -13,9 +13,8 @@ from lipt.common.errors import InvalidRequestError
 from lipt.common.states import LearnerPhase, RunState
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Evidence
-from lipt.coordinator.compute.lane import Computation
 from lipt.coordinator.compute.progress import Progressed
-from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.rpc.watching import Watching

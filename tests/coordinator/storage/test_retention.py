@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from lipt.common.errors import RunNotReadyError, StateError, UnknownRunError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
-from lipt.coordinator.compute.lane import Computation
 from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.queue import Computation
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.database import Database

@@ -14,11 +14,11 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute import cheap
-from lipt.coordinator.compute.cheap import CheapContext
+from lipt.coordinator.compute import light
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.light import LightContext
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost, TooDearError
 from tests.digits import digits_context
 
@@ -47,12 +47,12 @@ def select(theta_p: BlobName) -> Callable[..., SelectSubset]:
 
 
 @pytest.fixture
-def context(dear: Context) -> CheapContext:
+def context(dear: Context) -> LightContext:
     known = DescribeData().run(dear).known
-    return CheapContext(dear.settings, lambda _: None, known)
+    return LightContext(dear.settings, lambda _: None, known)
 
 
-def test_data_is_known_by_its_labels(dear: Context, context: CheapContext) -> None:
+def test_data_is_known_by_its_labels(dear: Context, context: LightContext) -> None:
     assert torch.equal(context.dataset.labels_N, dear.dataset.labels_N)
     assert context.dataset.labels_N.dtype is torch.int64
     for name in ("fingerprint", "inputs", "class_names", "source"):
@@ -65,7 +65,7 @@ def test_data_is_known_by_its_labels(dear: Context, context: CheapContext) -> No
 
 @pytest.mark.parametrize("strategy", ["uniform", "uniform_per_class"])
 def test_what_is_drawn_from_labels_is_the_same(
-    dear: Context, context: CheapContext, select: Callable[..., SelectSubset], strategy: str
+    dear: Context, context: LightContext, select: Callable[..., SelectSubset], strategy: str
 ) -> None:
     assert select(strategy).run(context) == select(strategy).run(dear)
 
@@ -73,20 +73,20 @@ def test_what_is_drawn_from_labels_is_the_same(
 @pytest.mark.parametrize("strategy", ["grand", "el2n", "ccs"])
 def test_signals_are_used_where_they_are_kept_and_the_subset_is_the_same(
     dear: Context,
-    context: CheapContext,
+    context: LightContext,
     select: Callable[..., SelectSubset],
     strategy: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = select(strategy).run(dear)
     assert select(strategy).run(context) == expected
-    monkeypatch.setattr(cheap, "MAX_CHEAP_BYTES", 1000)
+    monkeypatch.setattr(light, "MAX_CHEAP_BYTES", 1000)
     with pytest.raises(TooDearError):
         select(strategy).run(context)
 
 
 def test_what_is_not_kept_is_not_computed(
-    context: CheapContext, select: Callable[..., SelectSubset]
+    context: LightContext, select: Callable[..., SelectSubset]
 ) -> None:
     later = BlobName.of(b"later weights")
     for changes in ({"weights": later}, {"proxy": "ridge:patches"}, {"proxy": "auto"}):
@@ -96,7 +96,7 @@ def test_what_is_not_kept_is_not_computed(
 
 def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
     dear: Context,
-    context: CheapContext,
+    context: LightContext,
     select: Callable[..., SelectSubset],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,16 +105,16 @@ def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
     def gone(*_: object, **__: object) -> Path:
         raise FileNotFoundError
 
-    monkeypatch.setattr(cheap, "find_cached", gone)
+    monkeypatch.setattr(light, "find_cached", gone)
     with pytest.raises(TooDearError):
         select("grand").run(context)
-    monkeypatch.setattr(cheap, "find_cached", lambda *_, **__: dear.signals_dir / "gone")
+    monkeypatch.setattr(light, "find_cached", lambda *_, **__: dear.signals_dir / "gone")
     with pytest.raises(TooDearError):
         select("grand").run(context)
 
 
 def test_a_backbone_is_not_loaded(
-    context: CheapContext, select: Callable[..., SelectSubset]
+    context: LightContext, select: Callable[..., SelectSubset]
 ) -> None:
     assert context.backbone is None
     settings = context.settings.model_copy(update={"backbone": "torchvision:resnet18@missing"})

@@ -1,7 +1,7 @@
-"""Cheap context: labels and what is kept on disk, for jobs that are done in a moment.
+"""Light context: labels and stored signals, for jobs that are done in a moment.
 
-It opens no data set and builds no model, so that a process with nothing else stays small and is
-there at once. A job that turns out to need more says so, and is done where there is more.
+It opens no data set and builds no model, so its process stays small. A job that needs more raises
+`TooDearError`, and is done in the heavy process.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from lipt.core.workspace import SaveableT
 
 @dataclass(frozen=True)
 class KnownData:
-    """What is known of the data set without its examples.
+    """The data set without its examples.
 
-    fingerprints: all that it is known by.
-    labels: of every id, as little-endian int32.
-    quarantined: the ids that are left out.
+    Attributes:
+        labels: of every id, as little-endian int32.
+        quarantined: the excluded ids.
     """
 
     source: str
@@ -48,8 +48,8 @@ class KnownData:
 
 
 @dataclass(frozen=True)
-class CheapContext(Context):
-    """A context that has no more than labels, and signals that are kept."""
+class LightContext(Context):
+    """A context with labels and stored signals alone."""
 
     known: KnownData
 
@@ -69,11 +69,7 @@ class CheapContext(Context):
         )
 
     def require_data(self, fingerprint: str) -> None:
-        """See to it that a job is on the data that is known, whatever lies at its source by now.
-
-        Raises:
-            TooDearError: it is on other data, which is looked at where there are examples.
-        """
+        """Refuse other data, which only the heavy process can look at."""
         if fingerprint not in self.known.fingerprints:
             _too_dear()
 
@@ -93,14 +89,14 @@ class CheapContext(Context):
         *,
         load: Callable[[Path], SaveableT],
         compute: Callable[[], SaveableT],  # noqa: ARG002 - nothing is computed here
-        warm_up_models: int = 0,  # noqa: ARG002 - nor is a model warmed up
+        warm_up_models: int = 0,  # noqa: ARG002 - nor is a model trained
     ) -> SaveableT:
-        """What was kept of that kind, where that is little."""
+        """What was stored of that kind, where that is small."""
         try:
             depends_on = self.on_data(depends_on)
             kept = find_cached(self.signals_dir, kind, depends_on, max_bytes=MAX_CHEAP_BYTES)
             return load(kept) if kept is not None else _too_dear()
-        except (OSError, StateError):  # forgotten by the other process a moment ago
+        except (OSError, StateError):  # just removed by the other process
             _too_dear()
 
     def _fingerprint(self, kind: FingerprintKind) -> str:
@@ -109,22 +105,15 @@ class CheapContext(Context):
 
 
 class _WithoutExamples(Dataset):
-    """Labels alone."""
-
     def examples(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
-        """Refuse."""
         _too_dear()
 
     def images(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
-        """Refuse."""
         _too_dear()
 
 
 class _LabelRows(Rows):
-    """Rows of labels alone."""
-
     def raw(self, row: int) -> NoReturn:  # noqa: ARG002 - there is none
-        """Refuse."""
         _too_dear()
 
 

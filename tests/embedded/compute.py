@@ -1,21 +1,16 @@
-"""Compute thread: what a compute process is, in this process, for a coordinator in a program.
-
-A user's script has no guard against being imported again, and a notebook has no file to import,
-so that an embedded coordinator cannot spawn a process. Jobs, their order and their results are
-the same; there is no limit of memory, and a job that is dropped ends where it next says how far
-it is.
-"""
+"""Compute queue whose jobs run in a thread of this process, all in one executor."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from lipt.common.errors import ComputeError
 from lipt.coordinator.compute.child import OpenContext, carry_out
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.light import KnownData
 from lipt.coordinator.compute.messages import (
     DroppedError,
     Failed,
@@ -24,24 +19,32 @@ from lipt.coordinator.compute.messages import (
     Unfinished,
     outcome_of,
 )
+from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.queue import ComputeQueue
 
 ResultT = TypeVar("ResultT")
 
 
+class ThreadQueue(ComputeQueue):
+    """A test's coordinator computes beside it: nothing is started, and nothing is imported anew."""
+
+    def open_light(self, known: KnownData) -> None:
+        pass
+
+    def _process(self, open_context: OpenContext, name: str) -> ComputeProcess:
+        thread = ComputeThread(open_context, memory_bytes=self.memory_limit_bytes, name=name)
+        return cast("ComputeProcess", cast("Any", thread))
+
+
 class ComputeThread:
-    """Runs one job after another in a thread; safe to use from one event loop."""
+    """What `ComputeProcess` is, in a thread: a dropped job ends where it next reports."""
+
+    pid = None
 
     def __init__(
         self, open_context: OpenContext, *, memory_bytes: int, name: str = "lipt-compute"
     ) -> None:
-        """Begin without a context; the first job opens it.
-
-        Args:
-            open_context: makes what jobs are given.
-            memory_bytes: what they may take, for what is said of one that finds no memory.
-            name: of the thread.
-        """
         self._open_context = open_context
         self._memory_bytes = memory_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -50,18 +53,6 @@ class ComputeThread:
         self._tell: Callable[[Progressed], object] = lambda _: None
 
     async def run(self, job: Job[ResultT], on_progress: OnProgress = lambda _: None) -> ResultT:
-        """The job's result; one job at a time.
-
-        Args:
-            job: a frozen value with a `run` method.
-            on_progress: called in the event loop.
-
-        Raises:
-            LiptError: what the job raised.
-            OutOfMemoryError: the job found no memory.
-            ComputeError: it failed in a way that nobody foresaw, or the thread was stopped.
-            DroppedError: it was dropped, and has ended.
-        """
         loop = asyncio.get_running_loop()
         self._tell = lambda progressed: loop.call_soon_threadsafe(on_progress, progressed)
         try:
@@ -80,20 +71,10 @@ class ComputeThread:
         finally:
             self._dropped = False
 
-    @property
-    def pid(self) -> int | None:
-        """None: it has no process of its own."""
-        return None
-
     def drop(self) -> None:
-        """Have the job given up that is under way, or about to be: its `run` raises before long."""
         self._dropped = True
 
-    def start(self) -> None:
-        """Be there before the first job: it is."""
-
     def stop(self) -> None:
-        """End the thread, for good, once its job has noticed."""
         self._stopped = self._dropped = True
         self._thread.shutdown()
 
