@@ -1,56 +1,62 @@
-"""Handlers: signing in, the live service, runs, a diagnosis, and examples as pictures and a map."""
+"""Handlers: signing in, the live service, runs, and subsets with their examples.
+
+Shapes: N examples of the data, K of the subset, C classes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
 from lipt.common.access.roles import Role
 from lipt.common.config.values import overrides_to_proto
+from lipt.common.determinism import derive_seed
 from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedError
-from lipt.common.maps import rows_to_draw
 from lipt.common.rpc.messages import require_lengths
+from lipt.common.subsets import Examples
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.table import require_role
-from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples
+from lipt.coordinator.app import App
+from lipt.coordinator.compute.jobs.page import ShowExamples
 from lipt.coordinator.compute.messages import Asked, OnData
-from lipt.coordinator.compute.progress import OnProgress
-from lipt.coordinator.page.http import (
+from lipt.coordinator.page.requests import (
     Body,
     Nothing,
     PageRequest,
-    Places,
     Streaming,
+    address_of,
     answer,
     as_dict,
     as_json,
     in_lines,
-    refused,
+    refuse,
 )
 from lipt.coordinator.page.sessions import SESSION_SECONDS
-from lipt.coordinator.page.subsets import Digest, labels_of
 from lipt.coordinator.rpc.messages import run_view
+from lipt.coordinator.rpc.strategies import describe_strategies
+from lipt.coordinator.rpc.subsets import query_of
 from lipt.coordinator.rpc.watching import DEFAULT_INTERVAL_SECONDS
-from lipt.coordinator.runs.repair import restore_pretrained_weights
-from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
-from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
-from lipt.coordinator.subsets.ready_runs import find_ready
-from lipt.core.diagnosis.diagnosis import Diagnosis
-from lipt.v1 import info_pb2, run_pb2
+from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.subsets.service import Answer
+from lipt.v1 import info_pb2, run_pb2, subset_pb2
 
 # The call whose roles may see the page at all.
 OPEN_PAGE = "/lipt.v1.AccessService/OpenPage"
+NUM_SHOWN = 32
 MAX_PICTURES = 64
 _NUM_RUNS = 50
-_MOST_MAPS = 16
-_MOST_FINDINGS = 200
-_MOST_GROUPS, _MOST_OF_GROUP = 50, 16
+# What an int64 of the contract takes.
+_MAX_BUDGET = 2**63 - 1
+
+Handler = Callable[[PageRequest, Any], Awaitable[Response]]
+Labels = NDArray[np.int64]
 
 
 class TokenShown(Body):
@@ -62,21 +68,15 @@ class TokenShown(Body):
 class RunWanted(Body):
     """A run to start.
 
-    name: one is made up where it is empty.
-    overrides: of the defaults, nested as in a file's table [run].
-    request_id: the same when a request is repeated, so that it starts one run.
+    Attributes:
+        name: one is made up where it is empty.
+        overrides: of the defaults, nested as in a file's table [run].
+        request_id: the same when a request is repeated, so that it starts one run.
     """
 
     name: Annotated[str, Field(max_length=200)] = ""
     overrides: dict[str, Any] = Field(default_factory=dict)
     request_id: Annotated[str, Field(max_length=100)] = ""
-
-
-class DiagnosisWanted(Body):
-    """The proxy that examines the data, and a run whose learners help; both may be empty."""
-
-    run_id: Annotated[str, Field(max_length=200)] = ""
-    proxy: Annotated[str, Field(max_length=200)] = ""
 
 
 class PicturesWanted(Body):
@@ -85,35 +85,42 @@ class PicturesWanted(Body):
     ids: Annotated[list[int], Field(max_length=MAX_PICTURES)]
 
 
-class MapWanted(Body):
-    """Subsets of a run that the map tells apart from the rest."""
+class SubsetWanted(Body):
+    """A subset; see `GetSubsetRequest` of the contract."""
 
-    digests: Annotated[list[Digest], Field(max_length=2)] = Field(default_factory=list)
+    strategy: str
+    fraction: float | None = None
+    budget: Annotated[int | None, Field(ge=0, le=_MAX_BUDGET)] = None
+    options: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
+    preset: str = ""
+    proxy: str = ""
+    balanced: bool | None = None
+    labels: Literal["", "given", "none"] = ""
 
 
 async def sign_in_by_code(request: PageRequest, _: None) -> Response:
     """GET /sign-in?code=: the browser becomes the caller that requested the link."""
-    page = request.page
+    page, address = request.page, address_of(request.http)
     try:
-        page.attempts.require_room(request.address)
+        page.attempts.require_room(address)
         caller = page.sessions.take_code(request.http.query_params.get("code", ""))
         require_role(caller, OPEN_PAGE)
     except LiptError as error:
         if isinstance(error, UnauthenticatedError):
-            page.attempts.note_failure(request.address)
-        refused(page, error, request.http)
+            page.attempts.note_failure(address)
+        refuse(page, error, request.http)
         return RedirectResponse("/?refused=1", 303)
     return await _signed_in(request, caller, RedirectResponse("/", 303))
 
 
 async def sign_in_by_token(request: PageRequest, body: TokenShown) -> Response:
     """POST /api/sign-in."""
-    page = request.page
-    page.attempts.require_room(request.address)
+    page, address = request.page, address_of(request.http)
+    page.attempts.require_room(address)
     try:
         caller = page.app.tokens.caller(body.token)
     except UnauthenticatedError:
-        page.attempts.note_failure(request.address)
+        page.attempts.note_failure(address)
         raise
     require_role(caller, OPEN_PAGE)
     return await _signed_in(request, caller, answer(_who(caller)))
@@ -158,22 +165,9 @@ async def cancel_run(request: PageRequest, _: Nothing) -> Response:
     return _run_answer(request, await request.page.app.requests.cancel(request.path("run")))
 
 
-async def diagnose(request: PageRequest, wanted: DiagnosisWanted) -> Response:
-    """POST /api/diagnosis: computed once, and stored."""
-    app = request.page.app
-    query = DiagnosisQuery(run=wanted.run_id, proxy=wanted.proxy)
-
-    async def show(record: DiagnosisRecord) -> dict[str, Any]:
-        path = app.blobs.verified_path(record.blob)
-        found = await asyncio.to_thread(lambda: dict(Diagnosis.load(path).summary))
-        return {"diagnosis": _worst_findings(found)}
-
-    return await in_lines(lambda report: app.diagnoses.get(query, report, request.own.peer), show)
-
-
 async def pictures(request: PageRequest, wanted: PicturesWanted) -> Response:
     """POST /api/pictures."""
-    app, ids = request.page.app, wanted.ids
+    app, ids, peer = request.page.app, wanted.ids, request.own.peer
     for row in ids:
         if not 0 <= row < app.data.num_rows:
             raise InvalidRequestError(
@@ -183,8 +177,8 @@ async def pictures(request: PageRequest, wanted: PicturesWanted) -> Response:
         if row in app.data.quarantined:
             raise InvalidRequestError(f"example {row} cannot be used, and is left out.")
     job = OnData(app.data.fingerprint, ShowExamples(tuple(ids)))
-    examples = await app.compute.run(job, asked=_asked_by(request))
-    labels_N, names = labels_of(app, app.data.fingerprint), app.data.class_names
+    examples = await app.compute.run(job, asked=Asked("", lambda: frozenset({peer})))
+    labels_N, names = _labels_of(app, app.data.fingerprint), app.data.class_names
     shown = [
         {
             "id": row,
@@ -198,37 +192,40 @@ async def pictures(request: PageRequest, wanted: PicturesWanted) -> Response:
     return answer({"pictures": shown})
 
 
-async def draw_map(request: PageRequest, wanted: MapWanted) -> Response:
-    """POST /api/runs/{run}/map."""
-    app, maps = request.page.app, request.page.maps
-    run = find_ready(app.store, request.path("run"), app.data)
-    found = [await app.subsets.find(run.run_id, digest) for digest in wanted.digests]
-    chosen = [(await app.subsets.examples(one)).indices_K for one in found]
-    drawn = await asyncio.to_thread(rows_to_draw, app.data.num_rows, chosen, (), run.config.seed)
-    ids_M = np.setdiff1d(drawn.numpy(), np.array(app.data.quarantined, np.int64))
-    key = (run.run_id, *wanted.digests)
+async def strategies(_: PageRequest, __: None) -> Response:
+    """GET /api/strategies."""
+    return answer(as_dict(describe_strategies()))
 
-    async def place(report: OnProgress) -> Places:
-        if key not in maps:
-            maps[key] = await _places(request, run, tuple(ids_M.tolist()), report)
-        maps.move_to_end(key)
-        while len(maps) > _MOST_MAPS:
-            maps.popitem(last=False)
-        return maps[key]
 
-    async def show(places: Places) -> dict[str, Any]:
-        return {
-            "map": {
-                "ids": ids_M.tolist(),
-                "x": [x for x, _ in places],
-                "y": [y for _, y in places],
-                "labels": labels_of(app, app.data.fingerprint)[ids_M].tolist(),
-                "chosen": [np.isin(ids_M, rows).tolist() for rows in chosen],
-                "seen_by": f"the merged model of {run.name}",
-            }
-        }
+async def list_subsets(request: PageRequest, _: None) -> Response:
+    """GET /api/runs/{run}/subsets: newest first."""
+    page = request.page
+    found = await page.app.subsets.of_run(request.path("run"))
+    num_examples = page.app.data.num_examples
+    return answer({"subsets": [listed(one, num_examples, page.address) for one in found]})
 
-    return await in_lines(place, show)
+
+async def show_subset(request: PageRequest, _: None) -> Response:
+    """GET /api/runs/{run}/subsets/{digest}."""
+    found = await request.page.app.subsets.find(request.path("run"), request.path("digest"))
+    return answer(await _shown(request, found))
+
+
+async def choose_subset(request: PageRequest, wanted: SubsetWanted) -> Response:
+    """POST /api/runs/{run}/subsets: computed once, and stored."""
+    if wanted.fraction is not None and wanted.budget is not None:
+        raise InvalidRequestError(
+            f"fraction {wanted.fraction:g} and budget {wanted.budget}: give one of them."
+        )
+    fields: dict[str, Any] = {"run_id": request.path("run"), **wanted.model_dump(exclude_none=True)}
+    message = subset_pb2.GetSubsetRequest(**fields)
+    require_lengths(message)
+    query, app = query_of(message), request.page.app
+
+    async def show(found: Answer) -> dict[str, Any]:
+        return await _shown(request, found.subset)
+
+    return await in_lines(lambda report: app.subsets.get(query, report, request.own.peer), show)
 
 
 async def _signed_in(request: PageRequest, caller: Caller, response: Response) -> Response:
@@ -274,31 +271,108 @@ def _run_answer(request: PageRequest, run: RunRecord) -> Response:
     return answer({"run": as_dict(run_view(app.store, run, waiting=waiting))})
 
 
-def _worst_findings(found: dict[str, Any]) -> dict[str, Any]:
-    """A diagnosis' summary with the worst of each finding."""
-    errors, outliers = found["label_errors"], found["outliers"]
+def _labels_of(app: App, fingerprint: str) -> Labels:
+    """The labels of the data of this fingerprint; empty where other data is served."""
+    if fingerprint not in app.data.fingerprints:
+        return np.empty(0, np.int64)
+    return np.frombuffer(app.data.labels, "<i4").astype(np.int64)
+
+
+def listed(subset: SubsetRecord, num_examples: int, address: str) -> dict[str, Any]:
+    """A stored subset without its examples; `address` is the gRPC server's."""
     return {
-        **found,
-        "suspects": errors["ranked"][:_MOST_FINDINGS],
-        "label_errors": {name: errors[name] for name in errors if name != "ranked"},
-        "groups": [one[:_MOST_OF_GROUP] for one in found["duplicates"]["groups"][:_MOST_GROUPS]],
-        "duplicates": {name: n for name, n in found["duplicates"].items() if name != "groups"},
-        "outliers": {**outliers, "ranked": outliers["ranked"][:_MOST_FINDINGS]},
-        "worst_fitting": found["worst_fitting"][:_MOST_FINDINGS],
+        "digest": subset.digest,
+        "strategy": subset.strategy,
+        "num_examples": subset.num_examples,
+        "fraction": subset.num_examples / max(num_examples, 1),
+        "run_id": subset.run_id,
+        "created_at": subset.created_at,
+        "manifest": subset.manifest,
+        "code": code_for(subset, address),
     }
 
 
-async def _places(
-    request: PageRequest, run: RunRecord, ids: tuple[int, ...], report: OnProgress
-) -> Places:
-    app, asked = request.page.app, _asked_by(request, run.run_id)
-    await restore_pretrained_weights(run, app.blobs, app.compute, report, asked)
-    if run.inputs is None or run.pretrained_weights is None:
-        raise ValueError(f"run {run.run_id} is ready without weights")
-    job = MapExamples(run.config, run.inputs, run.pretrained_weights, ids)
-    return await app.compute.run(OnData(run.fingerprint, job), report, asked)
+def examined(
+    subset: SubsetRecord,
+    examples: Examples,
+    labels_N: Labels,
+    class_names: Sequence[str],
+    address: str,
+    quarantined: Sequence[int] = (),
+) -> dict[str, Any]:
+    """A stored subset with its classes, its weights, and examples of both ends.
+
+    `labels_N` is empty where the subset was chosen of other data; `quarantined` are excluded ids.
+    """
+    indices_K, weights_K = examples.indices_K, examples.weights_K
+    weighted = bool(len(weights_K)) and bool(weights_K.min() != weights_K.max())
+    heaviest_K = indices_K[np.argsort(-weights_K, kind="stable")]
+    rest = np.setdiff1d(np.arange(len(labels_N)), [*quarantined, *indices_K])
+    classes = []
+    if len(labels_N):
+        in_data_C = np.bincount(labels_N, minlength=len(class_names)).tolist()
+        chosen_C = np.bincount(labels_N[indices_K], minlength=len(class_names)).tolist()
+        classes = [
+            {"name": name, "in_data": in_data, "in_subset": in_subset}
+            for name, in_data, in_subset in zip(class_names, in_data_C, chosen_C, strict=True)
+        ]
+    most = heaviest_K[:NUM_SHOWN].tolist() if weighted else _drawn(subset, indices_K, "chosen")
+    data = subset.manifest.get("data")
+    of_other_data = int(data.get("num_examples", 0)) if isinstance(data, dict) else 0
+    return {
+        **listed(subset, len(labels_N) or of_other_data, address),
+        "classes": classes,
+        "weights": {
+            "min": float(weights_K.min()),
+            "max": float(weights_K.max()),
+            "weighted": weighted,
+        },
+        "most_wanted": most,
+        "least_wanted": _drawn(subset, rest, "left out"),
+        # Neither an order of choice nor a score of the others is stored.
+        "wanted_by": {"most": "weight" if weighted else "draw", "least": "draw"},
+    }
 
 
-def _asked_by(request: PageRequest, run: str = "") -> Asked:
-    peer = request.own.peer
-    return Asked(run, lambda: frozenset({peer}))
+def code_for(subset: SubsetRecord, address: str) -> str:
+    """Three lines of Python that use a subset."""
+    manifest = subset.manifest
+    budget, options = manifest.get("budget"), manifest.get("options")
+    preset, proxy = manifest.get("preset"), manifest.get("proxy")
+    asked = [repr(subset.run_id), repr(subset.strategy)]
+    asked.append(f"budget={budget if isinstance(budget, int) else subset.num_examples}")
+    if isinstance(options, dict) and options:
+        asked.append(f"options={options!r}")
+    asked.append(f"balanced={subset.balanced}")
+    if isinstance(preset, str):
+        asked.append(f"preset={preset!r}")
+    if manifest.get("labels") == "none":
+        asked.append('labels="none"')
+    if isinstance(proxy, dict) and isinstance(proxy.get("proxy"), str):
+        asked.append(f"proxy={proxy['proxy']!r}")
+    return (
+        "import lipt\n"
+        f"subset = lipt.Client({address!r}).subset({', '.join(asked)})\n"
+        "train_set = subset.dataset(data)  # data: the examples that the coordinator has\n"
+    )
+
+
+async def _shown(request: PageRequest, subset: SubsetRecord) -> dict[str, Any]:
+    page = request.page
+    data, examples = page.app.data, await page.app.subsets.examples(subset)
+    labels_N = _labels_of(page.app, subset.fingerprint)
+    quarantined = data.quarantined if len(labels_N) else ()
+    # Of a million examples it takes longer than the event loop may be held.
+    shown = await asyncio.to_thread(
+        examined, subset, examples, labels_N, data.class_names, page.address, quarantined
+    )
+    return {"subset": shown}
+
+
+def _drawn(subset: SubsetRecord, rows: NDArray[np.int64], purpose: str) -> list[int]:
+    """Some rows, ascending; the same at every look at the subset."""
+    config = subset.manifest.get("run_config")
+    seed = config.get("seed", 0) if isinstance(config, dict) else 0
+    generator = np.random.default_rng(derive_seed(int(seed), f"page: {purpose} {subset.digest}"))
+    found: list[int] = np.sort(generator.permutation(rows)[:NUM_SHOWN]).tolist()
+    return found

@@ -1,8 +1,4 @@
-"""Serving: the page over HTTP or HTTPS, in the coordinator's event loop.
-
-uvicorn runs as a task beside the gRPC server. Signals are the coordinator's business: it ends both
-of them in its own order.
-"""
+"""Serving: the page over HTTP or HTTPS, by uvicorn in the coordinator's event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ from lipt.common.imports import import_extra, require_extra
 from lipt.common.network.tls import PemFile, TlsFiles, dns_names, split_address
 from lipt.common.observability.serving import server_context
 from lipt.coordinator.app import App
-from lipt.coordinator.page.security import own_names
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
@@ -45,15 +40,10 @@ class PageServer:
     """A listening socket, and what answers there once it is told to."""
 
     def __init__(self, listen: str, tls: TlsFiles | None) -> None:
-        """Listen.
-
-        Args:
-            listen: host:port; port 0 takes a free one.
-            tls: the certificate to serve HTTPS with. Browsers are not asked for one: they sign
-                in.
+        """Listen at host:port; with `tls` for HTTPS. Browsers are asked for no certificate.
 
         Raises:
-            ConfigError: the address cannot be had.
+            ConfigError: the address is unavailable.
         """
         host, port = split_address(listen)
         self._context = server_context(tls, asks_peers=False)
@@ -81,15 +71,7 @@ class PageServer:
         return f"{'https' if self.encrypted else 'http'}://{shown}:{port}"
 
     async def start(self, application: Callable[..., Any], *, drain_seconds: float) -> None:
-        """Answer from here on.
-
-        Args:
-            application: ASGI's.
-            drain_seconds: how long requests under way may take once it stops.
-
-        Raises:
-            MissingExtraError: uvicorn is not installed.
-        """
+        """Answer from here on; once it stops, requests under way may take `drain_seconds`."""
         uvicorn = import_extra("uvicorn", package="uvicorn", extra="dashboard", needed_for=FLAG)
         config = uvicorn.Config(
             application,
@@ -138,24 +120,10 @@ async def open_page(
     limits: PeerLimits,
     address: str,
 ) -> None:
-    """Serve the page from here on.
-
-    Args:
-        app: the coordinator that it shows.
-        sessions: give links from here on.
-        server: listens.
-        tls: the certificate, whose names the page is served under.
-        info: as gRPC's servicers have it, like the next two.
-        watching: the live state of the service.
-        limits: how often each peer calls.
-        address: of the gRPC server, for code that calls it.
-
-    Raises:
-        MissingExtraError: starlette or uvicorn is not installed.
-    """
+    """Serve the page from here on; `address` is the gRPC server's, for code that calls it."""
     # Import starlette, which is an extra.
-    from lipt.coordinator.page.application import application  # noqa: PLC0415
-    from lipt.coordinator.page.http import Page  # noqa: PLC0415
+    from lipt.coordinator.page.application import application, own_names  # noqa: PLC0415
+    from lipt.coordinator.page.requests import Page  # noqa: PLC0415
 
     settings = app.settings
     host, port = split_address(server.address)

@@ -1,8 +1,7 @@
-"""Sessions: browsers that have signed in, the one-time links that let them, and failed attempts.
+"""Sessions: signed-in browsers, one-time links, and failed attempts to sign in.
 
 A browser shows a random secret; the coordinator keeps its SHA-256 and the caller, in memory and in
-a file, so that a restart signs nobody out. A session is worth no more than what it was begun with:
-a revoked token or an ended certificate ends it.
+a file, so that a restart signs nobody out. A revoked token or an ended certificate ends a session.
 """
 
 from __future__ import annotations
@@ -46,12 +45,7 @@ def draw_secret() -> str:
 
 @dataclass(frozen=True)
 class Session:
-    """A browser that has signed in.
-
-    key: the digest of its secret.
-    caller: who signed in.
-    ends_at: in seconds, on the clock of its table.
-    """
+    """A signed-in browser: the digest of its secret, its caller, and when it ends in seconds."""
 
     key: str
     caller: Caller
@@ -59,7 +53,7 @@ class Session:
 
     @property
     def peer(self) -> str:
-        """The peer whose turns, quotas and limits its requests count for."""
+        """The peer for turns, quotas and limits."""
         own = self.caller == OWN_USER
         return f"page of {OWN_USER.key}" if own else self.caller.key
 
@@ -73,7 +67,6 @@ class SecretTable:
     def __init__(
         self, seconds: float, *, clock: Callable[[], float], draw: Callable[[], str] = draw_secret
     ) -> None:
-        """Begin empty; a secret holds for `seconds` of the clock."""
         self._seconds = seconds
         self._clock = clock
         self._draw = draw
@@ -84,7 +77,7 @@ class SecretTable:
         return list(self._sessions.values())
 
     def restore(self, session: Session) -> None:
-        """Keep a session of before a restart."""
+        """Keep a session from before a restart."""
         self._sessions[session.key] = session
 
     def begin(self, caller: Caller) -> str:
@@ -100,7 +93,7 @@ class SecretTable:
         return found if found is not None and self.holds(found) else None
 
     def holds(self, session: Session) -> bool:
-        """Whether it has neither expired nor been ended."""
+        """Whether it still goes on."""
         return session.key in self._sessions and self._clock() < session.ends_at
 
     def end(self, session: Session) -> None:
@@ -132,9 +125,9 @@ class Sessions:
 
         Args:
             holds: whether a caller's token or certificate is still valid.
-            clock: seconds since 1970: sessions are compared with it after a restart.
+            clock: seconds since 1970.
             draw: makes a secret.
-            state_dir: where sessions outlive this process; None keeps them in memory alone.
+            state_dir: of the file; None keeps sessions in memory alone.
         """
         self._holds = holds
         self._clock = clock
@@ -147,7 +140,7 @@ class Sessions:
             self._sessions.restore(session)
 
     def open_at(self, url: str) -> None:
-        """The page is served there from now on."""
+        """Give links to this address from now on."""
         self._url = url
 
     def link(self, caller: Caller) -> tuple[str, float]:
@@ -168,7 +161,7 @@ class Sessions:
         """The caller of a link's code, which is used up.
 
         Raises:
-            UnauthenticatedError: it was used, has expired, or never was one.
+            UnauthenticatedError: it was used, has expired, or is no code.
         """
         found = self._codes.find(code)
         if found is None:
@@ -180,7 +173,7 @@ class Sessions:
         return found.caller
 
     async def begin(self, caller: Caller) -> str:
-        """Sign a caller in, and give the secret that its browser shows from here on."""
+        """Sign a caller in; the secret for its browser."""
         secret = self._sessions.begin(caller)
         await self._save()
         return secret
@@ -251,11 +244,7 @@ class Attempts:
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def require_room(self, address: str) -> None:
-        """Refuse an address with too many failures lately.
-
-        Raises:
-            TooManyCallsError: says when to come again.
-        """
+        """Refuse an address with too many failures lately, with the time to come again."""
         waits = self._used(address)[1]
         if waits:
             raise TooManyCallsError(

@@ -1,4 +1,4 @@
-"""Jobs of the page: a map of examples, and pictures of some."""
+"""Page job: some examples as a page shows them, a picture or the beginning of their values."""
 
 from __future__ import annotations
 
@@ -7,48 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
-from lipt.common.inputs.specs import ImageSpec, InputFormat
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.inputs.stored import columns_in, images_in
-from lipt.common.maps import placed, principal_components
 from lipt.coordinator.compute.context import Context
-from lipt.core.signals.compute import compute_signals
-
-# Mapping job: some examples as points on a plane, by what a run's model sees in them.
-#
-# Shapes: M examples that are drawn, D features.
-
-
-@dataclass(frozen=True)
-class MapExamples:
-    """Place some examples by the features of a model."""
-
-    config: RunConfig
-    inputs: InputFormat
-    weights: BlobName
-    ids: tuple[int, ...]
-
-    def run(self, context: Context) -> tuple[tuple[float, float], ...]:
-        """Their places in the unit square, in the order of the ids.
-
-        Raises:
-            WeightsError: the weights are another model's.
-            SignalsError: the features are not finite.
-        """
-        model = context.loaded_model(self.config, self.weights)
-        places_M = context.numbering.places(torch.tensor(self.ids))
-        with pinned_kernels(self.config.evaluation_threads):
-            batches = context.batches(self.inputs, "computing features", some=places_M)
-            features_MD = compute_signals(model, batches).features_ND.float()
-            places_M2 = principal_components(features_MD)
-        square_M2 = placed(places_M2, width=1.0, height=1.0, margin=0.02)
-        return tuple((x, y) for x, y in square_M2.tolist())
-
-
-# Showing job: some examples as a page shows them, a picture or the beginning of their values.
 
 # Larger pictures are scaled down to this.
 _MAX_PIXELS = 224
@@ -57,11 +19,7 @@ _MAX_VALUES, _MAX_CHARACTERS = 12, 300
 
 @dataclass(frozen=True)
 class ShownExample:
-    """An example.
-
-    picture: a data URL; None where it is no image.
-    text: its values, or the first of them; empty where it is an image.
-    """
+    """An example: a data URL where it is an image, or else its first values as text."""
 
     picture: str | None
     text: str

@@ -1,7 +1,7 @@
-// Charts as SVG in real pixels: the soup, a timeline of learners, a learning curve, classes, a map.
+// Charts as SVG in real pixels: the soup, a timeline of learners, classes.
 
 import { alphaOf, count, duration, fateOf, number, percent, plural, tried } from "./format.js";
-import { className, html } from "./parts.js";
+import { html } from "./parts.js";
 import { now, state } from "./store.js";
 
 const LEFT = 46; // room for the labels of the y axis
@@ -35,11 +35,11 @@ const chart = (kind, width, height, summary, content) => html`
   </svg>`;
 
 /** The soup as it grows: a dot for each learner's own accuracy, a step for the soup's after it. */
-export function soupChart(run, room = state.width) {
+export function soupChart(run) {
   const [height, bottom] = [230, 194];
   const learners = tried(run);
   if (learners.length === 0) return null;
-  const width = Math.max(Math.min(room, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
+  const width = Math.max(Math.min(state.width, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
   const slot = (width - LEFT - 12) / run.learners.length;
   const values = learners.flatMap(({ ingredient }) => [ingredient.accuracy, ingredient.soup_accuracy]);
   const low = Math.max(0, Math.floor((Math.min(...values) - 0.01) * 20) / 20);
@@ -116,63 +116,22 @@ export function timeline(run) {
 
 const shortened = (text, length) => (text.length <= length ? text : `${text.slice(0, length - 1)}…`);
 
-/** Accuracy by the number of examples. */
-export function learningCurve(sizes, accuracies) {
-  const [width, height] = [Math.min(state.width, 620), 200];
-  const lowest = Math.floor(Math.min(...accuracies) * 10) / 10;
-  const x = linear(Math.log(sizes[0]), Math.log(sizes.at(-1)), LEFT + 20, width - 34);
-  const y = linear(lowest, Math.min(1, Math.max(...accuracies) + 0.05), height - 30, 14);
-  const points = sizes.map((size, place) => [x(Math.log(size)), y(accuracies[place])]);
-  const told = sizes.map((size, place) => `${percent(accuracies[place])} with ${count(size)}`);
-  return chart("curve", width, height, `Accuracy by number of examples: ${told.join(", ")}.`, html`
-    ${shareAxis(ticks(lowest, 1, 4).filter((value) => y(value) > 6), y, width)}
-    <polyline points=${points.map((point) => point.join(",")).join(" ")} />
-    ${points.map(([left, top], place) => html`<g key=${sizes[place]}>
-      <title>${told[place]} examples</title><circle cx=${left} cy=${top} r="4" />
-      ${(place % 2 === 0 || width > 500) && html`<text x=${left} y=${height - 10} text-anchor="middle">${count(sizes[place])}</text>`}
-    </g>`)}`);
-}
-
 const MOST_CLASSES = 200;
 
-/** Classes as bars. series: {name, counts}, one or two; inData: numbers in the data, if shown. */
-export function histogram(caption, names, series, inData) {
-  const most = Math.max(1, ...series.flatMap(({ counts }) => counts));
-  const height = 12 / series.length;
+/** Classes as bars: {name, in_data, in_subset}. */
+export function histogram(caption, classes) {
+  const most = Math.max(1, ...classes.map((each) => each.in_subset));
+  const row = ({ name, in_data: all, in_subset: chosen }, place) => html`<tr key=${place}>
+    <th scope="row" title=${name}>${name}</th>
+    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width=${chosen} height="12" /></svg></td>
+    <td class="numeric">${count(chosen)}</td>
+    <td class="numeric dim">${count(all)}${all > 0 && ` · ${percent(chosen / all, 0)}`}</td>
+  </tr>`;
   return html`<div class="histogram"><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>
-      <th scope="col">class</th><th scope="col">examples</th>
-      ${series.map(({ name }, at) => html`<th scope="col" class="numeric"><span class=${series.length > 1 && `series s${at}`}>${name}</span></th>`)}
-      ${inData && html`<th scope="col" class="numeric">of data</th>`}
+      <th scope="col">class</th><th scope="col">examples</th><th scope="col" class="numeric">number</th><th scope="col" class="numeric">of data</th>
     </tr></thead>
-    <tbody>${names.slice(0, MOST_CLASSES).map((name, place) => html`<tr key=${place}>
-      <th scope="row" title=${name}>${name}</th>
-      <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true">
-        ${series.map(({ counts }, at) => html`<rect class="bar s${at}" x="0" y=${height * at} width=${counts[place]} height=${height} />`)}
-      </svg></td>
-      ${series.map(({ counts }) => html`<td class="numeric">${count(counts[place])}</td>`)}
-      ${inData && html`<td class="numeric dim">${count(inData[place])}${series.length === 1 && inData[place] > 0 && ` · ${percent(series[0].counts[place] / inData[place], 0)}`}</td>`}
-    </tr>`)}</tbody>
-  </table>${names.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(names.length)} classes.</p>`}</div>`;
-}
-
-// A map is drawn once for each answer: thousands of points are not compared at every event.
-const drawnMaps = new WeakMap();
-
-/** Examples as points, those that a subset takes over the others; `place` is that of the subset. */
-export function exampleMap(map, place, name) {
-  const [size, margin, colours] = [460, 12, 12];
-  const chosen = map.chosen[place];
-  if (drawnMaps.has(chosen)) return drawnMaps.get(chosen);
-  const x = linear(Math.min(...map.x), Math.max(...map.x), margin, size - margin);
-  const y = linear(Math.min(...map.y), Math.max(...map.y), size - margin, margin);
-  const order = map.ids.map((_, at) => at).sort((a, b) => Number(chosen[a]) - Number(chosen[b]));
-  const summary = `Map of ${count(map.ids.length)} examples, alike ones close together; ${name} takes ${count(chosen.filter(Boolean).length)} of them. The histogram and the galleries say the same in numbers and pictures.`;
-  const drawn = html`<svg class="map" role="img" viewBox="0 0 ${size} ${size}" aria-label=${summary}>${order.map((at) => html`
-    <circle key=${map.ids[at]} class="c${Math.max(map.labels[at], 0) % colours} ${chosen[at] ? "taken" : "left"}" cx=${x(map.x[at]).toFixed(1)} cy=${y(map.y[at]).toFixed(1)} r=${chosen[at] ? 4.2 : 2.4}>
-      <title>example ${map.ids[at]}: ${className(map.labels[at])}${chosen[at] && ", taken"}</title>
-    </circle>`)}</svg>`;
-  drawnMaps.set(chosen, drawn);
-  return drawn;
+    <tbody>${classes.slice(0, MOST_CLASSES).map(row)}</tbody>
+  </table>${classes.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(classes.length)} classes.</p>`}</div>`;
 }

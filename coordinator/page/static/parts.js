@@ -2,7 +2,7 @@
 
 import { count, MISSING, number, relative } from "./format.js";
 import { post } from "./service.js";
-import { changed, now, state } from "./store.js";
+import { changed, now } from "./store.js";
 import { html } from "./vendor/htm-preact.js";
 
 export { html };
@@ -97,8 +97,6 @@ export function moment(stamp) {
   return html`<time datetime=${exact.toISOString()} title=${exact.toLocaleString()}>${relative((now() - then) / 1000)}</time>`;
 }
 
-export const className = (label) => state.info?.dataset?.class_names?.[label] ?? String(label);
-
 const PICTURES_AT_ONCE = 64;
 // By id: the picture, or null while it is on its way.
 const pictures = new Map();
@@ -124,8 +122,8 @@ async function fetchPictures(missing) {
   changed();
 }
 
-/** Pictures of examples with their ids and captions: their class where none is given. */
-export function gallery(label, ids, caption = (_, picture) => picture.class_name) {
+/** Pictures of examples with their ids and classes. */
+export function gallery(label, ids) {
   const wanted = ids.map(Number);
   const missing = wanted.filter((id) => !pictures.has(id));
   if (missing.length > 0) void fetchPictures(missing);
@@ -135,7 +133,7 @@ export function gallery(label, ids, caption = (_, picture) => picture.class_name
       const picture = pictures.get(id);
       return html`<li key=${id}><figure>
         ${thumbnail(id, picture)}
-        <figcaption><span class="dim">${id}</span> ${picture && caption(id, picture)}</figcaption>
+        <figcaption><span class="dim">${id}</span> ${picture?.class_name}</figcaption>
       </figure></li>`;
     })}</ul>`;
 }

@@ -1,9 +1,9 @@
-// The subsets of a run: chosen, listed, and one or two of them with their examples side by side.
+// The subsets of a run: chosen, listed, and one of them with its examples.
 
-import { exampleMap, histogram } from "./charts.js";
+import { histogram } from "./charts.js";
 import { count, duration, number, percent } from "./format.js";
 import { button, empty, field, gallery, html, moment, problem, progressLine, submit, table, tile, tiles } from "./parts.js";
-import { compute, get, ofRun, post } from "./service.js";
+import { compute, get, ofRun } from "./service.js";
 import { changed, fetched, mayAct, perform, runById, say, setTask, state, task, to } from "./store.js";
 import { noRun, runHead } from "./view_run.js";
 
@@ -12,20 +12,20 @@ export function subsetsView() {
   if (!run) return noRun();
   const list = fetched(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));
   const subsets = list.value?.subsets ?? [];
-  const digests = ["show", "beside"].map((name) => state.route.query.get(name)).filter((digest) => subsets.some((subset) => subset.digest === digest));
+  const digest = subsets.find((subset) => subset.digest === state.route.query.get("show"))?.digest;
   // The list leaves classes and examples out.
-  const shown = digests.map((digest) => fetched(`subset ${digest}`, () => get(ofRun(run, "subsets", digest))));
-  const isWhole = shown.length > 0 && shown.every((each) => each.value);
+  const shown = digest && fetched(`subset ${digest}`, () => get(ofRun(run, "subsets", digest)));
   return html`
     ${runHead(run, "Subsets")}
     ${mayAct("trainer") && subsetForm(run)}
     ${problem(list.error)}
-    ${subsets.length > 0 ? subsetsTable(run, subsets, digests) : list.value && empty(run.state === "RUN_STATE_READY"
+    ${subsets.length > 0 ? subsetsTable(run, subsets, digest) : list.value && empty(run.state === "RUN_STATE_READY"
       ? "No subset has been asked of this run yet. Ask above, or on a terminal:" : "Subsets are chosen on the soup: once the run is ready, ask here, or on a terminal:",
     `lipt subset get --run ${run.run_id} --fraction 0.1 --out subset.npy`)}
-    ${isWhole ? details(run, shown.map((each) => each.value.subset))
-      : shown.map((each) => problem(each.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
+    ${shown && (shown.value ? details(shown.value.subset) : problem(shown.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
 }
+
+const ORDERS = { weight: "by their weights", draw: "a draw: its examples have no order" };
 
 // Selected in the form; its other fields are the browser's.
 const selected = { strategy: "auto", unit: "percent" };
@@ -84,60 +84,39 @@ async function choose(event, run) {
   const others = (task(key).value?.subsets ?? []).filter((other) => other.digest !== digest);
   setTask(`subset ${digest}`, { value: answer, error: "" });
   setTask(key, { value: { subsets: [answer.subset, ...others] } });
-  const first = state.route.query.get("show");
-  const isBeside = others.some((other) => other.digest === first);
-  location.hash = to(["runs", run.run_id, "subsets"], isBeside ? { show: first, beside: digest } : { show: digest });
+  location.hash = to(["runs", run.run_id, "subsets"], { show: digest });
 }
 
-function subsetsTable(run, subsets, [first, second]) {
-  const href = (query) => to(["runs", run.run_id, "subsets"], query);
-  const columns = [["strategy", "long"], ["examples", "numeric"], ["of data", "numeric"], ["made"], ["digest"], ["show"]];
-  return table("Subsets, newest first", columns, subsets.map(({ digest, strategy, num_examples: size, fraction, created_at: made }) => ({
+const COLUMNS = [["strategy", "long"], ["examples", "numeric"], ["of data", "numeric"], ["made"], ["digest"], ["show"]];
+
+const subsetsTable = (run, subsets, chosen) => table("Subsets, newest first", COLUMNS, subsets.map((subset) => {
+  const { digest, strategy } = subset;
+  return {
     key: digest,
-    class: digest === first || digest === second ? "chosen" : undefined,
+    class: digest === chosen ? "chosen" : undefined,
     cells: [
-      html`<span class="name">${strategy}</span>`, count(size), percent(fraction), moment(made),
+      html`<span class="name">${strategy}</span>`, count(subset.num_examples), percent(subset.fraction), moment(subset.created_at),
       html`<code title=${digest}>${digest.slice(0, 10)}</code>`,
-      html`<span class="links">
-        <a href=${href({ show: digest })} aria-current=${digest === first && !second ? "true" : undefined}>Show<span class="unseen"> ${strategy}</span></a>
-        ${first && first !== digest && digest !== second && html`<a href=${href({ show: first, beside: digest })}>Side by side<span class="unseen"> with ${strategy}</span></a>`}
-      </span>`,
+      html`<a href=${to(["runs", run.run_id, "subsets"], { show: digest })} aria-current=${digest === chosen ? "true" : undefined}>Show<span class="unseen"> ${strategy}</span></a>`,
     ],
-  })));
-}
+  };
+}));
 
-function details(run, subsets) {
-  const names = namesOf(subsets);
-  const two = subsets.length === 2;
-  const classes = subsets[0].classes;
-  const columns = (show) => html`<div class="columns">${subsets.map((subset, place) => html`<div key=${subset.digest}>${show(subset, names[place])}</div>`)}</div>`;
-  return html`<section key=${subsets.map((subset) => subset.digest).join(" ")} aria-labelledby="details-title">
-    <h2 id="details-title">${names.map((name, place) => html`${place > 0 && " beside "}<span class=${two && `series s${place}`}>${name}</span>`)}</h2>
-    ${two && overlap(run, subsets, names)}
-    ${columns((subset, name) => facts(subset, two && name))}
-    ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${names.join(" and of ")}`, classes.map(({ name }) => name),
-      subsets.map((subset, place) => ({ name: two ? names[place] : "number", counts: subset.classes.map((each) => each.in_subset) })),
-      classes.map((each) => each.in_data))}`}
-    ${map(run, subsets, names)}
-    ${columns(wanted)}
+function details(subset) {
+  const { classes, strategy, fraction } = subset;
+  const name = `${strategy} ${percent(fraction, fraction < 0.01 ? 2 : 0)}`;
+  return html`<section key=${subset.digest} aria-labelledby="details-title">
+    <h2 id="details-title">${name}</h2>
+    ${facts(subset)}
+    ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${name}`, classes)}`}
+    ${["most", "least"].map((end) => html`
+      <h3>${end === "most" ? "Most" : "Least"} wanted</h3>
+      <p class="dim">${ORDERS[subset.wanted_by[end]]}</p>
+      ${gallery(`Examples that ${name} wants ${end}`, subset[`${end}_wanted`])}`)}
   </section>`;
 }
 
-function namesOf(subsets) {
-  const names = subsets.map(({ strategy, fraction }) => `${strategy} ${percent(fraction, fraction < 0.01 ? 2 : 0)}`);
-  return names[0] === names[1] ? subsets.map(({ digest }, place) => `${names[place]} (${digest.slice(0, 6)})`) : names;
-}
-
-function overlap(run, subsets, names) {
-  const digests = subsets.map((subset) => subset.digest);
-  const { value, error } = fetched(`overlap ${digests.join(" ")}`, () => post(ofRun(run, "side-by-side"), { digests }));
-  if (!value) return problem(error) || html`<p class="dim">Comparing…</p>`;
-  return tiles(tile("in both", count(value.both)), names.map((name, place) => tile(`only in ${name}`, count(value.only[place]))),
-    tile("overlap", percent(value.jaccard), "in both, of those in either (Jaccard)"),
-    tile("in both by chance", count(value.by_chance), "of two draws at random of their sizes"));
-}
-
-function facts({ num_examples: size, fraction, weights, manifest, code }, name) {
+function facts({ num_examples: size, fraction, weights, manifest, code }) {
   const costs = manifest?.costs ?? {};
   const words = manifest?.findings?.words ?? [];
   const copy = async () => {
@@ -150,33 +129,13 @@ function facts({ num_examples: size, fraction, weights, manifest, code }, name) 
     }
   };
   return html`
-    ${name && html`<h3>${name}</h3>`}
     ${tiles(tile("examples", `${count(size)} · ${percent(fraction)}`),
       tile("weights", weights.weighted ? `${number(weights.min).toPrecision(3)} to ${number(weights.max).toPrecision(3)}` : "all equal"),
       costs.selection_seconds !== undefined && tile("chosen in", duration(costs.selection_seconds)))}
     ${words.length > 0 && html`<ul class="words">${words.map((text) => html`<li>${String(text)}</li>`)}</ul>`}
     ${manifest?.stopped_early && html`<p class="note">${String(manifest.stopped_early)}</p>`}
     <div class="code">
-      <pre tabindex="0" aria-label="The lines that use ${name || "this subset"}"><code>${code}</code></pre>
-      ${button("Copy", copy, { "aria-label": `Copy the lines that use ${name || "this subset"}` })}
+      <pre tabindex="0" aria-label="The lines that use this subset"><code>${code}</code></pre>
+      ${button("Copy", copy, { "aria-label": "Copy the lines that use this subset" })}
     </div>`;
 }
-
-function map(run, subsets, names) {
-  const digests = subsets.map((subset) => subset.digest);
-  const key = `map ${digests.join(" ")}`;
-  const { value, busy, progress, error } = task(key);
-  const draw = () => perform(key, (onProgress) => compute(ofRun(run, "map"), { digests }, onProgress));
-  if (!value) return html`<h3>Map of the examples</h3>${busy ? progressLine(progress) : button("Draw the map", draw)}${problem(error)}`;
-  return html`<h3>Map of the examples</h3><div class="columns">${names.map((name, place) => html`<figure key=${place}>
-    ${exampleMap(value.map, place, name)}
-    <figcaption class="dim">${count(value.map.ids.length)} of the examples, alike ones close together (seen by ${value.map.seen_by}). Large and rimmed: taken by ${name}. The colour is the class.</figcaption>
-  </figure>`)}</div>`;
-}
-
-const ORDERS = { weight: "by their weights", draw: "a draw: its examples have no order" };
-
-const wanted = (subset, name) => ["most", "least"].map((end) => html`
-  <h3>${end === "most" ? "Most" : "Least"} wanted by ${name}</h3>
-  <p class="dim">${ORDERS[subset.wanted_by[end]]}</p>
-  ${gallery(`Examples that ${name} wants ${end}`, subset[`${end}_wanted`])}`);

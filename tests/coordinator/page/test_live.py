@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.coordinator.page import http
-from lipt.coordinator.page.http import Streaming
+from lipt.coordinator.page import requests
+from lipt.coordinator.page.requests import Streaming
 from tests.coordinator.page.browsing import ServedPage, page_served
 
 
@@ -101,7 +101,7 @@ class Reader:
 async def test_nothing_is_made_ahead_for_a_reader_that_is_slow_and_one_that_has_gone_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "_UNREAD_SECONDS", 0.01)
+    monkeypatch.setattr(requests, "_UNREAD_SECONDS", 0.01)
     made, closed = [], asyncio.Event()
 
     async def parts() -> AsyncIterator[bytes]:

@@ -3,7 +3,12 @@ from __future__ import annotations
 import pytest
 
 from lipt.common.errors import PermissionDeniedError
-from lipt.coordinator.page.security import HEADERS, own_names, require_own_host, require_own_origin
+from lipt.coordinator.page.application import (
+    HEADERS,
+    own_names,
+    require_own_host,
+    require_own_origin,
+)
 
 NAMES = own_names("127.0.0.1", ["head.example"], "https://lipt.example.org")
 
@@ -91,7 +96,7 @@ def test_nothing_else_may(origin: str | None) -> None:
 
 
 def test_nothing_but_the_pages_own_files_is_run_or_loaded() -> None:
-    (policy,) = [value for name, value in HEADERS if name == "Content-Security-Policy"]
+    policy = HEADERS["Content-Security-Policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules == {
         "default-src": "'none'",

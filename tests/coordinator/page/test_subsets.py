@@ -1,4 +1,4 @@
-"""Subsets, pictures, maps and diagnoses over HTTP, with jobs that the test answers."""
+"""Subsets and pictures over HTTP, with jobs that the test answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples
-from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples, ShownExample
+from lipt.coordinator.compute.jobs.page import ShowExamples, ShownExample
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.page import handlers
-from lipt.coordinator.page.subsets import NUM_SHOWN, code_for, examined
+from lipt.coordinator.page.handlers import NUM_SHOWN, code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 from tests.coordinator.fakes import FakeCompute, FakeWorker, Hanging, pretraining
 from tests.coordinator.page.browsing import ServedPage, lines_of, page_served
@@ -31,7 +30,6 @@ def compute(tmp_path: Path) -> FakeCompute:
     played.answers[ShowExamples] = lambda job: tuple(
         ShownExample(None, f"<b>{row}") for row in job.ids
     )
-    played.answers[MapExamples] = lambda job: tuple((row / 500, 0.5) for row in job.ids)
     return played
 
 
@@ -99,18 +97,6 @@ async def test_subsets_are_listed_newest_first_and_found_by_digest(
     assert (nothing.status_code, nothing.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
 
 
-async def test_two_subsets_are_laid_side_by_side(
-    page: ServedPage, browser: httpx.AsyncClient
-) -> None:
-    await ready(page)
-    digests = [(await chosen(browser, budget=size))["digest"] for size in (60, 10)]
-    answer = await browser.post("/api/runs/mine/side-by-side", json={"digests": digests})
-    found = answer.json()
-    assert (found["both"], found["only"]) == (10, [50, 0])
-    assert found["jaccard"] == pytest.approx(10 / 60)
-    assert found["by_chance"] == pytest.approx(10)  # 50 x 10 / 50 of the first class
-
-
 @pytest.mark.parametrize(
     ("wanted", "status", "reason"),
     [
@@ -141,10 +127,9 @@ async def test_run_that_is_not_ready_says_how_far_it_is(
 ) -> None:
     async with page.signed_in(Role.ADMIN) as admin:
         await admin.post("/api/runs", json={"name": "mine"})
-    for path in ("subsets", "map"):
-        body = {"strategy": "uniform", "budget": 3} if path == "subsets" else {}
-        answer = await browser.post(f"/api/runs/mine/{path}", json=body)
-        assert (answer.status_code, answer.json()["error"]["reason"]) == (409, "RUN_NOT_READY")
+    wanted = {"strategy": "uniform", "budget": 3}
+    answer = await browser.post("/api/runs/mine/subsets", json=wanted)
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (409, "RUN_NOT_READY")
 
 
 async def test_reader_that_leaves_takes_its_computation_along(
@@ -152,8 +137,9 @@ async def test_reader_that_leaves_takes_its_computation_along(
 ) -> None:
     await ready(page)
     hanging = Hanging()
-    compute.answers[MapExamples] = hanging
-    async with browser.stream("POST", "/api/runs/mine/map", json={}) as answer:
+    compute.answers[SelectSubset] = hanging
+    wanted = {"strategy": "uniform", "budget": 3}
+    async with browser.stream("POST", "/api/runs/mine/subsets", json=wanted) as answer:
         line = await anext(answer.aiter_lines())
         assert "progress" in line
         assert not hanging.given_up
@@ -170,40 +156,6 @@ async def test_failure_on_the_way_is_the_last_line(
     answer = await browser.post("/api/runs/mine/subsets", json={"strategy": "uniform", "budget": 3})
     last = lines_of(answer)[-1]
     assert last["error"]["reason"] == "BAD_SIGNALS"
-
-
-async def test_map_places_examples_and_says_which_are_chosen(
-    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
-) -> None:
-    await ready(page)
-    digest = (await chosen(browser, budget=3))["digest"]
-    asked = {"digests": [digest]}
-    answers = [await browser.post("/api/runs/mine/map", json=asked) for _ in range(2)]
-    drawn, kept = (lines_of(answer)[-1]["map"] for answer in answers)
-    assert drawn == kept
-    assert compute.kinds.count("MapExamples") == 1
-    assert drawn["ids"] == list(range(500))  # fewer than a map takes
-    assert drawn["x"][250] == 0.5
-    assert drawn["labels"][50] == 1
-    assert [row for row, is_in in enumerate(drawn["chosen"][0]) if is_in] == [0, 1, 2]
-    unknown = await browser.post("/api/runs/mine/map", json={"digests": ["0" * 64]})
-    assert unknown.status_code == 404
-
-
-async def test_the_map_that_was_used_longest_ago_is_computed_again(
-    page: ServedPage,
-    browser: httpx.AsyncClient,
-    compute: FakeCompute,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(handlers, "_MOST_MAPS", 2)
-    await ready(page)
-    digests = [(await chosen(browser, budget=size))["digest"] for size in (3, 4, 5)]
-    for place in (0, 1, 0, 2, 0):
-        await browser.post("/api/runs/mine/map", json={"digests": [digests[place]]})
-    assert compute.kinds.count("MapExamples") == 3
-    await browser.post("/api/runs/mine/map", json={"digests": [digests[1]]})
-    assert compute.kinds.count("MapExamples") == 4
 
 
 async def test_examples_are_shown_by_id_with_their_labels(

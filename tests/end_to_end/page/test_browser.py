@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster import SMALL_RUN
 from tests.end_to_end.page.watched import (
     HOSTILE_CLASSES,
     HOSTILE_RUN,
@@ -21,7 +20,7 @@ from tests.end_to_end.page.watched import (
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue", "diagnosis")
+VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue")
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
 
@@ -146,36 +145,6 @@ def test_a_trainer_asks_for_a_subset_and_copies_the_lines_that_use_it(
     assert page.get_by_role("button", name="Start a run").count() == 0
 
 
-def test_two_strategies_lie_side_by_side(watcher: Watcher, ready: str) -> None:
-    page = watcher.open("trainer", f"runs/{ready}/subsets")
-    choose(page, "el2n", "25")
-    expect(page.get_by_role("heading", name="el2n 25%", level=2)).to_be_visible()
-    choose(page, "uniform", "25")
-    expect(page.get_by_role("heading", name="el2n 25% beside uniform 25%")).to_be_visible()
-    expect(page.locator(".tile", has_text="overlap")).to_contain_text("%")
-    expect(page.get_by_role("list", name=re.compile("wants (most|least)"))).to_have_count(4)
-    page.get_by_role("button", name="Draw the map").click()
-    expect(page.get_by_role("img", name=re.compile("Map of .* examples"))).to_have_count(2)
-
-
-def test_a_diagnosis_is_shown_with_its_suspects(watcher: Watcher, ready: str) -> None:
-    page = watcher.open("trainer", "diagnosis")
-    page.get_by_role("button", name="Look at the data").click()
-    expect(page.locator(".tile", has_text="suspect labels")).to_contain_text(re.compile(r"\d"))
-    expect(rows(page, "Classes of the data")).to_have_count(len(HOSTILE_CLASSES))
-    expect(page.get_by_role("heading", name="Suspects")).to_be_visible()
-
-
-def test_two_runs_lie_side_by_side(page: Page, service: Watched, ready: str) -> None:
-    with service.cluster.client() as client:
-        client.wait(client.start_run({**SMALL_RUN, "seed": 7}, name="second").run_id)
-    for name in ("first", "second"):
-        page.get_by_role("checkbox", name=f"compare {name}", exact=True).check()
-    page.get_by_role("button", name="Compare").click()
-    expect(rows(page, "Settings that differ").filter(has_text="seed")).to_contain_text("7")
-    expect(page.get_by_role("img", name=re.compile("The soup's accuracy"))).to_have_count(2)
-
-
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_is_accessible_and_fits(
@@ -243,14 +212,14 @@ def test_a_session_that_has_ended_leads_to_signing_in_and_back(
 def test_the_keyboard_reaches_everything_in_order(page: Page, ready: str) -> None:
     expect(page.get_by_role("link", name="first")).to_be_visible()
     reached = []
-    for _ in range(8):
+    for _ in range(7):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.textContent"))
     assert reached[0] == "Skip to the content"
-    assert [re.sub(r"\d+$", "", text) for text in reached[1:6]] == [
-        "lipt", "Runs", "Workers", "Queue", "Diagnosis",
+    assert [re.sub(r"\d+$", "", text) for text in reached[1:5]] == [
+        "lipt", "Runs", "Workers", "Queue",
     ]  # fmt: skip
-    assert reached[7] == "Sign out"
+    assert reached[6] == "Sign out"
     page.get_by_role("link", name="Skip to the content").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.config.values import overrides_to_proto
-from lipt.common.errors import BlobTooLargeError, ConfigError, InvalidRequestError
+from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.coordinator.page.application import ROUTES
-from lipt.coordinator.page.handlers import PicturesWanted, RunWanted
-from lipt.coordinator.page.http import MAX_BODY_BYTES, parse_body, read_body, require_json
+from lipt.coordinator.page.handlers import PicturesWanted
+from lipt.coordinator.page.requests import parse_body, require_json
 
 MODELS = [row.body for row in ROUTES if row.body is not None]
 NAMES = st.sampled_from(
@@ -29,11 +28,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
-
-
-async def parts(*contents: bytes) -> AsyncIterator[bytes]:
-    for content in contents:
-        yield content
 
 
 @given(st.binary(max_size=300))
@@ -86,21 +80,8 @@ def test_refusal_names_the_place_and_not_the_content() -> None:
         parse_body(b'{"ids": [1, "<script>"]}', PicturesWanted)
 
 
-def test_what_is_right_is_read() -> None:
-    assert parse_body(b'{"ids": [3, 1]}', PicturesWanted).ids == [3, 1]
-    wanted = parse_body(b'{"name": "a", "overrides": {"seed": 3}}', RunWanted)
-    assert (wanted.name, wanted.overrides) == ("a", {"seed": 3})
-
-
 @pytest.mark.parametrize("kind", [None, "", "text/plain", "application/x-www-form-urlencoded"])
 def test_what_a_form_of_another_page_can_send_is_refused(kind: str | None) -> None:
     with pytest.raises(InvalidRequestError, match="Send application/json"):
         require_json(kind)
     require_json("Application/JSON; charset=utf-8")
-
-
-async def test_a_body_is_read_up_to_its_limit() -> None:
-    half = b"x" * (MAX_BODY_BYTES // 2)
-    assert await read_body(parts(half, half)) == half + half
-    with pytest.raises(BlobTooLargeError, match="65536 bytes"):
-        await read_body(parts(half, half, b"x"))

@@ -1,31 +1,23 @@
-"""HTTP of the page: one request with what it asks for, and how values, errors and progress answer.
+"""Requests of the page: what a route is given, and how values, errors and progress are answered.
 
-A computation answers in lines of JSON: progress first, the result or its error last. What is
-refused before the first line is an answer of its own, with its status.
+A computation answers in lines of JSON: progress first, the result or its error last. A request
+refused before the first line has an answer of its own, with its status.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-from collections import OrderedDict
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message as Sent
@@ -44,7 +36,9 @@ from lipt.coordinator.rpc.watching import Watching
 from lipt.coordinator.runs.store import Activity
 
 MAX_BODY_BYTES = 64 * 1024
-# A reader that takes nothing for so long has left without saying so.
+# A body has to arrive within this time, over any line.
+_BODY_SECONDS = 20.0
+# A reader that takes nothing for so long has left.
 _UNREAD_SECONDS = 60.0
 
 _STATUS = {
@@ -58,7 +52,6 @@ _STATUS = {
     grpc.StatusCode.UNAVAILABLE: 503,
 }
 
-Places = tuple[tuple[float, float], ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
 
@@ -67,13 +60,11 @@ ResultT = TypeVar("ResultT")
 class Page:
     """What the page's handlers use.
 
-    info, watching: as gRPC's servicers have them.
-    limits: how often each peer calls, gRPC's calls included.
-    names: the host names that the page is served under.
-    address: of the gRPC server, host:port, for code that calls it.
-    cookie: the name of the cookie with the session's secret.
-    encrypted: whether the page is served over HTTPS.
-    maps: the last few that were drawn, by run and subsets.
+    Attributes:
+        names: the host names that the page is served under.
+        address: of the gRPC server, host:port, for code that calls it.
+        cookie: the name of the cookie with the session's secret.
+        encrypted: whether the page is served over HTTPS.
     """
 
     app: App
@@ -86,22 +77,21 @@ class Page:
     address: str
     cookie: str
     encrypted: bool
-    maps: OrderedDict[tuple[str, ...], Places] = field(default_factory=OrderedDict)
 
 
 class Body(BaseModel):
-    """Base of what a request may say; unknown names are refused."""
+    """Base of request bodies; unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Nothing(Body):
-    """A request that says nothing: `{}`."""
+    """An empty body: `{}`."""
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """A request that was let in; `session` is None where signing in is not needed."""
+    """An admitted request; `session` is None where signing in is not needed."""
 
     page: Page
     http: Request
@@ -114,17 +104,9 @@ class PageRequest:
             raise ValueError(f"{self.http.url.path} was requested without a session")
         return self.session
 
-    @property
-    def address(self) -> str:
-        """The network address that the request comes from."""
-        return address_of(self.http)
-
     def path(self, name: str) -> str:
         """A parameter of the path."""
         return str(self.http.path_params[name])
-
-
-Handler = Callable[[PageRequest, Any], Awaitable[Response]]
 
 
 def address_of(request: Request) -> str:
@@ -133,31 +115,34 @@ def address_of(request: Request) -> str:
 
 
 def require_json(content_type: str | None) -> None:
-    """Refuse a content type that a form of another page can send.
-
-    Raises:
-        InvalidRequestError: it is not JSON.
-    """
+    """Refuse a content type that a form of another page can send."""
     if (content_type or "").partition(";")[0].strip().lower() != "application/json":
         raise InvalidRequestError(
             f"the content type is {(content_type or 'not said')[:100]!r}. Send application/json."
         )
 
 
-async def read_body(parts: AsyncIterator[bytes]) -> bytes:
-    """A request's body.
+async def read_body(request: Request, model: type[ModelT]) -> ModelT:
+    """The body of a request.
 
     Raises:
         BlobTooLargeError: it is longer than a request may be.
+        InvalidRequestError: it takes too long, or is not what the model takes.
     """
     body = bytearray()
-    async for part in parts:
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise BlobTooLargeError(
-                f"the body is larger than {MAX_BODY_BYTES} bytes. Ask for less."
-            )
-    return bytes(body)
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    raise BlobTooLargeError(
+                        f"the body is larger than {MAX_BODY_BYTES} bytes. Ask for less."
+                    )
+    except TimeoutError:
+        raise InvalidRequestError(
+            f"the body has not arrived within {_BODY_SECONDS:g} s. Send it again."
+        ) from None
+    return parse_body(bytes(body), model)
 
 
 def parse_body(body: bytes, model: type[ModelT]) -> ModelT:
@@ -175,7 +160,7 @@ def parse_body(body: bytes, model: type[ModelT]) -> ModelT:
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """A message by the names of its fields, all of them, enums by name."""
+    """A message by the names of all its fields, enums by name."""
     found: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -184,10 +169,7 @@ def as_dict(message: Message) -> dict[str, Any]:
 
 def as_json(value: object) -> bytes:
     """A value of dicts, lists, texts and numbers; numbers that are not finite become texts."""
-    try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, separators=(",", ":")).encode()
+    return to_json(value, inf_nan_mode="strings")
 
 
 def answer(
@@ -197,30 +179,26 @@ def answer(
     return Response(as_json(value), status, headers, media_type="application/json")
 
 
-def error_answer(error: LiptError) -> Response:
-    """An error with the status of its code."""
-    status = 413 if isinstance(error, BlobTooLargeError) else _STATUS.get(error.code, 500)
-    after = error.retry_after_seconds
-    headers = {} if after is None else {"Retry-After": str(math.ceil(after))}
-    return answer(_error_value(error), status=status, headers=headers)
-
-
-def refused(page: Page, error: Exception, request: Request) -> LiptError:
-    """Count and log an error that ends a request, and give it as the browser may see it."""
+def refuse(page: Page, error: Exception, request: Request) -> Response:
+    """Count and log an error that ends a request, and answer with the status of its code."""
     client = request.client
-    return count_refusal(
+    refused = count_refusal(
         page.app.events,
         error,
         method=f"{request.method} {request.url.path[:200]}",
         peer=f"{client.host}:{client.port}" if client is not None else "",
     )
+    status = 413 if isinstance(refused, BlobTooLargeError) else _STATUS.get(refused.code, 500)
+    after = refused.retry_after_seconds
+    headers = {} if after is None else {"Retry-After": str(math.ceil(after))}
+    return answer(_error_value(refused), status=status, headers=headers)
 
 
 class Streaming(StreamingResponse):
     """A stream whose source is closed when it ends.
 
-    The next part is made when the last one is taken: a slow reader costs no memory. A reader that
-    takes nothing at all is left.
+    The next part is made when the last one is taken, so a slow reader costs no memory. A reader
+    that takes nothing at all is left.
     """
 
     async def stream_response(self, send: Send) -> None:
@@ -272,21 +250,11 @@ async def _encoded(
         try:
             async for line in lines:
                 yield as_json(line) + b"\n"
-        except LiptError as error:
-            yield as_json(_error_value(error)) + b"\n"
         except Exception as error:  # noqa: BLE001 - the outermost frame of a stream
-            yield as_json(_error_value(incident(error, "a stream of the page"))) + b"\n"
+            foreseen = isinstance(error, LiptError)
+            shown = error if foreseen else incident(error, "a stream of the page")
+            yield as_json(_error_value(shown)) + b"\n"
 
 
 def _error_value(error: LiptError) -> dict[str, Any]:
     return {"error": {"reason": error.reason, "message": str(error)}}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
