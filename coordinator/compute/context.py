@@ -299,7 +299,7 @@ class Context(Workspace):
 
     def tell(self, part: object) -> None:
         """Hand over a part of the job's result before the whole is there."""
-        self.send(Made("", 0, 0, part=part))
+        self.send(Made(part=part))
 
     def user_features(self, features: BlobName) -> UserFeatures:
         """What a user has uploaded for every id, of those that are in `dataset`.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class Progressed:
     """How far a job is; `ahead` counts the jobs before it, and is 0 once it has begun."""
 
-    activity: str
-    done: int
-    total: int
+    activity: str = ""
+    done: int = 0
+    total: int = 0
     ahead: int = 0
 
 

@@ -50,7 +50,7 @@ _PIPELINE = frozenset({""})
 _BY_ITSELF = Asked()
 # A refused caller is told to come again within these bounds.
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
-_NOTHING_YET = Progressed("", 0, 0)
+_NOTHING_YET = Progressed()
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class ComputeQueue:
             return await self._wait(self._heavy, job, hear, asked)
         finally:
             if open_scan:  # the job ended early: nobody needs its ranges
-                self._on_scan(ScanClosed("", 0, 0, scan_id=open_scan))
+                self._on_scan(ScanClosed(scan_id=open_scan))
 
     def waiting(self) -> Mapping[str, int]:
         """How many jobs wait, by executor."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,23 +21,18 @@ from lipt.common.blobs.durable import (
 from lipt.common.config.tasks import ScoringTask
 from lipt.coordinator.compute.progress import Aside
 
-# Range folder: the ranges of a scan that are done, each a file.
-#
-#     INDEX.WHO.SHA256    WHO has computed it: a worker's id, or `here`
-#
-# A file appears under its name all at once; one that is not what its name says is removed, and the
-# range is missing. What is here outlives the process that made it.
-
 logger = logging.getLogger(__name__)
 
 HERE = "here"
-# Of those that were cut, the newest are kept: two users' selections may alternate.
+# What the id of every scan begins with, and no run's.
+SCAN = "scan-"
+# So many interrupted scans are kept: two users' selections may alternate.
 _MOST_SCANS = 3
 
 
 @dataclass(frozen=True)
 class RangeFile:
-    """A range that is done."""
+    """A computed range, in the file INDEX.WHO.SHA256; WHO is a worker's id or `here`."""
 
     index: int
     who: str
@@ -46,7 +40,7 @@ class RangeFile:
     path: Path
 
     def is_whole(self) -> bool:
-        """Whether the content is what the name says; it is removed where it is not."""
+        """Whether the content has the digest of the name; it is removed otherwise."""
         if BlobName.of_file(self.path).sha256 == self.sha256:
             return True
         logger.warning("%s is damaged: its examples are scored again", self.path)
@@ -60,14 +54,14 @@ def scans_dir(state_dir: Path) -> Path:
 
 
 class RangeFolder:
-    """The ranges of one scan; several processes may use it."""
+    """The ranges of one scan; several processes may use it, and it outlives them."""
 
     def __init__(self, folder: Path, scan_id: str) -> None:
         self._scans = folder
         self.path = folder / scan_id
 
     def open(self) -> None:
-        """Have the folder, as the newest one; those of scans that were cut long ago go.
+        """Make the folder the newest one, and remove the oldest.
 
         Raises:
             StateError: the disk refuses.
@@ -80,21 +74,13 @@ class RangeFolder:
                 shutil.rmtree(old)
 
     def files(self) -> Mapping[int, RangeFile]:
-        """What is there, by index; of a range that came twice, one."""
+        """One file of each range that is there, by index."""
         found = (_file(path) for path in sorted(self.path.glob("*.*.*")))
         return {file.index: file for file in found if file is not None}
 
     def has(self, index: int) -> bool:
         """Whether a range is there."""
         return any(True for _ in self.path.glob(f"{index}.*"))
-
-    def by_worker(self) -> Mapping[str, list[RangeFile]]:
-        """What workers have sent, by worker."""
-        sent: defaultdict[str, list[RangeFile]] = defaultdict(list)
-        for file in self.files().values():
-            if file.who != HERE:
-                sent[file.who].append(file)
-        return sent
 
     def keep(self, index: int, who: str, content: bytes) -> None:
         """Store a range, durably.
@@ -118,26 +104,17 @@ def _file(path: Path) -> RangeFile | None:
     return RangeFile(int(index), who, sha256, path) if index.isdecimal() else None
 
 
-# Scan: a pass over all examples in ranges, which workers that have the data may take.
-#
-# The job that needs the signals announces it, goes through the ranges itself from the last one on,
-# and leaves out what is in: workers begin with the first ones. So nothing waits for a worker that
-# may never come, and what each has done is kept: a pass that was cut goes on where it was.
-
-# What the id of every scan begins with, and no run's.
-SCAN = "scan-"
-
-
 @dataclass(frozen=True)
 class Scan:
-    """What is scored, and by whom.
+    """A pass over all examples in ranges, which workers that have the data may compute.
 
-    whole: the task of all examples.
-    weights: what they are passed through, as a blob.
-    num_features: of the model.
-    range_examples: of every range but the last one; whole batches.
-    kind: what has to compute it for the same bits, as `kind_of` says it; empty where anything may.
-    lipt: the version that it is computed by.
+    Attributes:
+        whole: the task of all examples.
+        weights: of the model.
+        num_features: of the model.
+        range_examples: of every range but the last one; whole batches.
+        kind: the machines that give the same bits, as `kind_of` says it; empty for any.
+        lipt: the version that computes it.
     """
 
     whole: ScoringTask
@@ -184,18 +161,14 @@ class Scan:
 
 @dataclass(frozen=True)
 class ScanNews(Aside):
-    """What whoever gives ranges to workers is told."""
+    """A message of a job about its scan, for the event loop."""
 
     scan_id: str = ""
 
 
 @dataclass(frozen=True)
 class ScanOpened(ScanNews):
-    """Ranges are wanted.
-
-    scan: their scan.
-    present: those that are there already.
-    """
+    """Ranges are wanted, except for those `present`."""
 
     scan: Scan | None = None
     present: frozenset[int] = frozenset()
@@ -203,17 +176,14 @@ class ScanOpened(ScanNews):
 
 @dataclass(frozen=True)
 class RangeDone(ScanNews):
-    """The job has done a range itself."""
+    """The job has computed a range itself."""
 
     index: int = 0
 
 
 @dataclass(frozen=True)
 class WorkerDistrusted(ScanNews):
-    """A worker's values were not those of its task: all of them are computed again.
-
-    ranges: those that are wanted again.
-    """
+    """A worker's values were wrong: all its `ranges` are wanted again."""
 
     worker_id: str = ""
     ranges: frozenset[int] = frozenset()
@@ -222,8 +192,3 @@ class WorkerDistrusted(ScanNews):
 @dataclass(frozen=True)
 class ScanClosed(ScanNews):
     """No more ranges are wanted."""
-
-
-def range_size(asked: int, batch_size: int) -> int:
-    """The examples of a range: as many as asked for, up to whole batches."""
-    return -(-asked // batch_size) * batch_size

@@ -1,10 +1,20 @@
-"""Scan job: a pass over the data, shared with workers and verified."""
+"""Shared pass: a model's errors and features of all examples, computed here and by workers.
+
+The job goes through the ranges from the last one on, workers begin with the first ones. So nothing
+waits for a worker, and an interrupted pass goes on with the ranges that are missing.
+
+Every range has the bits of one pass over all: batches, threads and kernels are the same, and so is
+the kind of the machine unless `compute.scoring_workers` is `any`. A worker's ranges are used only
+after one batch of them, drawn at random, came out the same here; a few wrong examples may go
+unnoticed.
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic
 
@@ -21,7 +31,6 @@ from lipt.common.models import find_head
 from lipt.common.process.devices import device_name, kind_of, versions_on
 from lipt.common.signals.passes import encode_range, read_range, score_range
 from lipt.common.targets.values import MultiLabel, Regression
-from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.scan import (
     HERE,
@@ -32,7 +41,6 @@ from lipt.coordinator.compute.scan import (
     ScanClosed,
     ScanOpened,
     WorkerDistrusted,
-    range_size,
     scans_dir,
 )
 from lipt.coordinator.settings import ScoringWorkers
@@ -42,95 +50,22 @@ from lipt.core.signals.stored import STORAGE_LIMITS
 from lipt.core.stages.warm_up import model_signals
 from lipt.core.workspace import model_seed
 
-# Believing: whether what workers have sent of a scan is what its examples have.
-#
-# One batch of each new worker is computed here as well, drawn by nothing that it could know. Who is
-# believed once is so for the whole scan: a lie about a few examples may go unnoticed.
+logger = logging.getLogger(__name__)
 
-# Of a thousand workers not each can be tried.
-_MOST_TRIED = 8
-# What another kind of machine may differ by.
+# How often the pass looks whether a worker was quicker.
+_LOOK_SECONDS = 1.0
+# Values of another kind of machine may differ by this.
 _TOLERANCE = 1e-2
 
 
-class Believing:
-    """The workers of one scan that are believed."""
-
-    def __init__(
-        self,
-        scan: Scan,
-        score: Callable[[ScoringTask], Weights],
-        read: Callable[[RangeFile], Sequence[Tensor] | None],
-    ) -> None:
-        """Begin with none.
-
-        Args:
-            scan: what they share.
-            score: computes some examples here.
-            read: what a file holds; None where the disk has changed it.
-        """
-        self._scan = scan
-        self._score = score
-        self._read = read
-        self._believed: set[str] = set()
-
-    def liars(self, sent: Mapping[str, Sequence[RangeFile]]) -> list[str]:
-        """The workers whose values are not their examples'; all others are believed from here on.
-
-        Args:
-            sent: by worker, the ranges that it has handed in.
-        """
-        strangers = [who for who in sent if who not in self._believed]
-        tried = secrets.SystemRandom().sample(strangers, min(_MOST_TRIED, len(strangers)))
-        found = [who for who in tried if not self._is_right(secrets.choice(sent[who]))]
-        self._believed.update(set(sent) - set(found))
-        return found
-
-    def _is_right(self, file: RangeFile) -> bool:
-        """Whether a batch of a range comes out the same here."""
-        found = self._read(file)
-        if found is None:
-            return True  # the disk's fault, and missing from here on
-        batch = self._scan.batch(file.index, secrets.randbelow(self._scan.num_batches))
-        here = self._score(batch).values()
-        start = self._scan.task(file.index).start
-        rows = slice(batch.start - start, batch.stop - start)
-        same = torch.equal if self._scan.kind else _close
-        return all(same(mine, theirs[rows]) for mine, theirs in zip(here, found, strict=True))
-
-
-def _close(mine: Tensor, theirs: Tensor) -> bool:
-    return torch.allclose(mine.float(), theirs.float(), rtol=_TOLERANCE, atol=_TOLERANCE)
-
-
-# Shared pass: a model's errors and features of all examples, computed here and by workers.
-#
-# Every range has the bits of one pass over all, whoever has computed it: batches, threads and
-# kernels are the same, and where `compute.scoring_workers` is not `any`, so is the kind of the
-# machine. A worker's values are believed only after a batch of them, drawn by nothing that it could
-# know, was computed here as well.
-
-logger = logging.getLogger(__name__)
-
-# How often it is looked whether a worker was quicker.
-_LOOK_SECONDS = 1.0
-
-
 class _OvertakenError(Exception):
-    """A worker has handed in the range that was being computed."""
+    """A worker has sent the range that was being computed."""
 
 
 def scanned_signals(
     context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module, *, weights: BlobName
 ) -> Signals:
-    """Errors and features, as `model_signals` gives them.
-
-    Args:
-        context: whose data is looked at.
-        config: of the run.
-        inputs: what the model is given.
-        model: on the context's device.
-        weights: what it has, as workers can fetch it.
+    """Errors and features, as `model_signals` gives them; `weights` are the model's, stored.
 
     Raises:
         SignalsError, ConfigError: as `compute_signals`.
@@ -150,7 +85,7 @@ def scan_of(
     model: nn.Module,
     weights: BlobName,
 ) -> Scan:
-    """How a model's pass over the data is parted."""
+    """A model's pass over the data in ranges."""
     _, head = find_head(model)
     dataset, compute = context.dataset, context.settings.compute
     target, num_examples = dataset.target, len(dataset)
@@ -183,7 +118,8 @@ def scan_of(
         whole,
         weights,
         num_features=head.in_features,
-        range_examples=range_size(compute.scoring_range, context.batch_size),
+        # Whole batches.
+        range_examples=-(-compute.scoring_range // context.batch_size) * context.batch_size,
         kind=kind_of(device_name(context.device), versions) if same else "",
         lipt=versions["lipt"],
     )
@@ -198,22 +134,23 @@ class _SharedPass:
         self._model = model
         self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)
         self._score = partial(score_range, model, context.dataset, device=context.device)
-        self._believing = Believing(scan, self._score, self._read)
+        self._verified: set[str] = set()
         self._began = monotonic()
 
     def run(self) -> Signals:
         """All ranges, whoever computes them."""
         self._folder.open()
-        present = frozenset(self._folder.files())
-        self._context.send(
-            ScanOpened("", 0, 0, scan_id=self._scan.scan_id, scan=self._scan, present=present)
-        )
-        while True:
+        scan_id, present = self._scan.scan_id, frozenset(self._folder.files())
+        self._context.send(ScanOpened(scan_id=scan_id, scan=self._scan, present=present))
+        signals = None
+        while signals is None:
             self._fill()
-            if self._holds() and (signals := self._gathered()) is not None:
-                break
-        self._context.send(ScanClosed("", 0, 0, scan_id=self._scan.scan_id))
-        self._say_who()
+            # A range that comes later than this is not looked at: its worker may be unverified.
+            files = self._folder.files()
+            if not self._removed_wrong(files):
+                signals = self._gathered(files)
+        self._context.send(ScanClosed(scan_id=scan_id))
+        self._log_shares(files)
         self._folder.discard()
         return signals
 
@@ -222,7 +159,7 @@ class _SharedPass:
         return [index for index in range(self._scan.num_ranges) if index not in present]
 
     def _fill(self) -> None:
-        """Go through what is missing from the end on, until nothing is."""
+        """Compute missing ranges from the end on, until none is missing."""
         while missing := self._missing():
             index, before = missing[-1], len(missing)
             num_done = len(self._scan.whole) - sum(len(self._scan.task(one)) for one in missing)
@@ -233,38 +170,54 @@ class _SharedPass:
             except _OvertakenError:
                 continue
             self._folder.keep(index, HERE, encode_range(scored))
-            self._context.send(RangeDone("", 0, 0, scan_id=self._scan.scan_id, index=index))
+            self._context.send(RangeDone(scan_id=self._scan.scan_id, index=index))
             if before == self._scan.num_ranges:
-                self._say_how_long(len(self._scan.task(index)))
+                self._log_duration(len(self._scan.task(index)))
 
     def _watching(self, index: int, num_done: int) -> _Watching:
         return _Watching(self._context, self._folder, index, num_done, len(self._scan.whole))
 
-    def _holds(self) -> bool:
-        """Whether what workers have sent is what it should be; what is not, is removed."""
-        sent = self._folder.by_worker()
-        liars = self._believing.liars(sent)
-        for who in liars:
-            logger.warning(
-                "worker %s has sent signals that its examples do not have: all of its %d ranges "
-                "are scored again, and it gets no more",
-                who,
-                len(sent[who]),
-            )
-            for file in sent[who]:
-                file.path.unlink(missing_ok=True)
-            ranges = frozenset(file.index for file in sent[who])
-            news = WorkerDistrusted(
-                "", 0, 0, scan_id=self._scan.scan_id, worker_id=who, ranges=ranges
-            )
-            self._context.send(news)
-        return not liars
+    def _removed_wrong(self, files: Mapping[int, RangeFile]) -> bool:
+        """Verify workers that are new, and remove the ranges of those that sent wrong values."""
+        removed = False
+        for who, sent in _by_worker(files).items():
+            right = True if who in self._verified else self._is_right(sent)
+            if right:
+                self._verified.add(who)
+            elif right is False:
+                removed = True
+                logger.warning(
+                    "worker %s has sent signals that its examples do not have: all of its %d "
+                    "ranges are scored again, and it gets no more",
+                    who,
+                    len(sent),
+                )
+                for file in sent:
+                    file.path.unlink(missing_ok=True)
+                ranges = frozenset(file.index for file in sent)
+                self._context.send(
+                    WorkerDistrusted(scan_id=self._scan.scan_id, worker_id=who, ranges=ranges)
+                )
+        return removed
 
-    def _gathered(self) -> Signals | None:
-        """All ranges as one; None where one turns out to be missing."""
+    def _is_right(self, sent: Sequence[RangeFile]) -> bool | None:
+        """Whether a random batch comes out the same here; None where no file can be read."""
+        for file in secrets.SystemRandom().sample(sent, len(sent)):
+            found = self._read(file)
+            if found is None:
+                continue  # the disk's fault: the range is missing from here on
+            batch = self._scan.batch(file.index, secrets.randbelow(self._scan.num_batches))
+            here = self._score(batch).values()
+            start = self._scan.task(file.index).start
+            rows = slice(batch.start - start, batch.stop - start)
+            same = torch.equal if self._scan.kind else _close
+            return all(same(mine, theirs[rows]) for mine, theirs in zip(here, found, strict=True))
+        return None
+
+    def _gathered(self, files: Mapping[int, RangeFile]) -> Signals | None:
+        """All ranges as one; None where one is missing."""
         dataset, scratch = self._context.dataset, self._context.signals_dir
         signals = empty_signals(self._model, dataset, torch.arange(len(dataset)), scratch=scratch)
-        files = self._folder.files()
         for index in range(self._scan.num_ranges):
             found = self._read(files[index]) if index in files else None
             if found is None:
@@ -275,7 +228,7 @@ class _SharedPass:
         return signals
 
     def _read(self, file: RangeFile) -> Sequence[Tensor] | None:
-        """What a file holds; None where that is nothing, and then it is gone."""
+        """The values of a file; None where it is damaged, and then it is removed."""
         try:
             if file.is_whole():
                 task = self._scan.task(file.index)
@@ -285,7 +238,7 @@ class _SharedPass:
             file.path.unlink(missing_ok=True)
         return None
 
-    def _say_how_long(self, num_done: int) -> None:
+    def _log_duration(self, num_done: int) -> None:
         seconds = (monotonic() - self._began) * len(self._scan.whole) / num_done
         logger.info(
             "signals of %d examples take about %.0f s here alone; workers of the same kind that "
@@ -294,8 +247,8 @@ class _SharedPass:
             seconds,
         )
 
-    def _say_who(self) -> None:
-        sent = self._folder.by_worker()
+    def _log_shares(self, files: Mapping[int, RangeFile]) -> None:
+        sent = _by_worker(files)
         logger.info(
             "signals of %d examples in %.1f s: of %d ranges, %d by %d workers",
             len(self._scan.whole),
@@ -306,8 +259,20 @@ class _SharedPass:
         )
 
 
+def _by_worker(files: Mapping[int, RangeFile]) -> Mapping[str, list[RangeFile]]:
+    sent: defaultdict[str, list[RangeFile]] = defaultdict(list)
+    for file in files.values():
+        if file.who != HERE:
+            sent[file.who].append(file)
+    return sent
+
+
+def _close(mine: Tensor, theirs: Tensor) -> bool:
+    return torch.allclose(mine.float(), theirs.float(), rtol=_TOLERANCE, atol=_TOLERANCE)
+
+
 class _Watching:
-    """Tells how far a scan is while a range of it is computed, and ends that where it is done."""
+    """Reports progress within a range, and ends it early where a worker was quicker."""
 
     def __init__(
         self, context: Context, folder: RangeFolder, index: int, num_done: int, num_examples: int
@@ -320,7 +285,6 @@ class _Watching:
         self._looked_at = monotonic()
 
     def __call__(self, num_done: int) -> None:
-        """So many examples of the range are done."""
         self._context.report("computing signals", self._num_done + num_done, self._num_examples)
         now = monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:

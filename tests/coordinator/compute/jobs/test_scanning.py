@@ -50,10 +50,12 @@ class Killed(BaseException):
 class World:
     """A compute process, what it says, and what workers do when it does."""
 
-    def __init__(self, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, state_dir: Path, monkeypatch: pytest.MonkeyPatch, scoring_range: int = RANGE
+    ) -> None:
         monkeypatch.setattr(Context, "batch_size", property(lambda _: 64))
         settings = digits_settings(state_dir)
-        compute = settings.compute.model_copy(update={"scoring_range": RANGE})
+        compute = settings.compute.model_copy(update={"scoring_range": scoring_range})
         self.settings = settings.model_copy(update={"compute": compute})
         self.news: list[ScanNews] = []
         self.when_opened: Callable[[Scan], None] = lambda _: None
@@ -159,6 +161,41 @@ def test_wrong_values_are_found_and_all_of_that_worker_s_ranges_computed_again(
     (distrusted,) = (said for said in world.news if isinstance(said, WorkerDistrusted))
     assert (distrusted.worker_id, distrusted.ranges) == ("liar", {1, 2})
     assert "worker liar has sent signals that its examples do not have" in caplog.text
+
+
+def test_of_many_new_workers_each_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, scoring_range=128)
+    faulty = [f"faulty {number}" for number in range(12)]
+
+    def send(_: Scan) -> None:
+        for index, worker in enumerate(faulty):
+            world.sent(worker, index, linear(num_classes=10))
+        world.sent("honest", 12)
+
+    world.when_opened = send
+    assert same(world.signals(), world.alone())
+    distrusted = {said.worker_id for said in world.news if isinstance(said, WorkerDistrusted)}
+    assert distrusted == set(faulty)
+    assert 12 not in world.done_here()
+
+
+def test_a_worker_whose_file_the_disk_has_damaged_is_not_trusted_for_it(world: World) -> None:
+    def send(_: Scan) -> None:
+        world.sent("w1", 0)
+        (damaged,) = world.folder.files().values()
+        damaged.path.write_bytes(b"")
+
+    def send_more(said: RangeDone) -> None:
+        if said.index == 0:
+            # It comes back only once its first file was found damaged.
+            world.sent("w1", 1, linear(num_classes=10))
+            (world.folder.path / next(world.folder.path.glob("1.here.*"))).unlink()
+
+    world.when_opened, world.when_done = send, send_more
+    assert same(world.signals(), world.alone())
+    assert [said.worker_id for said in world.news if isinstance(said, WorkerDistrusted)] == ["w1"]
 
 
 def test_values_of_another_kind_of_machine_may_differ_in_their_last_digits(
