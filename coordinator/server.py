@@ -63,10 +63,9 @@ from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.answering import unless
 from lipt.coordinator.rpc.binding import bind
 from lipt.coordinator.rpc.blobs import BlobService
-from lipt.coordinator.rpc.entrance import EntranceInterceptor
 from lipt.coordinator.rpc.info import InfoService, answering_probes
-from lipt.coordinator.rpc.limits import LimitInterceptor, PeerLimits
-from lipt.coordinator.rpc.metering import MeteringInterceptor
+from lipt.coordinator.rpc.interceptor import CallInterceptor
+from lipt.coordinator.rpc.limits import PeerLimits
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.watching import Watching
@@ -318,14 +317,10 @@ def _build(
     identify = identification(admitted, app.tokens)
     limits = app.settings.limits
     server = grpc.aio.server(
-        # From the outside in: all of a call is measured, nothing of it is read before its caller is
-        # known, and errors are answered around whatever refuses.
         interceptors=[
             KeptHandlers(),
-            MeteringInterceptor(app.meters),
-            EntranceInterceptor(identify, app.events),
+            CallInterceptor(identify, app.events, app.meters, shown.limits),
             ErrorInterceptor(app.events),
-            LimitInterceptor(shown.limits),
             *([TracingInterceptor()] if is_tracing() else []),
         ],
         # gRPC itself would refuse health checks as well.

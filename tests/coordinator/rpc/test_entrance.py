@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -18,10 +19,13 @@ from lipt.common.errors import (
     UnauthenticatedError,
 )
 from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Meters
 from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.identification import Shown
-from lipt.coordinator.rpc.entrance import EntranceInterceptor
+from lipt.coordinator.rpc.interceptor import CallInterceptor
+from lipt.coordinator.rpc.limits import PeerLimits
+from lipt.coordinator.settings import LimitSettings
 from lipt.v1 import blob_pb2, blob_pb2_grpc, run_pb2, run_pb2_grpc
 
 
@@ -66,7 +70,9 @@ class Served:
 @asynccontextmanager
 async def serving() -> AsyncIterator[Served]:
     events = Events()
-    interceptors = [EntranceInterceptor(identify, events), ErrorInterceptor(events)]
+    limits = PeerLimits(LimitSettings(), clock=monotonic)
+    calls = CallInterceptor(identify, events, Meters(), limits)
+    interceptors = [calls, ErrorInterceptor(events)]
     server = grpc.aio.server(interceptors=interceptors)
     naming = Naming()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
     run_pb2_grpc.add_RunServiceServicer_to_server(naming, server)

@@ -1,0 +1,222 @@
+"""Interceptor: what happens around every call, as a chain of steps.
+
+From the outside in: the whole call is measured, refusals become statuses, the caller is identified
+before any of its messages is read, and its limits are applied. Health and reflection are neither
+measured nor limited, so that whoever watches this process gets an answer; health is open to all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from lipt.common.access.certificate import identity_of
+from lipt.common.access.local_token import METADATA_KEY
+from lipt.common.errors import InvalidRequestError, TooManyCallsError
+from lipt.common.observability.logs import Events
+from lipt.common.observability.metrics import OTHER, Meters
+from lipt.common.rpc.handlers import Context, behaviour_of, is_of_the_contract
+from lipt.common.rpc.status import errors_as_status
+from lipt.common.text import printable
+from lipt.coordinator.access.caller import ANYBODY, current_caller, note_caller
+from lipt.coordinator.access.identification import Identify, Shown
+from lipt.coordinator.access.table import is_open, require_role
+from lipt.coordinator.access.tokens import OWN_USER
+from lipt.coordinator.instruments import CANCELLED, PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
+from lipt.coordinator.rpc.limits import PeerLimits, peer_of
+
+# One waits for work, the other for a file.
+_LONG = frozenset({"/lipt.v1.WorkerService/AcquireAssignment", "/lipt.v1.BlobService/WriteBlob"})
+_REGISTER = "/lipt.v1.WorkerService/Register"
+_NOT_REFUSED = frozenset({grpc.StatusCode.OK.name, CANCELLED})
+
+
+@dataclass(frozen=True)
+class Call:
+    """The method (`/package.Service/Method`) of a call, and which of its sides stream."""
+
+    method: str
+    request_streaming: bool
+    response_streaming: bool
+
+
+# Opens a block around a call.
+Step = Callable[[Call, Context], AbstractAsyncContextManager[None]]
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Runs every call inside its steps."""
+
+    def __init__(
+        self,
+        identify: Identify,
+        events: Events,
+        meters: Meters,
+        limits: PeerLimits,
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Put the steps together.
+
+        Args:
+            identify: says who calls.
+            events: counts refusals.
+            meters: measure calls.
+            limits: of each peer.
+            sleep: waits so many seconds.
+        """
+        self._meters = meters
+        self._checked: tuple[Step, ...] = (_refusals(events), _identified(identify))
+        self._counted: tuple[Step, ...] = (
+            _measured(meters),
+            *self._checked,
+            _limited(limits, sleep),
+        )
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Put the steps around the handler of one method."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None:  # gRPC itself answers, and a made-up method names no series
+            self._meters.observe(RPC, 0.0, OTHER, grpc.StatusCode.UNIMPLEMENTED.name)
+            return None
+        if is_open(method):
+            return handler
+        call = Call(method, handler.request_streaming, handler.response_streaming)
+        steps = self._counted if is_of_the_contract(method) else self._checked
+        behaviour = behaviour_of(handler)
+
+        @asynccontextmanager
+        async def inside(requests: Any, context: Context) -> AsyncIterator[Any]:
+            async with AsyncExitStack() as stack:
+                for step in steps:
+                    await stack.enter_async_context(step(call, context))
+                yield requests if call.request_streaming else await _single(context)
+
+        async def unary(requests: Any, context: Context) -> Any:
+            async with inside(requests, context) as request:
+                return await behaviour(request, context)
+
+        async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
+            async with (
+                inside(requests, context) as request,
+                aclosing(behaviour(request, context)) as responses,
+            ):
+                async for response in responses:
+                    yield response
+
+        # gRPC reads a single request before it asks the handler of one. With handlers of streams
+        # the steps come first, and `_single` reads it.
+        make: Any = (
+            grpc.stream_stream_rpc_method_handler
+            if call.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make(
+            stream if call.response_streaming else unary,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+async def _single(context: Context) -> Any:
+    request = await context.read()
+    if request is grpc.aio.EOF:
+        raise InvalidRequestError("the call has ended without a request. Send one message.")
+    return request
+
+
+def _measured(meters: Meters) -> Step:
+    meters.add(RPC_IN_FLIGHT, by=0.0)
+
+    @asynccontextmanager
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        began, gone = perf_counter(), False
+        meters.add(RPC_IN_FLIGHT)
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            gone = True
+            raise
+        finally:
+            meters.add(RPC_IN_FLIGHT, by=-1.0)
+            code = CANCELLED if gone else _code(context)
+            histogram = RPC_LONG if call.response_streaming or call.method in _LONG else RPC
+            name = call.method.rpartition(".")[2]
+            meters.observe(histogram, perf_counter() - began, name, code)
+            if code not in _NOT_REFUSED:
+                meters.add(PEER_REFUSALS, _metered_peer(context), code)
+
+    return step
+
+
+def _refusals(events: Events) -> Step:
+    return lambda call, context: errors_as_status(context, call.method, events)
+
+
+def _identified(identify: Identify) -> Step:
+    @asynccontextmanager
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        caller = identify(_shown(context))
+        require_role(caller, call.method)
+        # In the task that runs the handler: each call has one of its own.
+        note_caller(caller)
+        yield
+
+    return step
+
+
+def _limited(limits: PeerLimits, sleep: Callable[[float], Awaitable[object]]) -> Step:
+    @asynccontextmanager
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        peer, streams = peer_of(context), call.request_streaming or call.response_streaming
+        try:
+            waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
+        except TooManyCallsError:
+            with limits.refusing(peer) as seconds:
+                await sleep(seconds)
+            raise
+        try:
+            if waits:
+                await sleep(waits)
+            yield
+        finally:
+            limits.leave(peer, streams=streams)
+
+    return step
+
+
+def _shown(context: Context) -> Shown:
+    metadata = {str(key): str(value) for key, value in context.invocation_metadata() or ()}
+    return Shown(
+        authorization=metadata.get("authorization"),
+        local_token=metadata.get(METADATA_KEY),
+        certificate=identity_of(context.auth_context()),
+        peer=context.peer(),
+    )
+
+
+def _code(context: Context) -> str:
+    """How a call has ended; without a code it went well."""
+    code: Any = context.code()
+    return code.name if code else grpc.StatusCode.OK.name
+
+
+def _metered_peer(context: Context) -> str:
+    """A caller's name, or else its address without the port, which every connection changes."""
+    caller = current_caller()
+    if caller.name != ANYBODY.name and caller != OWN_USER:
+        return printable(caller.name)
+    kind, _, rest = context.peer().partition(":")
+    return printable(f"{kind}:{rest.rpartition(':')[0] or rest}")
