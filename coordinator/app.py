@@ -1,4 +1,4 @@
-"""The coordinator's parts, put together from the settings."""
+"""The coordinator's parts: put together from the settings, and taken apart in order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
+from lipt.common.process.service import talking
 from lipt.common.states import RunState
-from lipt.coordinator.access.own_token import keep_own_token
-from lipt.coordinator.access.tokens import Tokens
+from lipt.coordinator.access.tokens import Tokens, keep_own_token
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
@@ -45,65 +45,10 @@ from lipt.coordinator.subsets.service import Subsets
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.backbone import backbone_identity
 
-# Starting: what a coordinator says of itself until it serves; it is never silent for long.
-
-# Where a job tells how far it is, so often; where it tells nothing, so long at most.
-_REPORT_EVERY_SECONDS = 5.0
-_SILENCE_SECONDS = 9.0
-_TICK_SECONDS = 0.5
-
-
-@asynccontextmanager
-async def saying(
-    activity: str,
-    say: Callable[[str], object],
-    *,
-    silence_seconds: float = _SILENCE_SECONDS,
-    tick_seconds: float = _TICK_SECONDS,
-    clock: Callable[[], float] = monotonic,
-) -> AsyncIterator[OnProgress]:
-    """Say what goes on in the block, as it is reported to what this yields, and in between.
-
-    Args:
-        activity: what is done until something is reported.
-        say: takes a line.
-        silence_seconds: after so long without a line there is one.
-        tick_seconds: how often that is looked at.
-        clock: seconds.
-    """
-    began = said = clock()
-    latest = activity
-
-    def tell(line: str) -> None:
-        nonlocal said
-        said = clock()
-        say(line)
-
-    def report(now: Progressed) -> None:
-        nonlocal latest
-        # Before a job has begun, it says nothing of what it will do.
-        latest = f"{now.activity}: {now.done} of {now.total}" if now.total else activity
-        if clock() - said >= _REPORT_EVERY_SECONDS:
-            tell(latest)
-
-    async def break_silence() -> None:
-        while True:
-            await asyncio.sleep(tick_seconds)
-            if clock() - said >= silence_seconds:
-                tell(f"{latest} (for {clock() - began:.0f} s now)")
-
-    task = asyncio.create_task(break_silence())
-    try:
-        yield report
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-# Application: the coordinator's parts, put together once and taken apart in order.
-
 logger = logging.getLogger(__name__)
+
+# How often the progress of opening the data is logged.
+_REPORT_EVERY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +82,6 @@ async def open_app(
 ) -> AsyncIterator[App]:
     """Open the state and the data, and go on with what an earlier process left.
 
-    Args:
-        settings: what the process was told.
-        make_compute: makes what jobs run in.
-
     Raises:
         StateError: the state directory is in use or cannot be written.
         DataError: the data set is missing or damaged.
@@ -163,8 +104,8 @@ async def open_app(
         backbone = settings.backbone and await asyncio.to_thread(
             backbone_identity, settings.backbone
         )
-        async with saying(f"opening {settings.dataset.source}", logger.info) as report:
-            data = await compute.run(DescribeData(), report)
+        with talking(f"opening {settings.dataset.source}", logger.info):
+            data = await compute.run(DescribeData(), logging_progress(clock=monotonic))
         compute.open_light(data.known)
         store = RunStore(database)
         await store.load()
@@ -274,6 +215,19 @@ async def open_app(
         )
 
 
+def logging_progress(*, clock: Callable[[], float]) -> OnProgress:
+    """Logs a job's progress every few seconds; `clock` gives seconds."""
+    said = clock()
+
+    def log(now: Progressed) -> None:
+        nonlocal said
+        if now.total and clock() - said >= _REPORT_EVERY_SECONDS:
+            said = clock()
+            logger.info("%s: %d of %d", now.activity, now.done, now.total)
+
+    return log
+
+
 async def _note_served(data: DataDescription, database: Database) -> None:
     served_at = time()
     records = [
@@ -299,7 +253,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
-    """Have the cheap lane there before subsets of a run can be asked for."""
+    """Start the light process before subsets of a run can be asked for."""
 
     def warm(run: RunRecord | RunSummary) -> None:
         if run.state in {RunState.TRAINING, RunState.MERGING, RunState.READY}:

@@ -45,7 +45,7 @@ from lipt.coordinator.access.identification import (
     describe_exposure,
     identification,
 )
-from lipt.coordinator.access.own_token import FILE as OWN_TOKEN_FILE
+from lipt.coordinator.access.tokens import OWN_FILE
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
@@ -61,9 +61,8 @@ from lipt.coordinator.page.serving import PageServer, open_page, require_dashboa
 from lipt.coordinator.page.sessions import Sessions
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.answering import unless
-from lipt.coordinator.rpc.binding import bind
 from lipt.coordinator.rpc.blobs import BlobService
-from lipt.coordinator.rpc.info import InfoService, answering_probes
+from lipt.coordinator.rpc.info import InfoService, answering_probes, bind
 from lipt.coordinator.rpc.interceptor import CallInterceptor
 from lipt.coordinator.rpc.limits import PeerLimits
 from lipt.coordinator.rpc.runs import RunService
@@ -88,13 +87,11 @@ from lipt.v1 import (
     worker_pb2_grpc,
 )
 
-# Announcing: what a coordinator says of its data when it begins to serve; pure.
-
 _MOST_NAMED = 20
 
 
 def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
-    """What is not as everybody expects of data: a level of `logging`, and a sentence."""
+    """Warnings and notes about the data: a level of `logging`, and a sentence."""
     if ids := data.quarantined:
         named = ", ".join(map(str, ids[:_MOST_NAMED]))
         more = " and more" if len(ids) > _MOST_NAMED else ""
@@ -132,8 +129,6 @@ def _on_columns(inputs: ColumnsSpec) -> str:
     )
 
 
-# gRPC server: the contract's services, health and reflection, and a graceful end.
-
 logger = logging.getLogger(__name__)
 
 # For health checks, and for refusals that are on their way.
@@ -155,28 +150,23 @@ async def serve(
     asked: asyncio.Event | None = None,
     opening: OpenApp = open_app,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return.
-
-    Args:
-        settings: what the process was told.
-        asked: set when the process has to end; the signals' where it is not given.
-        opening: opens the state and the data.
+    """Serve until SIGTERM or SIGINT, or until `asked` is set, then drain and return.
 
     Raises:
         LiptError: the settings, the state, the data or the address cannot be used.
     """
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
-    require_deliberate_exposure(settings.listen, tls, insecure=settings.insecure)
+    addresses = {
+        "--listen": settings.listen,
+        "--metrics-listen": settings.metrics_listen,
+        DASHBOARD_FLAG: settings.dashboard_listen,
+    }
+    for flag, address in addresses.items():
+        if address is not None:
+            require_deliberate_exposure(address, tls, insecure=settings.insecure, flag=flag)
     if tls is not None and (soon := tls.expires_soon()):
         logger.warning("%s", soon)
-    if settings.metrics_listen is not None:
-        require_deliberate_exposure(
-            settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
-        )
     if settings.dashboard_listen is not None:
-        require_deliberate_exposure(
-            settings.dashboard_listen, tls, insecure=settings.insecure, flag=DASHBOARD_FLAG
-        )
         require_dashboard()
     asked = asked or _on_signals()
     async with AsyncExitStack() as stack:
@@ -306,7 +296,7 @@ def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
                 "clients of this user cannot find their local token: no folder for it can be used. "
                 "Set XDG_RUNTIME_DIR or TMPDIR, here and for them, to a folder of this user, or "
                 "start them with --token-file %s.",
-                app.settings.state_dir / OWN_TOKEN_FILE,
+                app.settings.state_dir / OWN_FILE,
             )
         yield
 

@@ -1,26 +1,36 @@
 """Tokens that a coordinator takes: those that it gave out, and its own.
 
-The digests of all are in memory. A token counts once it is on disk; one that is revoked ends at
-once, whatever the disk says.
+The digests of all are in memory. A token counts once it is on disk; a revoked one ends at once,
+whatever the disk says.
+
+The coordinator's own token makes an admin of whoever can read its file in the state directory,
+which is the coordinator's user. Another is made where the file was deleted.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from lipt.common.access.roles import Role
 from lipt.common.access.tokens import Token
+from lipt.common.blobs.durable import publish, temporary_file, write_all
 from lipt.common.errors import InvalidRequestError, UnauthenticatedError, UnknownTokenError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import TokenRecord
 
+logger = logging.getLogger(__name__)
+
+OWN_FILE = "admin.token"
+_OWN_ID = "admin"
 _DAY_SECONDS = 86_400.0
 _MAX_DAYS = 36_500.0
-# What a caller's key begins with that has shown one.
+# What the key of a caller with a token begins with.
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a way
 
 HOW_TO_GET_ONE = (
@@ -28,32 +38,20 @@ HOW_TO_GET_ONE = (
     "give it with --token-file or LIPT_TOKEN."
 )
 
-# Who can read the coordinator's own token.
 OWN_USER = Caller(key="own user", name="the coordinator's own user", roles=frozenset({Role.ADMIN}))
 
 
 class Tokens:
-    """Who shows which token."""
+    """The tokens of a state, and their holders."""
 
     def __init__(self, database: Database, own: Token, *, wall_clock: Callable[[], float]) -> None:
-        """Tokens of a state.
-
-        Args:
-            database: keeps those that are given out.
-            own: the coordinator's, which makes an admin of whoever can read it.
-            wall_clock: what tokens expire by.
-        """
         self._database = database
         self._own = own
         self._clock = wall_clock
         self._records: dict[str, TokenRecord] = {}
 
     async def load(self) -> None:
-        """Read what was given out.
-
-        Raises:
-            StateError: a record cannot be read.
-        """
+        """Read all that were given out."""
         self._records = {record.token_id: record for record in await self._database.load_tokens()}
 
     @property
@@ -71,10 +69,10 @@ class Tokens:
         """Give out a token.
 
         Args:
-            role: what it lets its holder do.
-            name: what it is listed under; its id where empty.
+            role: of its holder.
+            name: its id where empty.
             days: how long it holds; 0 until it is revoked.
-            created_by: who asks for it.
+            created_by: the name of a caller.
 
         Returns:
             Its record, and its text, which is kept nowhere.
@@ -107,8 +105,7 @@ class Tokens:
 
         Raises:
             UnknownTokenError: none has that id.
-            StateError: it has ended, and could not be written: a restart would bring it back.
-                Asking again writes it.
+            StateError: it has ended, but a restart would bring it back: ask again.
         """
         record = self._records.get(token_id)
         if record is None:
@@ -126,7 +123,7 @@ class Tokens:
         return hmac.compare_digest(text.encode(), self._own.text.encode())
 
     def caller(self, text: str) -> Caller:
-        """Who shows this token.
+        """The holder of a token.
 
         Raises:
             UnauthenticatedError: it is none of these, or holds no longer.
@@ -147,7 +144,7 @@ class Tokens:
         )
 
     def holds(self, caller: Caller) -> bool:
-        """Whether what a caller has shown a while ago still counts."""
+        """Whether the token or certificate of a caller is still valid."""
         if caller.expires_at is not None and self._clock() >= caller.expires_at:
             return False
         kind, _, token_id = caller.key.partition(":")
@@ -181,3 +178,23 @@ def _name(record: TokenRecord) -> str:
 
 def _day(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def keep_own_token(state_dir: Path) -> Token:
+    """The own token of a state directory; it is made where there is none."""
+    path = state_dir / OWN_FILE
+    try:
+        found = Token.parse(path.read_text(encoding="ascii", errors="replace"))
+        if found is not None and found.token_id == _OWN_ID:
+            return found
+    except FileNotFoundError:
+        pass
+    token = Token.draw(_OWN_ID)
+    try:
+        with temporary_file(path.parent) as (file, temporary):
+            write_all(file, f"{token.text}\n".encode())
+            publish(file, temporary, path)
+    except OSError as error:
+        # A full disk is no reason not to serve: the token holds until the next start.
+        logger.warning("%s cannot be written: %s", path, error.strerror)
+    return token

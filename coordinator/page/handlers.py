@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,17 +66,10 @@ class TokenShown(Body):
 
 
 class RunWanted(Body):
-    """A run to start.
-
-    Attributes:
-        name: one is made up where it is empty.
-        overrides: of the defaults, nested as in a file's table [run].
-        request_id: the same when a request is repeated, so that it starts one run.
-    """
+    """A run to start; `overrides` are nested as in a file's table [run]."""
 
     name: Annotated[str, Field(max_length=200)] = ""
     overrides: dict[str, Any] = Field(default_factory=dict)
-    request_id: Annotated[str, Field(max_length=100)] = ""
 
 
 class PicturesWanted(Body):
@@ -92,10 +85,6 @@ class SubsetWanted(Body):
     fraction: float | None = None
     budget: Annotated[int | None, Field(ge=0, le=_MAX_BUDGET)] = None
     options: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
-    preset: str = ""
-    proxy: str = ""
-    balanced: bool | None = None
-    labels: Literal["", "given", "none"] = ""
 
 
 async def sign_in_by_code(request: PageRequest, _: None) -> Response:
@@ -151,12 +140,9 @@ async def live(request: PageRequest, _: None) -> Response:
 
 async def start_run(request: PageRequest, wanted: RunWanted) -> Response:
     """POST /api/runs."""
-    message = run_pb2.CreateRunRequest(
-        request_id=wanted.request_id, name=wanted.name, config=overrides_to_proto(wanted.overrides)
-    )
-    require_lengths(message)
-    runs = request.page.app.requests
-    run = await runs.create(message.request_id, message.name, message.config)
+    config = overrides_to_proto(wanted.overrides)
+    require_lengths(run_pb2.CreateRunRequest(name=wanted.name, config=config))
+    run = await request.page.app.requests.create("", wanted.name, config)
     return _run_answer(request, run)
 
 

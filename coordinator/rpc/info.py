@@ -1,4 +1,4 @@
-"""Service information and health probes."""
+"""Service information, and health probes at an address of their own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_to_proto
+from lipt.common.errors import ConfigError
+from lipt.common.network.tls import split_address
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.rpc.binding import bind
 from lipt.coordinator.rpc.messages import dataset_view, protocol_version
 from lipt.coordinator.rpc.watching import (
     DEFAULT_INTERVAL_SECONDS,
@@ -25,7 +26,7 @@ from lipt.coordinator.rpc.watching import (
 from lipt.v1 import info_pb2 as pb
 from lipt.v1 import info_pb2_grpc
 
-# `lipt.v1.InfoService`: who is answering, with what data and which workers.
+logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -73,28 +74,17 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             yield answer
 
 
-# Probing: health alone, at an address of its own, in plain text, from the process's first moments.
-#
-# Who restarts processes and who sends them callers, such as Kubernetes' kubelet, ask by gRPC
-# without TLS, and have no certificate to show; and they ask while the data is still being opened,
-# which may take minutes. What they are told is no secret: that the process answers, and whether it
-# serves.
+# Kubernetes' kubelet calls without TLS and without a certificate, and while the data is
+# still being opened, which may take minutes. Their answer is no secret.
 
-logger = logging.getLogger(__name__)
-
+# SERVING for as long as the process answers at all.
 LIVENESS = "liveness"
-"""Name under which the process answers SERVING for as long as it answers at all."""
-
+# gRPC's own name for the whole server: SERVING once callers are served.
 READINESS = ""
-"""Name, gRPC's own for the whole server, under which it is SERVING where callers are served."""
 
 
 class Probes(health_pb2_grpc.HealthServicer):
-    """Answers `Check`; not `Watch`, whose streams would have to be counted and ended.
-
-    Attributes:
-        address: where it is asked; empty where nobody can.
-    """
+    """Answers `Check`; not `Watch`, whose streams would have to be counted and ended."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -112,9 +102,7 @@ class Probes(health_pb2_grpc.HealthServicer):
     async def Check(
         self,
         request: health_pb2.HealthCheckRequest,
-        context: grpc.aio.ServicerContext[
-            health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
-        ],
+        context: Context,
     ) -> health_pb2.HealthCheckResponse:
         """Whether this process lives or is ready."""
         if request.service not in {LIVENESS, READINESS}:
@@ -124,11 +112,8 @@ class Probes(health_pb2_grpc.HealthServicer):
                 f"{READINESS!r}, which is readiness.",
             )
         serves = request.service == LIVENESS or self._ready
-        return health_pb2.HealthCheckResponse(
-            status=health_pb2.HealthCheckResponse.SERVING
-            if serves
-            else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
+        answer = health_pb2.HealthCheckResponse
+        return answer(status=answer.SERVING if serves else answer.NOT_SERVING)
 
 
 @asynccontextmanager
@@ -151,3 +136,25 @@ async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
         yield probes
     finally:
         await server.stop(None)
+
+
+def bind(
+    server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None, *, flag: str
+) -> str:
+    """Have a server listen at host:port once it is started; the address, with the port found.
+
+    Raises:
+        ConfigError: it is no address, or unavailable; names the flag.
+    """
+    host, _ = split_address(listen)
+    try:
+        port = (
+            server.add_insecure_port(listen)
+            if credentials is None
+            else server.add_secure_port(listen, credentials)
+        )
+    except RuntimeError:
+        raise ConfigError(
+            f"{flag} {listen}: the address is in use, or is not this machine's. Choose another."
+        ) from None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
