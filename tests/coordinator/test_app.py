@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+import logging
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,18 @@ from lipt.common.errors import (
     UnknownWorkerError,
 )
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.app import App
+from lipt.coordinator.app import App, logging_progress
 from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.messages import Asked, Cost
+from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
+from tests.clock import Clock
 from tests.coordinator.fakes import (
     DATA,
     FakeCompute,
@@ -70,15 +71,6 @@ async def complete(app: App) -> None:
         await worker.hand_in(await worker.take())
     final = await until(app, run.run_id, has_ended)
     assert final.state is RunState.READY, final.message
-
-
-async def test_app_of_a_new_state_directory_has_the_data_and_no_runs(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path)
-    async with opened(settings) as app:
-        assert app.data == DATA
-        assert app.settings == settings
-        assert app.store.runs() == ()
-        assert app.dispatcher.alive() == ()
 
 
 async def test_run_goes_from_its_request_to_its_soup(tmp_path: Path) -> None:
@@ -226,22 +218,6 @@ async def test_coordinator_of_other_data_gives_a_run_s_stored_subsets_and_comput
     assert compute.kinds == ["DescribeData"]
 
 
-async def test_stored_subset_is_not_found_where_nobody_knows_how_large_its_data_was(
-    tmp_path: Path,
-) -> None:
-    settings = make_settings(tmp_path)
-    async with opened(settings) as app:
-        await complete(app)
-        await ask(app)
-    with closing(sqlite3.connect(settings.state_dir / "lipt.db")) as connection, connection:
-        connection.execute("DELETE FROM data_sets")
-    compute = pretraining(settings.state_dir)
-    compute.answers[DescribeData] = OTHER
-    async with opened(settings, compute) as app:
-        with pytest.raises(OtherDataError, match="run's own data"):
-            await ask(app)
-
-
 async def test_run_of_other_data_is_held_while_others_go_on_and_merged_on_its_own(
     tmp_path: Path,
 ) -> None:
@@ -279,23 +255,6 @@ async def test_run_of_other_data_is_held_while_others_go_on_and_merged_on_its_ow
         assert "(other), this coordinator now serves fake" in app.store.held(later.run_id)
     assert compute.kinds == ["DescribeData", "MakeSoup"]
     assert compute.fingerprints == [DATA.fingerprint]
-
-
-async def test_run_whose_data_is_changed_under_the_coordinator_waits_for_it(
-    tmp_path: Path,
-) -> None:
-    settings = make_settings(tmp_path)
-    compute = pretraining(settings.state_dir)
-    initialize: Any = compute.answers[InitializeWeights]
-    compute.answers[InitializeWeights] = OtherDataError("mine has changed.")
-    async with opened(settings, compute) as app:
-        run = await app.requests.create("q", "mine", NOTHING)
-        revision = 0
-        while app.store.shown_state(app.store.find("mine")) is not RunState.HELD:
-            revision = await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
-        compute.answers[InitializeWeights] = initialize
-        assert (await until(app, run.run_id, is_training)).message == ""
-        assert app.store.held(run.run_id) == ""
 
 
 async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path: Path) -> None:
@@ -375,13 +334,6 @@ async def test_state_directory_serves_one_coordinator_at_a_time(tmp_path: Path) 
         assert [run.name for run in second.store.runs()] == ["mine"]
 
 
-async def test_state_directory_that_is_a_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("no directory")
-    with pytest.raises(StateError, match=r"cannot be used: .*--state-dir"):
-        async with opened(make_settings(tmp_path), FakeCompute()):
-            pytest.fail("it was opened")
-
-
 async def test_lease_of_a_silent_worker_ends(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, lease={"duration_seconds": 0.05})
     async with opened(settings) as app:
@@ -402,3 +354,13 @@ async def test_coordinator_serves_also_where_it_cannot_note_what_it_serves(
     async with opened(make_settings(tmp_path)) as app:
         assert app.data == DATA
     assert "is not noted: /state cannot be used: No space left" in caplog.text
+
+
+def test_what_is_reported_is_said_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock()
+    report = logging_progress(clock=clock)
+    for clock.now in (1.0, 5.0, 6.0, 10.0):
+        report(Progressed("reading x", round(clock.now), 10))
+    said = [record.message for record in caplog.records]
+    assert said == ["reading x: 5 of 10", "reading x: 10 of 10"]

@@ -21,17 +21,17 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from lipt.common.access import local_token
 from lipt.common.access.local_token import find_local_token
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
-from lipt.common.errors import ConfigError, DataError, IncompatibleProtocolError, StateError
+from lipt.common.errors import ConfigError
+from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
 from lipt.common.network.tls import split_address
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.pretraining import DescribeData
+from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.rpc.info import LIVENESS, READINESS
-from lipt.coordinator.server import serve, serving
+from lipt.coordinator.server import notes_on, serve, serving
 from lipt.v1 import (
     blob_pb2,
     blob_pb2_grpc,
@@ -115,38 +115,6 @@ async def test_service_manager_is_told_when_it_serves_and_when_it_ends(
         assert manager.recv(1000) == b"STOPPING=1"
 
 
-async def test_refusal_travels_as_its_own_class(tmp_path: Path) -> None:
-    async with served(tmp_path) as coordinator:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await register(coordinator, major=2)
-        error = from_rpc_error(caught.value)
-        assert isinstance(error, IncompatibleProtocolError)
-        assert "2.0" in str(error)
-        assert "same lipt" in str(error)
-        assert coordinator.app.dispatcher.alive() == ()
-
-
-async def test_classes_without_examples_are_said_at_the_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with opened(make_settings(tmp_path)) as app:
-        counts = (0, *app.data.class_counts[1:])
-        names = tuple(map(str, range(len(counts))))
-        data = replace(app.data, class_counts=counts, class_names=names)
-        async with serving(replace(app, data=data)):
-            assert "its labels begin at 1" in caplog.text
-
-
-async def test_what_is_scaled_is_said_at_the_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    async with opened(make_settings(tmp_path)) as app:
-        data = replace(app.data, scaling="its images are scaled to 224 x 224")
-        async with serving(replace(app, data=data)):
-            assert f"{data.source}: its images are scaled to 224 x 224." in caplog.text
-
-
 async def test_address_is_written_down_once_it_is_served(tmp_path: Path) -> None:
     file = tmp_path / "address"
     async with served(tmp_path, address_file=file) as coordinator:
@@ -166,28 +134,11 @@ async def test_local_token_is_there_for_as_long_as_it_is_served(tmp_path: Path) 
         assert find_local_token(port) is None
 
 
-async def test_local_token_that_cannot_be_put_anywhere_is_said_with_the_other_way_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(local_token, "_folders", lambda: iter(()))
-    async with served(tmp_path):
-        assert f"--token-file {tmp_path}/state/admin.token" in caplog.text
-
-
 async def test_address_that_is_in_use_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     async with served(tmp_path) as coordinator:
         with pytest.raises(ConfigError, match=rf"--listen {coordinator.address}: .* in use"):
             async with served(tmp_path / "other", listen=coordinator.address):
-                pytest.fail("it was served")
-
-
-async def test_state_that_is_served_is_refused_to_a_second_coordinator_with_the_address(
-    tmp_path: Path,
-) -> None:
-    async with served(tmp_path) as coordinator:
-        with pytest.raises(StateError, match=rf"in use by .* serving {coordinator.address}"):
-            async with served(tmp_path):
                 pytest.fail("it was served")
 
 
@@ -274,26 +225,6 @@ def tls_flags(tmp_path: Path) -> dict[str, Path]:
     return flags
 
 
-async def test_key_of_another_certificate_is_no_address_in_use(
-    tmp_path: Path, tls_flags: dict[str, Path]
-) -> None:
-    trustme.CA().issue_cert("other").private_key_pem.write_to_path(str(tls_flags["tls_key"]))
-    with pytest.raises(ConfigError, match=r"--tls-key .*key\.pem does not belong to --tls-cert"):
-        await serve(make_settings(tmp_path, **tls_flags), asked=asyncio.Event(), opening=opened)
-
-
-async def test_expired_certificate_is_not_served_with(
-    tmp_path: Path, tls_flags: dict[str, Path]
-) -> None:
-    expired = trustme.CA().issue_cert("127.0.0.1", not_after=datetime(2026, 1, 1, tzinfo=UTC))
-    expired.cert_chain_pems[0].write_to_path(str(tls_flags["tls_cert"]))
-    expired.private_key_pem.write_to_path(str(tls_flags["tls_key"]))
-    asked = asyncio.Event()
-    asked.set()
-    with pytest.raises(ConfigError, match=r"cert\.pem has expired: .* to 2026-01-01 00:00 UTC"):
-        await serve(make_settings(tmp_path, **tls_flags), asked=asked, opening=opened)
-
-
 async def test_certificate_that_expires_soon_is_served_with_and_said(
     tmp_path: Path, tls_flags: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,17 +232,6 @@ async def test_certificate_that_expires_soon_is_served_with_and_said(
     asked.set()
     await serve(make_settings(tmp_path, **tls_flags), asked=asked, opening=opened)
     assert "expires in 6 days" in caplog.text
-
-
-async def test_what_cannot_be_opened_is_said_as_it_is(tmp_path: Path) -> None:
-    compute = FakeCompute({DescribeData: DataError("there are no images.")})
-    with pytest.raises(DataError, match="no images"):
-        await serve(
-            make_settings(tmp_path),
-            asked=asyncio.Event(),
-            opening=lambda settings: opened(settings, compute),
-        )
-    assert compute.stopped
 
 
 async def test_end_that_is_asked_for_while_the_data_is_opened_does_not_wait_for_it(
@@ -410,3 +330,41 @@ async def test_what_keeps_a_worker_from_a_run_is_said_to_all_who_ask(tmp_path: P
         (shown,) = (await coordinator.info.GetInfo(info_pb2.GetInfoRequest())).workers
         assert shown.idle_reason == answer.idle_reason
         watching.cancel()
+
+
+IMAGES = DataDescription("digits", ("cat", "dog"), (3, 4), ImageSpec(1, 8, 8), "f" * 64)
+NUMBERS = Column("numbers", ColumnType.FLOAT32, (3,), standardized=True)
+WORDS = Column("words", ColumnType.INT64, (5,), num_values=9)
+
+
+def columns(*given: Column) -> DataDescription:
+    return replace(IMAGES, inputs=ColumnsSpec(given))
+
+
+def test_nothing_is_said_of_data_as_everybody_expects_it() -> None:
+    assert list(notes_on(IMAGES)) == []
+
+
+def test_empty_classes_are_a_warning() -> None:
+    ((level, said),) = notes_on(replace(IMAGES, class_counts=(7, 0)))
+    assert level == logging.WARNING
+    assert "dog" in said
+
+
+def test_images_that_are_left_out_are_named() -> None:
+    ((level, said),) = notes_on(replace(IMAGES, quarantined=(2, 5)))
+    assert (level, said) == (
+        logging.WARNING,
+        "2 of 9 images cannot be used and are left out: 2, 5.",
+    )
+
+
+def test_columns_are_named_and_those_that_are_standardized() -> None:
+    ((_, some),) = notes_on(columns(NUMBERS, WORDS))
+    assert (
+        "numbers float32[3], words int64[5]. Models are given them standardized (numbers)," in some
+    )
+    ((_, every),) = notes_on(columns(NUMBERS))
+    assert "Models are given them standardized, without augmentation." in every
+    ((_, none),) = notes_on(columns(WORDS))
+    assert "Models are given them as they are, without augmentation." in none

@@ -83,15 +83,6 @@ def test_only_the_four_last_used_files_of_a_kind_stay(tmp_path: Path) -> None:
     assert made == list("abcde")
 
 
-def test_kinds_that_are_asked_for_in_turn_do_not_evict_each_other(tmp_path: Path) -> None:
-    made: list[str] = []
-    kinds = ("signals", "signals-of-all", "dynamics", "pictures", "proxy", "distances")
-    for _ in range(2):
-        for kind in kinds:
-            keep(tmp_path, f"weights of {kind}", made, kind=kind)
-    assert made == [f"weights of {kind}" for kind in kinds]
-
-
 def test_a_kind_whose_name_begins_with_another_s_is_a_kind_of_its_own(tmp_path: Path) -> None:
     made: list[str] = []
     keep(tmp_path, "first", made, kind="signals-of-all")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from lipt.common.data import open_dataset
-from lipt.common.errors import ComputeError, OtherDataError
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import OnData, name_of
+from lipt.common.errors import ComputeError, DataError, OtherDataError, StateError
+from lipt.coordinator.compute import messages
+from lipt.coordinator.compute.context import Context, with_kept_quarantine
+from lipt.coordinator.compute.messages import OnData, Timed, Took, name_of
 from tests.digits import digits_settings
 
 
@@ -112,16 +115,6 @@ def test_job_that_fails_on_data_that_was_taken_away_is_explained_by_that(
     assert OnData(own, Do()).run(context) == 0
 
 
-def test_job_that_fails_on_its_own_data_fails_for_its_own_reason(
-    context: Context, pets: Path
-) -> None:
-    def fail() -> None:
-        raise ComputeError("out of memory.")
-
-    with pytest.raises(ComputeError, match="out of memory"):
-        OnData(fingerprint_of(pets), Do(fail)).run(context)
-
-
 @dataclass(frozen=True)
 class Text:
     """The least that can be kept."""
@@ -167,5 +160,76 @@ def test_what_is_kept_is_told_apart_by_the_full_fingerprint_where_that_is_asked_
     assert len(made) == 2
 
 
-def test_a_job_on_data_is_called_by_its_own_name() -> None:
-    assert [name_of(job) for job in (Do(), OnData("f" * 64, Do()))] == ["Do", "Do"]
+@dataclass(frozen=True)
+class Wait:
+    """A job that takes as long as it says, on a clock that it moves itself."""
+
+    now: list[float]
+    seconds: float
+
+    def run(self, context: Any) -> str:
+        self.now[0] += self.seconds
+        return "done"
+
+
+def test_a_timed_job_says_how_long_it_took_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(messages, "monotonic", lambda: now[0])
+    job = Timed(Wait(now, 7.0))
+    now[0] += 100.0  # its turn in the queue
+    assert job.run(cast("Any", None)) == Took("done", 7.0)
+
+
+def test_a_job_is_called_by_what_is_inside() -> None:
+    assert name_of(OnData("f", Timed(Wait([], 0.0)))) == "Wait"
+
+
+pytest.importorskip("sklearn")
+DIGITS = open_dataset("digits")
+
+
+def quarantined(folder: Path, *ids: int) -> tuple[int, ...]:
+    return with_kept_quarantine(replace(DIGITS, quarantined=ids), folder).quarantined
+
+
+def test_an_image_that_was_repaired_stays_out(tmp_path: Path) -> None:
+    assert quarantined(tmp_path, 3, 8) == (3, 8)
+    assert quarantined(tmp_path, 8) == (3, 8)
+    assert quarantined(tmp_path) == (3, 8)
+
+
+def test_an_image_that_broke_since_then_is_refused(tmp_path: Path) -> None:
+    quarantined(tmp_path, 3)
+    with pytest.raises(DataError, match=r"^2 images of digits cannot be used .* made: 5, 9\."):
+        quarantined(tmp_path, 3, 5, 9)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '["a"]', "[1", "\x00"])
+def test_a_damaged_file_is_not_guessed_at(tmp_path: Path, content: str) -> None:
+    quarantined(tmp_path, 3)
+    (file,) = tmp_path.iterdir()
+    file.write_text(content)
+    with pytest.raises(StateError, match="Restore it from a backup"):
+        quarantined(tmp_path, 3)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_whole_data_is_served_from_a_full_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert quarantined(tmp_path) == ()
+    assert "is not noted" in caplog.text
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_what_is_left_out_has_to_be_kept(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match=r"cannot be kept .* Make room"):
+        quarantined(tmp_path, 3)

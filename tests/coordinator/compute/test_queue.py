@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -12,12 +13,16 @@ from pathlib import Path
 import pytest
 
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.observability.logs import log_context, logging_about
+from lipt.common.observability.tracing import current_traceparent, span
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.light import KnownData
 from lipt.coordinator.compute.messages import Asked, Cost
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from tests.digits import digits_settings
+from tests.embedded.compute import ThreadQueue
+from tests.remembered_spans import remembering
 
 LABELS = Asked(cost=Cost.LABELS)
 KNOWN = KnownData("two", ("a", "b"), ImageSpec(1, 8, 8), ("f" * 64,), b"\1\0\0\0\0\0\0\0")
@@ -78,3 +83,40 @@ async def test_without_a_light_process_the_heavy_one_does_everything(queue: Comp
     queue.warm()
     assert await queue.run(Where(), asked=LABELS) == await queue.run(Where())
     assert queue.waiting() == {"cheap": 0, "dear": 0}
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@dataclass(frozen=True)
+class WhoseAmI:
+    def run(self, context: Context) -> tuple[dict[str, str], str]:
+        logging.getLogger("lipt.test").warning("at work")
+        return dict(log_context()), current_traceparent()
+
+
+async def test_a_job_belongs_to_what_asked_for_it_whoever_asks_beside_it(tmp_path: Path) -> None:
+    async def asked(queue: ThreadQueue, run: str) -> dict[str, str]:
+        with logging_about(run=run):
+            context, _ = await queue.run(WhoseAmI())
+        return context
+
+    queue = ThreadQueue(digits_settings(tmp_path))
+    try:
+        found = await asyncio.gather(*(asked(queue, run) for run in ("a", "b", "c")))
+    finally:
+        await queue.stop()
+    assert found == [{"run": "a"}, {"run": "b"}, {"run": "c"}]
+
+
+async def test_a_job_is_a_span_of_what_asked_for_it(tmp_path: Path) -> None:
+    queue = ThreadQueue(digits_settings(tmp_path))
+    try:
+        with remembering() as spans, span("stage"):
+            _, within = await queue.run(WhoseAmI())
+    finally:
+        await queue.stop()
+    job = spans["WhoseAmI"]
+    assert job.parent is not None
+    assert job.parent.span_id == spans["stage"].context.span_id
+    assert within.split("-")[2] == f"{job.context.span_id:016x}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,9 +12,17 @@ import httpx
 import pytest
 
 from lipt.common.access.roles import Role
+from lipt.common.errors import PermissionDeniedError
 from lipt.coordinator.access.table import ALLOWED_ROLES
 from lipt.coordinator.page import requests
-from lipt.coordinator.page.application import HEADERS, ROUTES, Route
+from lipt.coordinator.page.application import (
+    HEADERS,
+    ROUTES,
+    Route,
+    own_names,
+    require_own_host,
+    require_own_origin,
+)
 from lipt.coordinator.page.requests import MAX_BODY_BYTES
 from tests.coordinator.page.browsing import ServedPage, page_served
 
@@ -49,10 +56,6 @@ def test_every_route_takes_the_roles_of_a_call_that_there_is() -> None:
     named = {row.calls for row in ROUTES if row.calls}
     assert named <= ALLOWED_ROLES.keys()
     assert all(Role.WORKER not in ALLOWED_ROLES[call] or "Info" in call for call in named)
-
-
-def test_nobody_is_let_in_unknown_but_to_sign_in() -> None:
-    assert {row.path for row in ROUTES if not row.calls} == {"/sign-in", "/api/sign-in"}
 
 
 def test_what_changes_something_is_asked_by_post_with_a_body_that_is_checked() -> None:
@@ -198,17 +201,6 @@ async def test_large_bodies_are_refused_whether_or_not_they_say_so(page: ServedP
     assert reason(said) == "BLOB_TOO_LARGE"
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b'{"ids": [NaN]}', b'{"ids": [1e999]}', b'{"a": "\xff"}']
-)
-async def test_bodies_that_say_nothing_are_refused(page: ServedPage, body: bytes) -> None:
-    async with page.signed_in(Role.ADMIN) as browser:
-        for row in ROUTES:
-            if row.body is not None:
-                answer = await browser.post(address_of(row), content=body)
-                assert (answer.status_code, reason(answer)) == (400, "INVALID_REQUEST"), row.path
-
-
 async def test_every_answer_says_what_a_browser_may_do_with_it(page: ServedPage) -> None:
     async with page.signed_in(Role.ADMIN) as browser:
         answers = [
@@ -277,18 +269,6 @@ async def test_refusals_are_counted_and_told_as_those_of_calls(
     assert 'method="GET /api/me"' in caplog.text
 
 
-async def test_coordinator_and_its_strategies_are_as_the_contract_has_them(
-    page: ServedPage,
-) -> None:
-    async with page.signed_in(Role.TRAINER) as browser:
-        info = (await browser.get("/api/info")).json()
-        strategies = (await browser.get("/api/strategies")).json()["strategies"]
-    assert info["dataset"]["num_examples"] == "500"
-    assert info["workers"] == []
-    assert "auto" in {strategy["name"] for strategy in strategies}
-    assert json.dumps(info)
-
-
 async def test_body_that_does_not_arrive_is_not_waited_for(
     page: ServedPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,3 +281,103 @@ async def test_body_that_does_not_arrive_is_not_waited_for(
     writer.write(head.encode())
     assert (await reader.readline()).split()[1] == b"400"
     writer.close()
+
+
+NAMES = own_names("127.0.0.1", ["head.example"], "https://lipt.example.org")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost:50080",
+        "LOCALHOST",
+        "127.0.0.1:50080",
+        "127.0.0.1:8080",  # the other end of a tunnel
+        "[::1]:50080",
+        "192.168.1.7:50080",  # an address cannot be made to point elsewhere
+        "head.example",
+        "lipt.example.org",
+    ],
+)
+def test_names_and_addresses_of_its_own_are_served(host: str) -> None:
+    require_own_host(host, NAMES)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:50080",
+        "",
+        ":50080",
+        "localhost.evil.example",
+        "[::1",
+        "a@b",
+        "127.0.0.1.evil.example",
+        "localhost.",
+        "http://localhost",
+    ],
+)
+def test_other_names_are_refused_with_those_that_are_served(host: str) -> None:
+    with pytest.raises(
+        PermissionDeniedError, match=r"head\.example, lipt\.example\.org, localhost"
+    ):
+        require_own_host(host, NAMES)
+
+
+def test_a_page_beyond_loopback_is_served_as_its_machine() -> None:
+    import socket
+
+    assert socket.gethostname().lower() in own_names("0.0.0.0")
+    assert socket.gethostname().lower() not in own_names("127.0.0.1") - {"localhost"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        ("http://localhost:50080", "localhost:50080"),
+        ("http://LOCALHOST:50080", "localhost:50080"),
+        ("http://head.example", "head.example:80"),
+        ("https://lipt.example.org", "lipt.example.org"),  # a proxy in front has the TLS
+        ("https://[::1]:50080", "[::1]:50080"),
+    ],
+)
+def test_the_page_itself_may_change_things(origin: str, host: str) -> None:
+    require_own_origin(origin, host)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        None,
+        "",
+        "null",
+        "http://evil.example",
+        "http://localhost:50081",
+        "http://localhost",
+        "https://localhost",
+        "http://localhost:50080.evil.example",
+        "http://localhost:99999999",
+        "http://[::1",
+        "localhost:50080",
+        "http://evil@localhost",
+    ],
+)
+def test_nothing_else_may(origin: str | None) -> None:
+    with pytest.raises(PermissionDeniedError, match="not from the page at 'localhost:50080'"):
+        require_own_origin(origin, "localhost:50080")
+
+
+def test_nothing_but_the_pages_own_files_is_run_or_loaded() -> None:
+    policy = HEADERS["Content-Security-Policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self' data:",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'self'",
+        "frame-ancestors": "'none'",
+    }

@@ -230,12 +230,6 @@ def test_examples_in_quarantine_are_not_wanted_least() -> None:
     assert found["least_wanted"] == sorted([*rest[:2], 7, 8])
 
 
-def test_of_other_data_than_is_served_no_classes_are_shown() -> None:
-    given = record(data={"num_examples": 30})
-    found = examined(given, examples(1.0, 1.0, 1.0), LABELS[:0], NAMES, "head:1")
-    assert (found["classes"], found["least_wanted"], found["fraction"]) == ([], [], 0.1)
-
-
 @pytest.mark.parametrize("text", ["a", "'); import os #", '"""', "\\", "\n"])
 def test_code_asks_for_the_same_subset_whatever_its_texts_hold(text: str) -> None:
     given = record(options={text: text}, preset="paper", labels="none", proxy={"proxy": text})

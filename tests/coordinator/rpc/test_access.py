@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 from lipt.common.access.tokens import Token
-from lipt.common.errors import InvalidRequestError, UnknownTokenError
+from lipt.common.errors import InvalidRequestError
 from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import Tokens
@@ -53,13 +53,6 @@ async def test_token_is_made_listed_and_ended(stub: Any, clock: Clock) -> None:
     assert not listed.name.startswith("lipt_")
 
 
-async def test_token_without_a_name_or_an_end_has_its_id_for_a_name(stub: Any) -> None:
-    made = (await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_WORKER))).token
-    assert made.name == made.token_id
-    assert not made.HasField("expires_at")
-    assert not made.HasField("revoked_at")
-
-
 @pytest.mark.parametrize("role", [0, 9])
 async def test_role_that_is_none_is_refused_with_those_that_are(stub: Any, role: int) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -67,12 +60,6 @@ async def test_role_that_is_none_is_refused_with_those_that_are(stub: Any, role:
     error = from_rpc_error(caught.value)
     assert isinstance(error, InvalidRequestError)
     assert "worker, trainer, admin" in str(error)
-
-
-async def test_unknown_id_is_refused(stub: Any) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.RevokeToken(pb.RevokeTokenRequest(token_id="none"))
-    assert isinstance(from_rpc_error(caught.value), UnknownTokenError)
 
 
 async def test_caller_is_told_who_it_is(stub: Any) -> None:

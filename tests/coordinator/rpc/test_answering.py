@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
+from typing import Any, cast
 
 import pytest
 
+from lipt.common.access.roles import Role
+from lipt.coordinator.access.caller import ANYBODY, Caller, note_caller
+from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.rpc import answering as module
-from lipt.coordinator.rpc.answering import Answering
+from lipt.coordinator.rpc.answering import Answering, shown_by, unless
 
 
 async def test_only_the_latest_report_is_told() -> None:
@@ -60,3 +65,75 @@ async def test_leaving_gives_the_answer_up() -> None:
     with Answering(answer):
         await begun.wait()
     await given_up.wait()
+
+
+class Context:
+    def __init__(self, *metadata: tuple[str, str | bytes]) -> None:
+        self._metadata = metadata or None
+
+    def invocation_metadata(self) -> Any:
+        return self._metadata
+
+
+@pytest.mark.parametrize(
+    ("metadata", "secret"),
+    [
+        ((), ""),
+        ((("user-agent", "x"),), ""),
+        ((("user-agent", "x"), ("lipt-worker-secret", "s")), "s"),
+        # Of a peer that sends what is no text.
+        ((("lipt-worker-secret", b"s"),), ""),
+    ],
+)
+def test_a_call_shows_its_caller_and_a_worker_s_secret(
+    metadata: tuple[tuple[str, str | bytes], ...], secret: str
+) -> None:
+    call = cast("Any", Context(*metadata))
+    assert shown_by(call) == Evidence(ANYBODY, secret)
+    box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
+
+    def as_box() -> Evidence:
+        note_caller(box)
+        return shown_by(call)
+
+    assert copy_context().run(as_box) == Evidence(box, secret)
+
+
+async def test_work_that_comes_to_its_end_gives_its_result() -> None:
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return 5
+
+    assert await unless(asyncio.Event(), work()) == 5
+
+
+async def test_an_error_of_the_work_is_raised() -> None:
+    async def work() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await unless(asyncio.Event(), work())
+
+
+@pytest.mark.parametrize("by", ["stop", "caller"])
+async def test_work_that_is_given_up_has_ended_before_its_caller_goes_on(by: str) -> None:
+    stop, begun, cleaned_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned_up.set()
+
+    waiting = asyncio.ensure_future(unless(stop, work()))
+    await begun.wait()
+    if by == "stop":
+        stop.set()
+        assert await waiting is None
+    else:
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert cleaned_up.is_set()

@@ -125,24 +125,6 @@ async def test_blobs_that_are_not_a_worker_s_are_neither_read_nor_sent(store: Bl
     assert not store.has_part(NAME)
 
 
-async def test_an_empty_blob_is_a_blob(stub: Any) -> None:
-    name = BlobName.of(b"")
-    assert await status(stub, name) == (0, False)
-    assert await write(stub, [message(name, 0, b"")]) == name
-    assert await status(stub, name) == (0, True)
-    assert await read(stub, name) == b""
-
-
-async def test_streams_chunks_with_their_offsets(stub: Any, store: BlobStore) -> None:
-    store.put_bytes(DATA)
-    request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(NAME), offset_bytes=100)
-    chunks = [response.chunk async for response in stub.ReadBlob(request)]
-    assert [chunk.offset_bytes for chunk in chunks] == [
-        100 + index * CHUNK_BYTES for index in range(3)
-    ]
-    assert [len(chunk.data) for chunk in chunks] == [CHUNK_BYTES] * 2 + [CHUNK_BYTES - 95]
-
-
 BAD = blob_pb2.Chunk(data=b"x", crc32=1)
 OTHER = BlobName(NAME.sha256, MAX_BLOB_BYTES + 1)
 

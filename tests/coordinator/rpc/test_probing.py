@@ -43,12 +43,6 @@ async def test_a_process_lives_before_it_is_ready_and_after() -> None:
         assert await check(health, READINESS) == NOT_SERVING
 
 
-async def test_readiness_is_what_is_asked_for_without_a_name() -> None:
-    async with probed() as (probes, health):
-        with probes.ready():
-            assert (await health.Check(health_pb2.HealthCheckRequest())).status == SERVING
-
-
 async def test_other_names_are_not_found_and_streams_are_not_served() -> None:
     async with probed() as (_, health):
         with pytest.raises(grpc.aio.AioRpcError, match="ask for 'liveness'") as unknown:
@@ -57,13 +51,6 @@ async def test_other_names_are_not_found_and_streams_are_not_served() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as watched:
             await health.Watch(health_pb2.HealthCheckRequest()).read()
         assert watched.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-async def test_nothing_listens_where_no_address_is_given() -> None:
-    async with answering_probes(None) as probes:
-        assert probes.address == ""
-        with probes.ready():
-            pass
 
 
 async def test_address_that_is_in_use_is_refused_with_its_flag() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.coordinator.compute.progress import OnProgress, Progressed
-from lipt.coordinator.rpc import answering
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
@@ -117,19 +116,6 @@ async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
     assert not listed["uniform"].options
 
 
-async def test_a_preset_is_passed_on(stub: Any, subsets: FakeSubsets) -> None:
-    await subsets.asked(stub, pb.GetSubsetRequest(strategy="ccs", budget=2, preset="paper"))
-    await subsets.asked(stub, pb.GetSubsetRequest(strategy="ccs", budget=2))
-    assert [query.preset for query in subsets.queries] == ["paper", ""]
-
-
-async def test_whether_labels_may_enter_is_passed_on(stub: Any, subsets: FakeSubsets) -> None:
-    await subsets.asked(stub, pb.GetSubsetRequest(strategy="kcenter", budget=2, labels="none"))
-    # An older client's.
-    await subsets.asked(stub, pb.GetSubsetRequest(strategy="kcenter", budget=2))
-    assert [query.labels for query in subsets.queries] == ["none", ""]
-
-
 async def test_features_and_the_previous_subset_are_passed_on(
     stub: Any, subsets: FakeSubsets
 ) -> None:
@@ -149,37 +135,11 @@ async def test_features_and_the_previous_subset_are_passed_on(
     assert responses[1].subset.num_examples == 2
 
 
-async def test_a_plain_request_has_neither(stub: Any, subsets: FakeSubsets) -> None:
-    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
-    responses = await subsets.asked(stub, request)
-    (query,) = subsets.queries
-    assert (query.features, query.previous) == (None, "")
-    assert not responses[1].subset.kept
-
-
-async def test_who_waits_hears_that_the_service_is_alive(
-    stub: Any, subsets: FakeSubsets, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(answering, "_SIGN_OF_LIFE_SECONDS", 0.01)
-    call = aiter(stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)))
-    signs = [(await anext(call)).progress for _ in range(3)]
-    assert signs == [pb.SubsetProgress(activity="computing", done=1, total=2, ahead=3)] * 3
-    subsets.let_go.set()
-
-
 async def test_a_client_that_leaves_is_not_waited_for(stub: Any, subsets: FakeSubsets) -> None:
     call = stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2))
     await anext(aiter(call))
     call.cancel()
     await subsets.left.wait()
-
-
-async def test_callers_are_told_apart_by_their_connections(stub: Any, subsets: FakeSubsets) -> None:
-    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
-    await subsets.asked(stub, request)
-    await subsets.asked(stub, request)
-    first, second = subsets.callers
-    assert first == second != ""
 
 
 class FakeDiagnoses:
@@ -239,12 +199,3 @@ async def test_progress_comes_first_and_then_where_the_file_is(
         proxy="ridge:learners",
         manifest_json=json.dumps(DIAGNOSIS.manifest),
     )
-
-
-async def test_an_empty_request_is_of_the_data_alone(
-    diagnosis_stub: Any, diagnoses: FakeDiagnoses
-) -> None:
-    diagnoses.let_go.set()
-    async for _ in diagnosis_stub.Diagnose(diagnosis_pb2.DiagnoseRequest()):
-        pass
-    assert diagnoses.queries == [DiagnosisQuery()]

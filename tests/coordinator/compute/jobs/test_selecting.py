@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -96,14 +95,6 @@ def test_a_subset_is_stored_as_its_digest_says(context: Context, select: Any) ->
     assert selected.digest == subset_digest(np.arange(10), np.ones(10, np.float32))
     assert (selected.num_examples, selected.told["stopped_early"]) == (10, "")
     assert context.blobs.has(selected.blob)
-
-
-def test_an_early_stop_comes_back_with_the_true_count(select: Any) -> None:
-    selected = select(Probe(frozenset(), stopped_early="nothing is left to gain."))
-    assert (selected.num_examples, selected.told["stopped_early"]) == (
-        9,
-        "nothing is left to gain.",
-    )
 
 
 def test_a_subset_of_nothing_is_refused_with_the_strategys_reason(select: Any) -> None:
@@ -246,9 +237,3 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
 def test_without_labels_there_is_nothing_that_is_made_of_them(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
         select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")
-
-
-def test_a_subset_says_what_choosing_it_took(context: Context, weights: BlobName) -> None:
-    job = SelectSubset(CONFIG, IMAGE, weights, "grand", 10, balanced=False, options=())
-    started = monotonic()
-    assert 0 < job.run(context).seconds <= monotonic() - started
