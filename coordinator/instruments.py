@@ -1,7 +1,6 @@
-"""Instruments of the coordinator: all that it measures, in the order in which pages show it.
+"""Instruments of the coordinator, in the order in which pages show them.
 
-Counters and histograms are recorded where things happen; gauges are read from the state when they
-are asked for, in `lipt.coordinator.metrics`.
+Gauges are read from the state at each scrape, in `lipt.coordinator.metrics`.
 """
 
 from __future__ import annotations

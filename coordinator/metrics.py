@@ -1,4 +1,4 @@
-"""Readings: how the coordinator stands at a scrape, beside what was recorded on the way."""
+"""Readings: the coordinator's gauges at a scrape."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def from_other_threads(read: Callable[[], Readings]) -> Callable[[], Readings]:
 
 
 def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue) -> Readings:
-    """Runs, learners, workers, leases, the newest soup, and what waits to be computed."""
+    """Runs, learners, workers, leases, the newest soup, and waiting jobs."""
     runs = store.runs()
     by_state = Counter(store.shown_state(run) for run in runs)
     learners: Counter[LearnerState] = Counter()
@@ -93,12 +93,7 @@ def _of_the_newest_soup(store: RunStore) -> Readings:
 
 
 def of_the_machine(compute: ComputeQueue, directory: Path) -> Readings:
-    """Memory of the compute processes, and what is free on the disk; from any thread.
-
-    Args:
-        compute: their queue.
-        directory: of the state.
-    """
+    """Memory of the compute processes, and the free disk of `directory`; from any thread."""
     memory = compute.resident()
     free: dict[tuple[str, ...], float] = {}
     with suppress(StateError):  # a disk that says nothing has no figure
@@ -112,7 +107,7 @@ def of_the_machine(compute: ComputeQueue, directory: Path) -> Readings:
 
 
 def measure_stages(store: RunStore, meters: Meters) -> None:
-    """Have what the stages took of every run recorded once it is ready, from now on."""
+    """Record the durations of a run's stages once it is ready, from now on."""
     measured = {run.run_id for run in store.runs() if run.state is RunState.READY}
 
     def measure(run: RunRecord) -> None:

@@ -1,4 +1,4 @@
-"""Caller: who is behind a call, for as long as it is served."""
+"""Caller: the party behind a call while it is served."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lipt.common.access.roles import EVERY_ROLE, Role
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls.
+    """The party behind a call.
 
-    key: one text per party, by which turns, quotas and bindings are counted: a certificate's
-        digest, a token's id, or a network address.
-    name: how people are told of it.
-    roles: what it may do.
-    certificate: the SHA-256 of the certificate that it showed, in hexadecimal; empty for none.
-    expires_at: when that certificate ends, in seconds since 1970; None where it showed none.
+    Attributes:
+        key: of the party, for turns, quotas and bindings: a certificate's digest, a token's id,
+            or a network address.
+        name: for people.
+        certificate: the SHA-256 of its certificate, in hexadecimal; empty for none.
+        expires_at: of that certificate, in seconds since 1970; None for none.
     """
 
     key: str
@@ -39,10 +39,10 @@ _current: ContextVar[Caller] = ContextVar("lipt_caller", default=ANYBODY)
 
 
 def current_caller() -> Caller:
-    """Who is behind the call that is being served."""
+    """The caller of the present call."""
     return _current.get()
 
 
 def note_caller(caller: Caller) -> None:
-    """From here on, in this task, `caller` is behind the call."""
+    """Make `caller` the one of this task's call."""
     _current.set(caller)

@@ -1,4 +1,4 @@
-"""Identification: who a caller is, by certificate, token or secret, and whether it may come in."""
+"""Identification: the caller of a call, by certificate, token or local secret."""
 
 from __future__ import annotations
 
@@ -32,14 +32,7 @@ class Admission(StrEnum):
 def admission(
     listen: str, tls: TlsFiles | None, *, insecure: bool, require_token: bool
 ) -> Admission:
-    """What callers have to show.
-
-    Args:
-        listen: the address, host:port.
-        tls: the server's files, or None for connections in the clear.
-        insecure: whether it was said that the network keeps strangers out.
-        require_token: whether it was said that this is not enough.
-    """
+    """What callers have to show at this address with these options."""
     if tls is not None:
         return Admission.CERTIFIED if tls.ca is not None else Admission.TOKEN
     if insecure:
@@ -94,10 +87,11 @@ _NOT_OWN_USER = (
 class Shown:
     """What a call shows.
 
-    authorization: the metadata of that name; None for none.
-    local_token: the token that the client found on its machine; None for none.
-    certificate: the client's, which gRPC has checked; None for none.
-    peer: the address that the connection comes from, with its port.
+    Attributes:
+        authorization: the metadata of that name; None for none.
+        local_token: the token that the client found on its machine; None for none.
+        certificate: the client's, checked by gRPC; None for none.
+        peer: the address of the connection, with its port.
     """
 
     authorization: str | None
@@ -111,15 +105,14 @@ Identify = Callable[[Shown], Caller]
 
 
 def identification(admitted: Admission, tokens: Tokens) -> Identify:
-    """What tells callers apart, where these get in."""
+    """`identify` with these arguments."""
     return lambda shown: identify(shown, admitted, tokens)
 
 
 def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
-    """Who is behind a call: by its token, or its certificate, or as the coordinator listens.
+    """The caller of a call: by its token, or its certificate, or as the coordinator listens.
 
-    A token is looked at wherever one is shown, and a wrong one is refused wherever it is not
-    needed: who shows it believes that it holds.
+    A wrong token is refused also where none is needed.
 
     Raises:
         UnauthenticatedError: no token, or one that does not hold.

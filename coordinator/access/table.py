@@ -1,10 +1,6 @@
-"""Access table: which roles may make which call. What is not in it, nobody may.
+"""Access table: which roles may make which call; nobody may make a call that is not in it.
 
-    worker     takes learners and hands them in; reads and writes blobs
-    trainer    starts and cancels runs; asks for subsets, diagnoses and weights; as for blobs
-    admin      all of that, and alone gives and takes tokens
-
-Health is asked by probes, which show nothing: it is open to everybody.
+Health is open to everybody: probes show nothing.
 """
 
 from __future__ import annotations
@@ -50,16 +46,12 @@ ALLOWED_ROLES: dict[str, frozenset[Role]] = {
 
 
 def is_open(method: str) -> bool:
-    """Whether everybody may call the method (`/package.Service/Method`), whatever they show."""
+    """Whether everybody may call the method (`/package.Service/Method`)."""
     return method.startswith(_OPEN_SERVICE)
 
 
 def require_role(caller: Caller, method: str) -> None:
-    """Refuse a caller that may not call the method.
-
-    Raises:
-        PermissionDeniedError: names the caller, its roles, the method and the roles that it takes.
-    """
+    """Refuse a caller that may not call the method."""
     allowed = ALLOWED_ROLES.get(method, frozenset())
     if caller.roles & allowed:
         return

@@ -75,10 +75,7 @@ class Tokens:
             created_by: the name of a caller.
 
         Returns:
-            Its record, and its text, which is kept nowhere.
-
-        Raises:
-            InvalidRequestError: `days` is out of range.
+            Its record, and its text, which is stored nowhere.
         """
         if not 0.0 <= days <= _MAX_DAYS:  # also refuses NaN
             raise InvalidRequestError(
@@ -101,7 +98,7 @@ class Tokens:
         return record, token.text
 
     async def revoke(self, token_id: str) -> TokenRecord:
-        """End a token; one that has ended stays as it is.
+        """End a token.
 
         Raises:
             UnknownTokenError: none has that id.
@@ -123,11 +120,7 @@ class Tokens:
         return hmac.compare_digest(text.encode(), self._own.text.encode())
 
     def caller(self, text: str) -> Caller:
-        """The holder of a token.
-
-        Raises:
-            UnauthenticatedError: it is none of these, or holds no longer.
-        """
+        """The holder of a token; UnauthenticatedError if it is none of these, or expired."""
         token = Token.parse(text)
         if token is not None and self.is_own(token.text):
             return OWN_USER

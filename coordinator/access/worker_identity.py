@@ -1,12 +1,10 @@
 """Worker identity: whether a call under a worker's id comes from that worker.
 
-Worker ids are shown to everybody, and epochs can be counted. So a call has to show more:
+Worker ids are public, and epochs can be counted. So a call has to show more:
 
-- A worker of protocol 1.3 or later shows its `instance_id`, which nobody else is ever told, as
-  metadata (`lipt-worker-secret`). Its id is a hash of that, so this needs no registration:
-  it holds for a lease that outlived the coordinator, too.
-- Whoever showed a certificate when it registered shows the same one, or, after a renewal, one
-  of the same name.
+- A worker of protocol 1.3 or later shows its secret `instance_id` as metadata. Its id is a hash of
+  that, so this needs no registration, and works for a lease that outlived the coordinator.
+- A worker that registered with a certificate shows the same one, or a renewed one of that name.
 - An older worker has no secret, and is bound to its caller's key alone.
 """
 
@@ -27,7 +25,7 @@ _ADDRESS = re.compile(r"(ipv[46]:.+):\d+")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a call shows of who makes it: the caller, and a worker's secret, or an empty text."""
+    """What a call shows of its worker: the caller, and a secret, or an empty text."""
 
     caller: Caller = ANYBODY
     secret: str = field(default="", repr=False)
@@ -53,7 +51,7 @@ class Binding:
         return cls(shown.caller, _digest(shown.secret) if shown.secret else "")
 
     def objection(self, shown: Evidence) -> str:
-        """Why a call is not of the worker that was bound so, as what it does; empty where it is."""
+        """Why a call is not this worker's, as what it does; empty where it is."""
         same_secret = hmac.compare_digest(_digest(shown.secret), self.secret_digest)
         if self.secret_digest and not same_secret:
             return "does not show the secret of the worker that registered under it"
@@ -69,15 +67,15 @@ UNBOUND = Binding()
 
 
 def worker_id_of(instance_id: str) -> str:
-    """The id that everybody may know of a worker."""
+    """The public id of a worker."""
     return f"w-{_digest(instance_id)[:16]}"
 
 
 def party_of(caller: Caller, worker_id: str) -> str:
-    """Who answers for a worker: two workers of one party do not confirm each other.
+    """The party that answers for a worker: workers of one party do not confirm each other.
 
-    Whoever was let in by a certificate or a token is one party, however many processes it runs;
-    of those that nobody was asked to show anything, each process is.
+    A certificate or a token is one party, however many processes use it; without one, each process
+    is.
     """
     if caller.certificate:
         return caller.name
@@ -85,11 +83,7 @@ def party_of(caller: Caller, worker_id: str) -> str:
 
 
 def require_unguessable(instance_id: str) -> None:
-    """Refuse an instance id that is no secret; it is not shown.
-
-    Raises:
-        InvalidRequestError: it is shorter than what a peer draws at random.
-    """
+    """Refuse an instance id that is no secret, without showing it."""
     if len(instance_id) < MIN_SECRET_CHARACTERS:
         raise InvalidRequestError(
             f"instance_id has {len(instance_id)} characters. A worker proves "

@@ -1,9 +1,8 @@
-"""Signal cache: what is computed per example, kept on disk; the newest files of each kind stay.
+"""Signal cache: per-example values on disk; the newest files of each kind stay.
 
-    NAME.DIGEST.safetensors    NAME says what the content depends on, DIGEST what it is
+    NAME.DIGEST.safetensors    NAME is a hash of what the content depends on, DIGEST its own
 
-Nothing has to be synced: a file that a power cut has torn, or the disk has changed, does
-not have its digest any more, and is computed again.
+Nothing is synced: a file that was torn or changed no longer has its digest, and is computed again.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ def cached(
     worth_keeping: Callable[[], bool],
     most_files: int = MOST_FILES,
 ) -> SaveableT:
-    """What was kept of that kind, or what `compute` makes, which is kept from then on.
+    """The stored value of that kind, or else the result of `compute`, which is stored.
 
     Args:
         folder: made where it is missing.
-        kind: what the value is.
-        depends_on: everything that the value depends on, and nothing else; told apart by `repr`.
+        kind: of the value.
+        depends_on: everything that the value depends on, compared by `repr`.
         load: reads what the value's `save` wrote.
         compute: makes the value.
-        worth_keeping: whether what was just computed depends on nothing else, indeed.
-        most_files: that are left of this kind; the oldest go.
+        worth_keeping: whether the computed value depends on nothing else.
+        most_files: of this kind; the oldest go.
     """
     kept = find_cached(folder, kind, depends_on)
     if kept is not None:
@@ -64,14 +63,7 @@ def cached(
 def find_cached(
     folder: Path, kind: str, depends_on: tuple[object, ...], *, max_bytes: float = math.inf
 ) -> Path | None:
-    """The file of what was kept of that kind, which counts as used; one that is damaged is removed.
-
-    Args:
-        folder: may be missing.
-        kind: as in `cached`.
-        depends_on: as in `cached`.
-        max_bytes: a larger file is left unread.
-    """
+    """The stored file of that kind, marked as used; a damaged one is removed."""
     name = _name(kind, depends_on)
     for path in folder.glob(f"{name}.*.safetensors"):
         if path.stat().st_size > max_bytes:
@@ -87,11 +79,7 @@ def find_cached(
 def keep(
     folder: Path, kind: str, depends_on: tuple[object, ...], value: Saveable, most_files: int
 ) -> Path | None:
-    """Keep a value in place of what was kept of that kind; the arguments are those of `cached`.
-
-    Returns:
-        Its file; None where it cannot be written, which is no reason to fail.
-    """
+    """Store a value in place of an older one; its file, or None where the disk refuses."""
     name = _name(kind, depends_on)
     path = _keep(value, folder, name)
     if path is not None:

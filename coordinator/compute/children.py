@@ -33,10 +33,7 @@ _PRELOADED = [
 
 
 def start_server() -> None:
-    """Start the server where none is running; it imports while the caller goes on.
-
-    It takes this process's environment and arguments as they are now.
-    """
+    """Start the server where none is running; it imports while the caller goes on."""
     with _signals_blocked(), _short_socket_names():
         forkserver.set_forkserver_preload(_PRELOADED)
         forkserver.ensure_running()

@@ -42,12 +42,12 @@ _WEIGHTS, _MOMENTUM = "weights/", "momentum/"
 
 @dataclass(frozen=True)
 class WarmUpFile:
-    """A warm-up that writes itself to a file."""
+    """A warm-up that writes itself to a safetensors file."""
 
     warmed: Warmed
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file; readers see all of it or nothing."""
+        """Write the file; readers see all of it or nothing."""
         warmed = self.warmed
         tensors = {_WEIGHTS + name: value for name, value in warmed.weights.items()}
         tensors |= {_MOMENTUM + name: value for name, value in warmed.momentum.items()}
@@ -56,11 +56,7 @@ class WarmUpFile:
 
 
 def read_warm_up(path: Path) -> Warmed:
-    """What a `WarmUpFile` wrote.
-
-    Raises:
-        StateError: the file cannot be read, or is not one of these.
-    """
+    """The warm-up of a `WarmUpFile`."""
 
     def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Warmed:
         weights, momentum = (
@@ -83,15 +79,11 @@ _MOST_NAMED = 20
 
 
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
-    """The data set without the images that were left out when it was first served from here.
-
-    Args:
-        dataset: as it was opened.
-        folder: where that is kept, for each fingerprint.
+    """The data set with the excluded examples of its first opening from this state directory.
 
     Raises:
         DataError: other images than those cannot be used.
-        StateError: what was kept cannot be read, or kept.
+        StateError: the list in `folder` cannot be read, or stored.
     """
     path = folder / f"{dataset.fingerprint}.json"
     try:
@@ -156,7 +148,7 @@ Report = Callable[[Progressed], None]
 
 @dataclass(frozen=True)
 class Context(Workspace):
-    """Lives as long as the compute process; everything in it is opened when first needed.
+    """What jobs read and keep, opened when first needed and shared by all jobs of a process.
 
     The data is opened again where its files have changed since.
     """
@@ -166,7 +158,7 @@ class Context(Workspace):
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The coordinator's data set, without what is in quarantine."""
+        """The coordinator's data set, without excluded examples."""
         settings = self.settings
         opened = open_dataset(
             settings.dataset.source,
@@ -178,7 +170,7 @@ class Context(Workspace):
         return without_quarantined(with_kept_quarantine(opened, settings.state_dir / "quarantine"))
 
     def require_data(self, fingerprint: str) -> None:
-        """See to it that the data set is a certain one, as it lies at its source now.
+        """Refuse data with another fingerprint, as it lies at its source now.
 
         Raises:
             OtherDataError: it is another, or cannot be read any more.
@@ -210,10 +202,7 @@ class Context(Workspace):
         compute: Callable[[], SaveableT],
         warm_up_models: int = 0,
     ) -> SaveableT:
-        """What is computed per example, kept for later jobs: see `lipt.coordinator.compute.cache`.
-
-        Not kept where the data has changed meanwhile: of which it was made nobody knows.
-        """
+        """Stored per-example values; not stored if the data changed during the computation."""
         dataset = self.dataset
         return cached(
             self.warm_ups_dir if warm_up_models else self.signals_dir,
@@ -226,12 +215,12 @@ class Context(Workspace):
         )
 
     def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
-        """How far an ordinary warm-up is, where that was kept."""
+        """A stored, perhaps unfinished ordinary warm-up."""
         kept = find_cached(self.warm_ups_dir, _WARM_UP, self.on_data(depends_on))
         return None if kept is None else read_warm_up(kept)
 
     def keep_warm_up(self, depends_on: tuple[object, ...], warmed: Warmed, num_models: int) -> None:
-        """Keep how far an ordinary warm-up is, so that a killed coordinator goes on from there."""
+        """Store an ordinary warm-up, so that a killed coordinator goes on from there."""
         # Of changed data nobody knows which part was trained on.
         if not self.dataset.has_changed():
             most = _most_warm_up_files(num_models)
@@ -239,7 +228,7 @@ class Context(Workspace):
             keep(self.warm_ups_dir, _WARM_UP, depends_on, WarmUpFile(warmed), most)
 
     def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
-        """What something depends on, as closely bound to the data as the settings want it."""
+        """`depends_on`, bound to the data as closely as the settings want it."""
         if self.settings.dataset.fingerprint is not FingerprintKind.FULL:
             return depends_on
         # Callers know of the sampled one, which may be that of other data as well.
@@ -258,7 +247,7 @@ class Context(Workspace):
 
     @cached_property
     def backbone(self) -> Backbone | None:
-        """The network that the operator has named for proxies, where there is one."""
+        """The operator's network for proxies, if there is one."""
         spec = self.settings.backbone
         return None if spec is None else load_backbone(spec, self.device)
 
@@ -274,7 +263,7 @@ class Context(Workspace):
 
     @property
     def scratch(self) -> Path:  # type: ignore[override]
-        """Where what is too large for memory is mapped."""
+        """Where arrays too large for memory are mapped."""
         return self.signals_dir
 
     @property
@@ -284,7 +273,7 @@ class Context(Workspace):
 
     @property
     def own_fingerprint(self) -> str:
-        """The data's, of the kind that the settings want."""
+        """The data's fingerprint, of the kind in the settings."""
         full = self.settings.dataset.fingerprint is FingerprintKind.FULL
         return self.dataset.full_fingerprint if full else self.dataset.fingerprint
 
@@ -294,19 +283,15 @@ class Context(Workspace):
         return self.signals_dir / "warm-ups"
 
     def report(self, activity: str, done: int, total: int) -> None:
-        """Say how far the job is."""
+        """Report the job's progress."""
         self.send(Progressed(activity, done, total))
 
     def tell(self, part: object) -> None:
-        """Hand over a part of the job's result before the whole is there."""
+        """Send a part of the job's result before the whole."""
         self.send(Made(part=part))
 
     def user_features(self, features: BlobName) -> UserFeatures:
-        """What a user has uploaded for every id, of those that are in `dataset`.
-
-        Raises:
-            FeaturesError: as `read_user_features`.
-        """
+        """A user's uploaded features, of the examples in `dataset`."""
         numbering, dataset = self.numbering, self.dataset
         read = read_user_features(
             self.blobs.verified_path(features),
@@ -330,14 +315,14 @@ class Context(Workspace):
     def read_learners(
         self, config: RunConfig, initial: BlobName, model: torch.nn.Module
     ) -> ReadStates:
-        """What reads the files of the run's learners, as whole states of the model."""
+        """Reads the files of the run's learners as whole states of the model."""
         reader = self.learner_reader(config, initial, model)
         return lambda name: dict(reader.open(self.blobs.verified_path(name)))
 
     def learner_reader(
         self, config: RunConfig, initial: BlobName, model: torch.nn.Module
     ) -> LearnerReader:
-        """What opens the files of the run's learners, as whole states of the model."""
+        """Opens the files of the run's learners as whole states of the model."""
         specs, frozen = specs_of(model.state_dict()), self.frozen(config, model)
         weights = self.read_weights(initial, model) if frozen else {}
         return LearnerReader.of(specs, weights, frozen)

@@ -214,13 +214,7 @@ async def _not_found(request: Request, error: Exception) -> Response:
 
 
 def own_names(listen_host: str, certified: Iterable[str] = (), url: str | None = None) -> set[str]:
-    """The host names under which a browser may ask for the page, addresses aside.
-
-    Args:
-        listen_host: that the page listens on.
-        certified: the names of the server's certificate.
-        url: where browsers reach the page, if that is somewhere else.
-    """
+    """The host names of the page: its own, its certificate's and that of `url`."""
     names = {"localhost", listen_host, *certified}
     if not is_loopback(listen_host):
         names |= {socket.gethostname(), socket.getfqdn()}
@@ -230,11 +224,7 @@ def own_names(listen_host: str, certified: Iterable[str] = (), url: str | None =
 
 
 def require_own_host(host: str, names: set[str]) -> None:
-    """Refuse a header `Host` that is neither an address nor one of these names.
-
-    Raises:
-        PermissionDeniedError: says under which names the page is served.
-    """
+    """Refuse a header `Host` that is neither an address nor one of these names."""
     hostname = _hostname(host)
     # An address cannot be made to point elsewhere.
     if hostname in names or _is_address(hostname):
@@ -246,11 +236,7 @@ def require_own_host(host: str, names: set[str]) -> None:
 
 
 def require_own_origin(origin: str | None, host: str) -> None:
-    """Refuse a request whose header `Origin` is not the page at the header `Host`.
-
-    Raises:
-        PermissionDeniedError: it comes from elsewhere, or does not say.
-    """
+    """Refuse a request whose header `Origin` is not the page at the header `Host`."""
     if origin is not None and (sender := _host_and_port(origin)) is not None:
         scheme = urlsplit(origin).scheme
         if sender == _host_and_port(f"{scheme}://{host}"):

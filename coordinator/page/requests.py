@@ -146,11 +146,7 @@ async def read_body(request: Request, model: type[ModelT]) -> ModelT:
 
 
 def parse_body(body: bytes, model: type[ModelT]) -> ModelT:
-    """The content of a body.
-
-    Raises:
-        InvalidRequestError: it is not JSON, or not what the model takes; says where.
-    """
+    """The content of a body; InvalidRequestError says where it is wrong."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -224,9 +220,6 @@ async def in_lines(
     Args:
         compute: makes the result and reports progress; cancelled when the reader leaves.
         show: makes the last line of the result.
-
-    Raises:
-        LiptError: it was refused before its first line.
     """
 
     async def progress_and_result() -> AsyncGenerator[dict[str, Any], None]:

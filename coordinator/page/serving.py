@@ -27,17 +27,13 @@ _MAX_HEADER_BYTES = 16 * 1024
 
 
 def require_dashboard() -> None:
-    """Refuse a page that cannot be served, before anything is opened.
-
-    Raises:
-        MissingExtraError: starlette or uvicorn is not installed.
-    """
+    """Refuse a page whose packages are missing, before anything is opened."""
     for package in ("starlette", "uvicorn"):
         require_extra(package, package=package, extra="dashboard", needed_for=FLAG)
 
 
 class PageServer:
-    """A listening socket, and what answers there once it is told to."""
+    """A listening socket, and its server once that is started."""
 
     def __init__(self, listen: str, tls: TlsFiles | None) -> None:
         """Listen at host:port; with `tls` for HTTPS. Browsers are asked for no certificate.
@@ -63,7 +59,7 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """Where a browser of this machine, or of those that reach it, finds the page."""
+        """The address for a browser of this machine, or of those that reach it."""
         host, port = split_address(self.address)
         if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
             host = socket.gethostname()

@@ -144,11 +144,7 @@ class Sessions:
         self._url = url
 
     def link(self, caller: Caller) -> tuple[str, float]:
-        """A one-time link that signs a browser in as the caller, and when it ends.
-
-        Raises:
-            ConfigError: this coordinator serves no page.
-        """
+        """A one-time link that signs a browser in as the caller, and when it ends."""
         if self._url is None:
             raise ConfigError(
                 "this coordinator serves no page. Start it with --dashboard-listen "
@@ -158,11 +154,7 @@ class Sessions:
         return f"{self._url}/sign-in?code={code}", self._clock() + CODE_SECONDS
 
     def take_code(self, code: str) -> Caller:
-        """The caller of a link's code, which is used up.
-
-        Raises:
-            UnauthenticatedError: it was used, has expired, or is no code.
-        """
+        """The caller of a link's code, which is used up."""
         found = self._codes.find(code)
         if found is None:
             raise UnauthenticatedError(
@@ -179,11 +171,7 @@ class Sessions:
         return secret
 
     def find(self, secret: str | None) -> Session:
-        """The session of a secret.
-
-        Raises:
-            UnauthenticatedError: there is none, or it has ended.
-        """
+        """The session of a secret; UnauthenticatedError if there is none, or it has ended."""
         if secret is None:
             raise UnauthenticatedError(f"the browser has not signed in. {_SIGN_IN}")
         session = self._sessions.find(secret)
@@ -192,10 +180,7 @@ class Sessions:
         return session
 
     def holds(self, session: Session) -> bool:
-        """Whether a session goes on; one whose caller is refused by now is ended.
-
-        The file may still have such a session: after a restart its caller is checked again.
-        """
+        """Whether a session goes on; it ends with its caller's token or certificate."""
         if self._sessions.holds(session) and self._holds(session.caller):
             return True
         self._sessions.end(session)
@@ -234,10 +219,7 @@ class Sessions:
 
 
 class Attempts:
-    """Failed attempts to sign in, by address; belongs to the event loop.
-
-    No token can be guessed, but attempts must not keep the coordinator busy or fill its log.
-    """
+    """Failed attempts to sign in, by address: they must not keep the coordinator busy."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock

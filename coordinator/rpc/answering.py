@@ -1,4 +1,4 @@
-"""Helpers of servicers: streams that answer, proofs of a worker, the stop event."""
+"""Helpers of servicers: streamed answers, evidence of a worker, the stop event."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ _SIGN_OF_LIFE_SECONDS = 5.0
 
 
 class Answering(Generic[ResultT]):
-    """One answer under way; leaving the block before there is one gives it up.
-
-    Args:
-        answer: makes it, and is told where to report.
-    """
+    """One answer under way, with its latest report; leaving the block gives it up."""
 
     def __init__(self, answer: Callable[[OnProgress], Coroutine[Any, Any, ResultT]]) -> None:
         # What was reported last; what came before it is not sent any more.
@@ -45,10 +41,7 @@ class Answering(Generic[ResultT]):
         self._task.cancel()
 
     async def next_report(self) -> Progressed | None:
-        """The latest report, at news or when a sign of life is due; None once there is an answer.
-
-        An answer that failed is one, too: `result` raises it.
-        """
+        """The latest report, at news or after some seconds; None once there is an answer."""
         if self._has_told:
             await asyncio.wait({self._task}, timeout=_MIN_INTERVAL_SECONDS)
         self._has_told = True
@@ -60,7 +53,7 @@ class Answering(Generic[ResultT]):
         return None if self._task.done() else self._latest
 
     def result(self) -> ResultT:
-        """The answer, which has to be there."""
+        """The answer, which has to be there; its error is raised."""
         return self._task.result()
 
     def _report(self, progressed: Progressed) -> None:
@@ -72,7 +65,7 @@ class Answering(Generic[ResultT]):
 
 
 def shown_by(context: grpc.aio.ServicerContext[Any, Any]) -> Evidence:
-    """The caller behind a call, and the worker's secret in its metadata, if there is one."""
+    """The caller of a call, and the worker's secret in its metadata, if there is one."""
     metadata = context.invocation_metadata() or ()
     secret = next((value for key, value in metadata if key == WORKER_SECRET), "")
     return Evidence(current_caller(), secret if isinstance(secret, str) else "")
@@ -82,7 +75,7 @@ def shown_by(context: grpc.aio.ServicerContext[Any, Any]) -> Evidence:
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    """What comes of `work`; None where `stop` is set before, and `work` has been cancelled."""
+    """The result of `work`; None where `stop` is set before, and `work` has been cancelled."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:

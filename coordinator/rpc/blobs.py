@@ -1,8 +1,7 @@
-"""Blob servicer: the coordinator's blobs over gRPC, streams from and to the store.
+"""Blob servicer: streams from and to the blob store.
 
-Disk and hashing run in threads, so that the loop goes on answering heartbeats.
-A stream holds at most two chunks: the one on its way and the one after it. So
-a reader that stalls, and any number of them, cost next to nothing.
+Disk and hashing run in threads, so that the loop answers heartbeats meanwhile. A stream holds at
+most two chunks, so a reader that stalls costs next to nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ IDLE_SECONDS = 20.0
 
 
 class BlobService(blob_pb2_grpc.BlobServiceServicer):
-    """Serves one store; errors are raised, the server's interceptor makes statuses of them."""
+    """Serves one store."""
 
     def __init__(
         self,
@@ -54,10 +53,10 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
 
         Args:
             store: the blobs.
-            uploads: what arrives in it.
-            of_workers: says which of them a worker may name; None where there are no workers.
+            uploads: incoming blobs.
+            of_workers: the blobs that each worker may name; None without workers.
             idle_seconds: an upload without a message for so long is ended.
-            meters: where bytes are counted.
+            meters: count bytes.
         """
         self._store = store
         self._of_workers = of_workers

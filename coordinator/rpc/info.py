@@ -118,11 +118,7 @@ class Probes(health_pb2_grpc.HealthServicer):
 
 @asynccontextmanager
 async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
-    """Answer at an address until the block ends; not at all where there is none.
-
-    Raises:
-        ConfigError: `listen` cannot be listened on.
-    """
+    """Answer probes at an address until the block ends; not at all where there is none."""
     probes = Probes()
     if listen is None:
         yield probes

@@ -63,15 +63,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Put the steps together.
-
-        Args:
-            identify: says who calls.
-            events: counts refusals.
-            meters: measure calls.
-            limits: of each peer.
-            sleep: waits so many seconds.
-        """
         self._meters = meters
         self._checked: tuple[Step, ...] = (_refusals(events), _identified(identify))
         self._counted: tuple[Step, ...] = (

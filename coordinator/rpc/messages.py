@@ -24,14 +24,7 @@ def protocol_version() -> worker_pb2.ProtocolVersion:
 def run_view(
     store: RunStore, run: RunRecord, *, waiting: str = "", learners: bool = True
 ) -> run_pb2.Run:
-    """A run as it stands, with what is known of its learners' progress.
-
-    Args:
-        store: the runs.
-        run: one of them.
-        waiting: what its learners wait for.
-        learners: whether they are shown.
-    """
+    """A run with its learners' progress; `waiting` is what its learners wait for."""
     view = run_pb2.Run(
         run_id=run.run_id,
         name=run.name,

@@ -1,8 +1,4 @@
-"""Strategies as messages: the coordinator's answer, and this installation's own list.
-
-`lipt strategies` finds `describe_strategies` as an entry point of the group `lipt.strategies`, so
-that what there is to select by can be read without a coordinator.
-"""
+"""Strategies as messages; `lipt strategies` finds them by the entry point `lipt.strategies`."""
 
 from __future__ import annotations
 

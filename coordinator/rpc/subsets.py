@@ -1,7 +1,4 @@
-"""`lipt.v1.SubsetService` and `lipt.v1.DiagnosisService`: subsets and diagnoses over gRPC.
-
-Both answer with progress and then with a description that names the file; the blob service has it.
-"""
+"""Servicers of subsets and diagnoses: progress, then a description that names the file."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
 
 
 def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
-    """What a request asks for."""
+    """The question of a request."""
     return SubsetQuery(
         run=request.run_id,
         strategy=request.strategy,

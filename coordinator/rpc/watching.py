@@ -1,7 +1,6 @@
-"""Watching: how the whole service stands, again and again, for whoever looks on.
+"""Watching: the state of the whole service, for the page, `lipt top` and other watchers.
 
-One account serves the page, `lipt top` and whoever else watches over RPC. A run is shown again
-where it has changed, so that what is sent follows what happens, not how much there is.
+A run is sent again only after it has changed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SIGN_OF_LIFE_SECONDS = 5.0
 
 
 class Watching:
-    """Shows one coordinator to those who watch it."""
+    """Shows one coordinator to its watchers."""
 
     def __init__(
         self,
@@ -50,14 +49,14 @@ class Watching:
     async def answers(
         self, *, interval_seconds: float, num_runs: int
     ) -> AsyncIterator[pb.WatchServiceResponse]:
-        """How the service stands: once, then whenever that has changed, until it stops.
+        """The service's state: once, then whenever it has changed, until it stops.
 
         Args:
             interval_seconds: between two answers, at least.
             num_runs: so many of the newest runs are shown, and all that have not ended.
 
         Raises:
-            InvalidRequestError: it is asked more often, or for more, than is answered.
+            InvalidRequestError: an argument is out of range.
         """
         fast_enough = interval_seconds <= _MAX_INTERVAL_SECONDS  # also refuses NaN
         if not fast_enough or not 0 < num_runs <= _MAX_NUM_RUNS:

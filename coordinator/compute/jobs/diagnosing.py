@@ -1,7 +1,4 @@
-"""Diagnosis job: signals of a proxy, then every finding, into one file.
-
-Needs no run: without one there are no learners and no soup, and the proxy goes without them.
-"""
+"""Diagnosis job: every finding by the signals of a proxy, with or without a run, in one file."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from lipt.core.stages.proxy_features import ProxyQuestion
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """A diagnosis, stored: the safetensors file of `lipt.core.diagnosis.diagnosis`."""
+    """A stored diagnosis."""
 
     blob: BlobName
     device: str
@@ -24,16 +21,11 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class DiagnoseData:
-    """Look through the data by the signals of a proxy."""
+    """Diagnose the data by the signals of a proxy."""
 
     question: ProxyQuestion
 
     def run(self, context: Context) -> Diagnosed:
-        """Compute all findings and store them.
-
-        Raises:
-            ProxyError: the proxy is a head that learned from what it would judge, or needs
-                what is not there.
-        """
+        """Compute all findings and store them."""
         diagnosis = diagnose(context, self.question)
         return Diagnosed(context.blobs.put_bytes(diagnosis.pack()), device_name(context.device))

@@ -32,11 +32,7 @@ class ShowExamples:
     ids: tuple[int, ...]
 
     def run(self, context: Context) -> tuple[ShownExample, ...]:
-        """Read them.
-
-        Raises:
-            DataError: an image can no longer be read.
-        """
+        """Read them."""
         dataset = context.dataset
         if not self.ids:
             return ()

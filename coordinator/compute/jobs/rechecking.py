@@ -1,7 +1,7 @@
 """Recheck job: does a subset that was selected on earlier weights still serve at new ones?
 
-CREST's question, asked of a random sample of the data: does the quadratic model of the
-loss around the earlier weights still predict the loss at the new ones?
+CREST's question, on a random sample of the data: does the quadratic model of the loss around the
+earlier weights still predict the loss at the new ones?
 """
 
 from __future__ import annotations

@@ -28,15 +28,12 @@ from lipt.core.workspace import Workspace
 
 @dataclass(frozen=True)
 class Selected:
-    """A subset, stored.
+    """A stored subset.
 
     Attributes:
-        blob: its file.
-        digest: of its examples.
-        num_examples: how many were chosen.
-        told: what its manifest says of the question and the choice.
-        seconds: what the job took, without its turn in the queue.
-        warm_up_seconds: what an ordinary warm-up took when it was trained; None without one.
+        told: its manifest's account of the question and the choice.
+        seconds: of the job, without its turn in the queue.
+        warm_up_seconds: of training an ordinary warm-up; None without one.
         warming_seconds: of `seconds`, those of training a warm-up.
     """
 

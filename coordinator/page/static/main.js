@@ -53,13 +53,7 @@ function Dialog({ title, content }) {
 
 function topBar() {
   const [here] = state.route.parts;
-  const { liptTheme: theme } = globalThis;
-  const other = theme.shown() === "dark" ? "light" : "dark";
   const numbers = { workers: state.numWorkers, queue: state.computations.length };
-  const toggle = () => {
-    theme.toggle();
-    changed();
-  };
   return html`
     <a class="brand" href=${to(["runs"])} aria-label="lipt, to the runs">lipt</a>
     ${state.me && html`<nav aria-label="Views">${Object.entries(VIEWS).map(([path, name]) => html`
@@ -69,7 +63,6 @@ function topBar() {
         <span class="connection ${state.connection.kind}"><span class="dot" aria-hidden="true" />${state.connection.kind}</span>
         <span class="me" title="signed in as ${state.me.name}">${state.me.name}</span>
         <span class="role">${state.me.roles.join(", ")}</span>`}
-      ${button(other === "dark" ? "☾" : "☀", toggle, { class: "plain theme", "aria-label": `Show in ${other}`, title: `Show in ${other}` })}
       ${state.me && button("Sign out", signOut, { class: "plain" })}
     </div>`;
 }

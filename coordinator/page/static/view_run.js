@@ -59,17 +59,9 @@ function rail(run) {
 
 function shareDone(run, stage) {
   const { done, all } = tally(run);
-  if (stage === "training") return `${done} of ${all}${timeLeft(run, done, all)}`;
+  if (stage === "training") return `${done} of ${all}`;
   const total = number(run.progress?.total);
   return number(run.progress?.ahead) > 0 ? "waiting for its turn" : total > 0 ? percent(number(run.progress.done) / total, 0) : "…";
-}
-
-/** A guess, once two learners are in: the others come in at the same pace. */
-function timeLeft(run, done, all) {
-  if (done < 2 || done >= all) return "";
-  const starts = run.learners.filter((learner) => learner.leased_at).map((learner) => Date.parse(learner.leased_at));
-  const seconds = ((now() - Math.min(...starts)) / 1000 / done) * (all - done);
-  return `, about ${duration(Math.max(10, Math.round(seconds / 5) * 5)).replace(" 0 s", "")} left`;
 }
 
 function messages(run) {

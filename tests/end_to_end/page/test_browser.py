@@ -212,14 +212,14 @@ def test_a_session_that_has_ended_leads_to_signing_in_and_back(
 def test_the_keyboard_reaches_everything_in_order(page: Page, ready: str) -> None:
     expect(page.get_by_role("link", name="first")).to_be_visible()
     reached = []
-    for _ in range(7):
+    for _ in range(6):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.textContent"))
     assert reached[0] == "Skip to the content"
     assert [re.sub(r"\d+$", "", text) for text in reached[1:5]] == [
         "lipt", "Runs", "Workers", "Queue",
     ]  # fmt: skip
-    assert reached[6] == "Sign out"
+    assert reached[5] == "Sign out"
     page.get_by_role("link", name="Skip to the content").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
@@ -243,17 +243,6 @@ def test_focus_and_what_is_typed_outlive_new_data(
 
 def one_learner() -> dict[str, Any]:
     return {"model": "resnet8", "learners": {"num_learners": 1, "num_steps": 1, "batch_size": 8}}
-
-
-def test_dark_and_light_are_chosen_and_kept(page: Page) -> None:
-    colour = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(colour)
-    page.get_by_role("button", name="Show in dark").click()
-    dark = page.evaluate(colour)
-    assert dark != light
-    page.reload()
-    expect(page.get_by_role("button", name="Show in light")).to_be_visible()
-    assert page.evaluate(colour) == dark
 
 
 def test_the_page_says_that_the_coordinator_is_away_and_recovers(
