@@ -30,8 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lipt.common.access.roles import Role
 from lipt.common.errors import PermissionDeniedError
 from lipt.common.network.tls import is_loopback
-from lipt.coordinator.access.caller import note_caller
-from lipt.coordinator.access.table import require_role
+from lipt.coordinator.access.caller import note_caller, require_role
 from lipt.coordinator.page import handlers, requests
 from lipt.coordinator.page.handlers import OPEN_PAGE, Handler
 from lipt.coordinator.page.requests import Body, Page, PageRequest

@@ -21,8 +21,7 @@ from lipt.common.determinism import derive_seed
 from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedError
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples
-from lipt.coordinator.access.caller import Caller
-from lipt.coordinator.access.table import require_role
+from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.page import ShowExamples
 from lipt.coordinator.compute.messages import Asked, OnData

@@ -244,8 +244,8 @@ async def _encoded(
             async for line in lines:
                 yield as_json(line) + b"\n"
         except Exception as error:  # noqa: BLE001 - the outermost frame of a stream
-            foreseen = isinstance(error, LiptError)
-            shown = error if foreseen else incident(error, "a stream of the page")
+            known = error if isinstance(error, LiptError) else None
+            shown = known or incident(error, "a stream of the page")
             yield as_json(_error_value(shown)) + b"\n"
 
 

@@ -25,9 +25,14 @@ from lipt.common.observability.metrics import OTHER, Meters
 from lipt.common.rpc.handlers import Context, behaviour_of, is_of_the_contract
 from lipt.common.rpc.status import errors_as_status
 from lipt.common.text import printable
-from lipt.coordinator.access.caller import ANYBODY, current_caller, note_caller
+from lipt.coordinator.access.caller import (
+    ANYBODY,
+    current_caller,
+    is_open,
+    note_caller,
+    require_role,
+)
 from lipt.coordinator.access.identification import Identify, Shown
-from lipt.coordinator.access.table import is_open, require_role
 from lipt.coordinator.access.tokens import OWN_USER
 from lipt.coordinator.instruments import CANCELLED, PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.rpc.limits import PeerLimits, peer_of

@@ -218,45 +218,6 @@ async def test_coordinator_of_other_data_gives_a_run_s_stored_subsets_and_comput
     assert compute.kinds == ["DescribeData"]
 
 
-async def test_run_of_other_data_is_held_while_others_go_on_and_merged_on_its_own(
-    tmp_path: Path,
-) -> None:
-    settings = make_settings(tmp_path)
-    async with opened(settings) as app:
-        run = await app.requests.create("q", "mine", NOTHING)
-        worker = FakeWorker(app)
-        await worker.hand_in(await worker.take())
-        second = await worker.take()
-
-    compute = pretraining(settings.state_dir)
-    compute.answers[DescribeData] = OTHER
-    async with opened(settings, compute) as app:
-        assert app.store.shown_state(app.store.find("mine")) is RunState.HELD
-        # Made of the run's own shard, and as good as ever: it is in, and nothing is made of it.
-        await app.dispatcher.commit(worker.worker_id, *second, FakeWorker.RESULT)
-        later = await app.requests.create("p", "other", NOTHING)
-        other = FakeWorker(app, "two")
-        for _ in range(2):
-            key, epoch = await other.take()
-            assert key.run_id != run.run_id
-            await other.hand_in((key, epoch))
-        assert (await until(app, later.run_id, has_ended)).state is RunState.READY
-        held = app.store.find("mine")
-        assert (held.state, held.training_started_at) == (RunState.TRAINING, None)
-        assert held.count()[LearnerState.DONE] == 2
-    assert compute.kinds.count("MakeSoup") == 1
-    assert set(compute.fingerprints) == {OTHER.fingerprint}
-
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        final = await until(app, run.run_id, has_ended)
-        assert final.state is RunState.READY, final.message
-        assert app.store.shown_state(app.store.find("other")) is RunState.READY
-        assert "(other), this coordinator now serves fake" in app.store.held(later.run_id)
-    assert compute.kinds == ["DescribeData", "MakeSoup"]
-    assert compute.fingerprints == [DATA.fingerprint]
-
-
 async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path: Path) -> None:
     file = tmp_path / "resnet18.safetensors"
     settings = make_settings(tmp_path, backbone=f"torchvision:resnet18@{file}")

@@ -83,14 +83,6 @@ def test_data_that_was_replaced_is_opened_again_and_so_when_it_is_back(
     assert caplog.text.count("have changed: it is opened again") == 2
 
 
-def test_data_that_is_only_touched_is_the_same(context: Context, pets: Path) -> None:
-    own = fingerprint_of(pets)
-    (pets / "cat" / "0.png").touch()
-    assert OnData(own, Do()).run(context) == 0
-    (pets / "dog" / "1.png").touch()
-    assert OnData(own, Do()).run(context) == 0
-
-
 def test_result_is_not_believed_where_the_data_was_replaced_meanwhile(
     context: Context, pets: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from lipt.common.access.roles import Role
 from lipt.common.errors import PermissionDeniedError
-from lipt.coordinator.access.table import ALLOWED_ROLES
+from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.page import requests
 from lipt.coordinator.page.application import (
     HEADERS,

@@ -223,13 +223,6 @@ def test_where_weights_are_equal_the_same_ones_are_drawn_every_time() -> None:
     assert found["least_wanted"] == again["least_wanted"]
 
 
-def test_examples_in_quarantine_are_not_wanted_least() -> None:
-    rest = [row for row in range(len(LABELS)) if row not in (1, 3, 5, 7, 8)]
-    left_out = [row for row in range(len(LABELS)) if row not in (1, 3, 5, 7, 8, *rest[:2])]
-    found = examined(record(), examples(1.0, 1.0, 1.0), LABELS, NAMES, "head:1", left_out)
-    assert found["least_wanted"] == sorted([*rest[:2], 7, 8])
-
-
 @pytest.mark.parametrize("text", ["a", "'); import os #", '"""', "\\", "\n"])
 def test_code_asks_for_the_same_subset_whatever_its_texts_hold(text: str) -> None:
     given = record(options={text: text}, preset="paper", labels="none", proxy={"proxy": text})

@@ -16,7 +16,6 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.errors import (
     ForeignWorkerError,
-    IncompatibleProtocolError,
     InvalidRequestError,
     LearnerRejectedError,
     StaleLeaseError,
@@ -158,13 +157,6 @@ async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
     assert bench.learner.snapshots == ()
 
 
-async def test_a_result_that_pruning_left_as_it_was_counts_once(bench: Bench) -> None:
-    early, late = bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)
-    await bench.commit(late, [early, late])
-    costs = bench.store.find("r").all_costs
-    assert costs["bytes_from_workers"] == early.size_bytes + late.size_bytes
-
-
 async def test_learner_whose_last_snapshot_is_not_its_end_is_refused(bench: Bench) -> None:
     snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 3.5)]
     words = r"last snapshot is not its result before pruning.*one runs lipt 0\.1\.0: install"
@@ -187,38 +179,11 @@ async def test_an_end_that_the_disk_has_changed_is_not_the_workers_fault(bench: 
     assert bench.learner.state is LearnerState.LEASED
 
 
-async def test_snapshot_that_is_not_finite_is_refused_by_name(bench: Bench) -> None:
-    bad = bench.put(0, 0, 0, float("nan"))
-    with pytest.raises(
-        LearnerRejectedError, match=r"'w' has NaN or infinite values \(1 of 4\): the learner"
-    ):
-        await bench.commit(bench.put(1, 2, 3, 4), [bench.put(0, 0, 0, 1), bad])
-    assert bench.learner.state is LearnerState.FAILED
-
-
-async def test_snapshot_of_another_shape_is_refused(bench: Bench) -> None:
-    with pytest.raises(LearnerRejectedError, match="the model has"):
-        await bench.commit(bench.put(1, 2, 3, 4), [bench.put(1, 2, 3, 4, 5, 6)] * 2)
-
-
 async def test_snapshot_that_was_not_uploaded_is_named(bench: Bench) -> None:
     missing = BlobName.of(b"never sent")
     with pytest.raises(UnknownBlobError):
         await bench.commit(bench.put(1, 2, 3, 4), [missing, missing])
     assert bench.learner.state is LearnerState.LEASED
-
-
-async def test_result_that_the_disk_has_changed_is_asked_for_again(bench: Bench) -> None:
-    snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 5)]
-    result = bench.put(1, 2, 3, 0)
-    path = bench.blobs.path(result)
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(UnknownBlobError):
-        await bench.commit(result, snapshots)
-    assert bench.learner.state is LearnerState.LEASED
-    assert bench.put(1, 2, 3, 0) == result
-    await bench.commit(result, snapshots)
-    assert bench.learner.state is LearnerState.DONE
 
 
 async def test_worker_that_finds_a_learner_too_much_is_believed(bench: Bench) -> None:
@@ -256,13 +221,6 @@ async def test_worker_with_a_secret_is_known_by_it_also_where_it_has_not_registe
         await service.Heartbeat(beat, context(lipt_worker_secret=stranger))
     with pytest.raises(UnknownWorkerError):
         await service.Heartbeat(beat, shows_it)
-
-
-async def test_worker_of_another_protocol_is_refused_with_both_versions(bench: Bench) -> None:
-    protocol = pb.ProtocolVersion(major=2, minor=7)
-    request = pb.RegisterRequest(instance_id="i", name="new", protocol=protocol)
-    with pytest.raises(IncompatibleProtocolError, match=r"protocol 2\.7, this coordinator 1\."):
-        await bench.service.Register(request, CONTEXT)
 
 
 async def test_secret_that_could_be_guessed_is_refused_and_not_shown(bench: Bench) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
-from lipt.common.errors import CorruptBlobError, DataError, LiptError, UnknownNameError
+from lipt.common.errors import CorruptBlobError, DataError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
@@ -62,22 +62,6 @@ def test_data_set_is_described_by_both_its_fingerprints_where_the_full_one_is_as
     assert data.fingerprint_like("f" * 64) == sampled.fingerprint
     assert data.fingerprint_like("full-") == data.fingerprint
     assert sampled.fingerprint_like("full-") == ""
-
-
-@pytest.mark.parametrize(
-    ("source", "error", "words"),
-    [
-        ("digitz", UnknownNameError, r"'digitz'.*digits,.*cifar10:PATH.*package\.module:factory"),
-        ("imagefolder:{}/none", DataError, "{}/none"),
-        ("imagefolder:{}/empty", DataError, "{}/empty"),
-    ],
-)
-def test_data_that_is_not_there_is_refused(
-    tmp_path: Path, source: str, error: type[LiptError], words: str
-) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(error, match=words.format(tmp_path)):
-        describe(tmp_path, source.format(tmp_path))
 
 
 @pytest.fixture

@@ -261,13 +261,6 @@ def test_a_range_that_a_worker_hands_in_meanwhile_is_given_up_here(
     assert 6 not in world.done_here()
 
 
-def test_little_data_is_not_parted(world: World) -> None:
-    compute = world.settings.compute.model_copy(update={"scoring_range": 4096})
-    world.context = world.started(world.settings.model_copy(update={"compute": compute}))
-    world.signals()
-    assert world.news == []
-
-
 def test_only_so_many_cut_passes_are_kept(tmp_path: Path) -> None:
     for number in range(5):
         folder = RangeFolder(tmp_path, f"scan-{number}")

@@ -10,8 +10,6 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import (
-    CorruptBlobError,
-    FeaturesError,
     SignalsError,
     UnknownBlobError,
     WeightsError,
@@ -26,7 +24,6 @@ from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import choice
-from tests.blob_files import flip_a_bit
 from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
@@ -164,14 +161,6 @@ def test_a_strategy_on_own_features_needs_no_model(
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
 
 
-def test_own_features_that_the_disk_has_damaged_are_refused(context: Context, select: Any) -> None:
-    blob = put(context, features=torch.rand(NUM_EXAMPLES, 4))
-    path = context.blobs.path(blob)
-    flip_a_bit(path, -1)
-    with pytest.raises(CorruptBlobError, match=path.name):
-        select(Probe(FEATURES), features=blob)
-
-
 def test_without_own_features_they_are_the_model_s(select: Any) -> None:
     probe, both = Probe(FEATURES), Probe(SIGNALS)
     select(probe)
@@ -204,14 +193,6 @@ def test_pairs_that_were_not_given_are_asked_for(context: Context, select: Any) 
         select(probe)
     with pytest.raises(SignalsError, match=rf"needs paired features\..*{how}"):
         select(probe, features=put(context, features=torch.rand(NUM_EXAMPLES, 3)))
-
-
-def test_features_of_another_length_are_refused_before_the_model_is_run(
-    context: Context, select: Any
-) -> None:
-    blob = put(context, features=torch.rand(5, 3))
-    with pytest.raises(FeaturesError, match=r"\[5, 3\].*1797 examples need \[1797, d\]"):
-        select(Probe(SIGNALS), weights=BlobName.of(b"never uploaded"), features=blob)
 
 
 def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(

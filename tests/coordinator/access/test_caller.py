@@ -4,8 +4,7 @@ import pytest
 
 from lipt.common.access.roles import Role
 from lipt.common.errors import PermissionDeniedError
-from lipt.coordinator.access.caller import Caller
-from lipt.coordinator.access.table import ALLOWED_ROLES, is_open, require_role
+from lipt.coordinator.access.caller import ALLOWED_ROLES, Caller, is_open, require_role
 from tests.expected_roles import EXPECTED
 from tests.rpcs import all_methods, contract_methods, path_of
 
