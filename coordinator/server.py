@@ -13,6 +13,7 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic, time
 from typing import Self
@@ -43,7 +44,7 @@ from lipt.coordinator.access.identification import (
     Admission,
     admission,
     describe_exposure,
-    identification,
+    identify,
 )
 from lipt.coordinator.access.tokens import OWN_FILE
 from lipt.coordinator.app import App, open_app
@@ -304,12 +305,12 @@ def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
 def _build(
     app: App, stopping: asyncio.Event, admitted: Admission, shown: _Shown, sessions: Sessions
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
-    identify = identification(admitted, app.tokens)
+    identification = partial(identify, admitted=admitted, tokens=app.tokens)
     limits = app.settings.limits
     server = grpc.aio.server(
         interceptors=[
             KeptHandlers(),
-            CallInterceptor(identify, app.events, app.meters, shown.limits),
+            CallInterceptor(identification, app.events, app.meters, shown.limits),
             ErrorInterceptor(app.events),
             *([TracingInterceptor()] if is_tracing() else []),
         ],

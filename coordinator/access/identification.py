@@ -14,8 +14,6 @@ from lipt.common.network.tls import TlsFiles, is_loopback, split_address
 from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.access.tokens import HOW_TO_GET_ONE, OWN_USER, Tokens
 
-# Admission: what callers have to show, which follows from where and how a coordinator listens.
-
 
 class Admission(StrEnum):
     """Who gets in; a token is taken under all of them."""
@@ -70,8 +68,6 @@ def _who(admitted: Admission, tls: TlsFiles | None) -> str:
             return "lets anybody in, with every role"
 
 
-# Identification: who is behind a call, by what it shows.
-
 _SCHEME = "bearer"
 
 _NO_TOKEN = f"the call shows no token, and this coordinator asks for one. {HOW_TO_GET_ONE}"
@@ -102,11 +98,6 @@ class Shown:
 
 # Raises UnauthenticatedError, or PermissionDeniedError for a certificate without any role.
 Identify = Callable[[Shown], Caller]
-
-
-def identification(admitted: Admission, tokens: Tokens) -> Identify:
-    """`identify` with these arguments."""
-    return lambda shown: identify(shown, admitted, tokens)
 
 
 def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:

@@ -32,11 +32,8 @@ from lipt.core.signals.user_features import UserFeatures, read_user_features
 from lipt.core.warm_up import Warmed
 from lipt.core.workspace import ReadStates, SaveableT, Workspace
 
-# Warm-up files: how far an ordinary warm-up is, in one safetensors file.
-#
-# Tensors: `weights/NAME` and, before the end, `momentum/NAME`. The metadata has `step` and
-# `seconds`.
-
+# Tensors of a warm-up file: `weights/NAME` and, before the end, `momentum/NAME`. The metadata has
+# `step` and `seconds`.
 _WEIGHTS, _MOMENTUM = "weights/", "momentum/"
 
 
@@ -68,16 +65,13 @@ def read_warm_up(path: Path) -> Warmed:
     return load_tensors(path, "a warm-up", build)
 
 
-# Kept quarantine: the same images are left out as long as runs of a data set go on.
-#
-# What is computed counts images by their places among those that are used. A repaired image would
-# move all behind it, so it stays out; one that broke since then is refused, as where none may be.
-
 logger = logging.getLogger(__name__)
 
 _MOST_NAMED = 20
 
 
+# Results count images by their places among those that are used. A repaired image would move all
+# behind it, so it stays excluded; an image that broke since then is refused.
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     """The data set with the excluded examples of its first opening from this state directory.
 
@@ -119,7 +113,10 @@ def _read(path: Path) -> tuple[int, ...] | None:
 
 def _keep(path: Path, dataset: Dataset) -> None:
     try:
-        _write(path, dataset.quarantined)
+        make_directory(path.parent)
+        with temporary_file(path.parent) as (file, temporary):
+            write_all(file, json.dumps(dataset.quarantined).encode())
+            publish(file, temporary, path)
     except OSError as error:
         if dataset.quarantined:
             raise StateError(
@@ -129,15 +126,6 @@ def _keep(path: Path, dataset: Dataset) -> None:
         # A full disk is no reason not to serve what is whole.
         logger.warning("that all of %s can be used is not noted: %s", dataset.source, error)
 
-
-def _write(path: Path, ids: tuple[int, ...]) -> None:
-    make_directory(path.parent)
-    with temporary_file(path.parent) as (file, temporary):
-        write_all(file, json.dumps(ids).encode())
-        publish(file, temporary, path)
-
-
-# Job context: the data set, the model and the blobs that jobs share.
 
 _WARM_UP = "warm-up"
 # Of each model of a warm-up its weights, its signals and its gradients' norms; and other questions.

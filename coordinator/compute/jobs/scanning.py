@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 
@@ -174,8 +174,20 @@ class _SharedPass:
             if before == self._scan.num_ranges:
                 self._log_duration(len(self._scan.task(index)))
 
-    def _watching(self, index: int, num_done: int) -> _Watching:
-        return _Watching(self._context, self._folder, index, num_done, len(self._scan.whole))
+    def _watching(self, index: int, num_done: int) -> Callable[[int], None]:
+        """Reports progress within a range, and ends it early where a worker was quicker."""
+        looked_at = monotonic()
+
+        def on_done(num_of_range: int) -> None:
+            nonlocal looked_at
+            all_done, num_examples = num_done + num_of_range, len(self._scan.whole)
+            self._context.report("computing signals", all_done, num_examples)
+            if monotonic() - looked_at >= _LOOK_SECONDS:
+                looked_at = monotonic()
+                if self._folder.has(index):
+                    raise _OvertakenError
+
+        return on_done
 
     def _removed_wrong(self, files: Mapping[int, RangeFile]) -> bool:
         """Verify workers that are new, and remove the ranges of those that sent wrong values."""
@@ -269,25 +281,3 @@ def _by_worker(files: Mapping[int, RangeFile]) -> Mapping[str, list[RangeFile]]:
 
 def _close(mine: Tensor, theirs: Tensor) -> bool:
     return torch.allclose(mine.float(), theirs.float(), rtol=_TOLERANCE, atol=_TOLERANCE)
-
-
-class _Watching:
-    """Reports progress within a range, and ends it early where a worker was quicker."""
-
-    def __init__(
-        self, context: Context, folder: RangeFolder, index: int, num_done: int, num_examples: int
-    ) -> None:
-        self._context = context
-        self._folder = folder
-        self._index = index
-        self._num_done = num_done
-        self._num_examples = num_examples
-        self._looked_at = monotonic()
-
-    def __call__(self, num_done: int) -> None:
-        self._context.report("computing signals", self._num_done + num_done, self._num_examples)
-        now = monotonic()
-        if now - self._looked_at >= _LOOK_SECONDS:
-            self._looked_at = now
-            if self._folder.has(self._index):
-                raise _OvertakenError

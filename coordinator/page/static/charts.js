@@ -1,8 +1,8 @@
-// Charts as SVG in real pixels: the soup, a timeline of learners, classes.
+// Charts as SVG in real pixels: the soup, classes.
 
-import { alphaOf, count, duration, fateOf, number, percent, plural, tried } from "./format.js";
+import { alphaOf, count, percent, tried } from "./format.js";
 import { html } from "./parts.js";
-import { now, state } from "./store.js";
+import { state } from "./store.js";
 
 const LEFT = 46; // room for the labels of the y axis
 
@@ -11,17 +11,14 @@ function linear(start, end, from, to) {
   return (value) => from + ((value - start) / span) * (to - from);
 }
 
-/** Round values between two, about `about` of them: steps are `factors` times powers of `base`. */
-function ticks(start, end, about, base = 10, factors = [1, 2, 5, 10]) {
+/** Round values between two, about `about` of them. */
+function ticks(start, end, about) {
   const rough = Math.max(end - start, 1e-9) / about;
-  const magnitude = base ** Math.floor(Math.log(rough) / Math.log(base));
-  const step = magnitude * (factors.find((factor) => factor * magnitude >= rough) ?? base);
+  const magnitude = 10 ** Math.floor(Math.log10(rough));
+  const step = magnitude * [1, 2, 5, 10].find((factor) => factor * magnitude >= rough);
   const first = Math.ceil(start / step);
   return Array.from({ length: Math.floor(end / step + 1e-9) - first + 1 }, (_, place) => (first + place) * step);
 }
-
-/** Seconds in tens below one, and in what clocks count above. */
-const timeTicks = (end, about) => (end < about ? ticks(0, end, about) : ticks(0, end, about, 60, [1, 2, 5, 10, 15, 30, 60]));
 
 const shareAxis = (values, y, width) => values.map((value) => html`
   <g class="tick" key="tick ${value}">
@@ -69,52 +66,6 @@ export function soupChart(run) {
 
 export const soupLegend = () => html`
   <p class="legend"><span>━ soup after it</span><span>● ✓ alone, kept</span><span>◌ × alone, discarded</span></p>`;
-
-/** A lane for every worker, in it the learners that it has had, from lease to result. */
-export function timeline(run) {
-  const [lane, piece, axis] = [26, 18, 22];
-  const leased = run.learners.filter((learner) => learner.leased_at);
-  if (leased.length === 0) return null;
-  const isOpen = (learner) => learner.state === "LEARNER_STATE_LEASED";
-  const endOf = (learner) => Date.parse(learner.committed_at || learner.ended_at || (isOpen(learner) ? "" : run.ended_at)) || 0;
-  const busy = leased.filter(isOpen).length;
-  const start = Math.min(...leased.map((learner) => Date.parse(learner.leased_at)));
-  const end = Math.max(busy > 0 ? now() : 0, start + 1000, ...leased.map(endOf));
-  const seconds = (end - start) / 1000;
-  const workerOf = (learner) => learner.worker_name || "a worker";
-  const workers = [...new Set(leased.map(workerOf))].sort();
-  const width = Math.max(state.width, 280);
-  const names = Math.min(150, Math.max(70, width * 0.17));
-  const x = linear(0, seconds, names, width - 8);
-  const height = workers.length * lane + axis;
-  const summary = `Timeline of ${plural(leased.length, "learner")} on ${plural(workers.length, "worker")} over ${duration(seconds)}; ${busy} at work now. The table below has them all.`;
-  return chart("timeline", width, height, summary, html`
-    ${timeTicks(seconds, width / 120).map((at) => html`<g key="tick ${at}" class="tick">
-      <line x1=${x(at)} x2=${x(at)} y1="0" y2=${height - axis} />
-      <text x=${x(at)} y=${height - 7} text-anchor=${x(at) > width - 30 ? "end" : "middle"}>${duration(at).replace(".0", "").replace(" 0 s", "")}</text>
-    </g>`)}
-    ${workers.map((worker, place) => html`<g key="lane ${worker}" class="lane">
-      <line x1="0" x2=${width} y1=${(place + 1) * lane - 0.5} y2=${(place + 1) * lane - 0.5} />
-      <text x="0" y=${place * lane + 17}><title>${worker}</title>${shortened(worker, Math.floor(names / 7.6))}</text>
-    </g>`)}
-    ${leased.map((learner) => {
-      const fate = fateOf(learner);
-      const from = x((Date.parse(learner.leased_at) - start) / 1000);
-      const span = Math.max(x(((endOf(learner) || end) - start) / 1000) - from - 1, 2);
-      const done = isOpen(learner) && learner.num_steps > 0 ? Math.min(learner.step / learner.num_steps, 1) : 1;
-      const y = workers.indexOf(workerOf(learner)) * lane + (lane - piece) / 2;
-      const alone = learner.ingredient ? `, ${percent(learner.ingredient.accuracy)} alone` : "";
-      const label = `${learner.index} ${fate.sign}`;
-      return html`<g key=${learner.index} class="piece ${fate.tone}">
-        <title>learner ${learner.index}: ${fate.word}${alone}, step ${number(learner.step)} of ${learner.num_steps}</title>
-        <rect class="span" x=${from} y=${y} width=${span} height=${piece} rx="3" />
-        <rect class="done" x=${from} y=${y} width=${span * done} height=${piece} rx="3" />
-        ${span > label.length * 7 + 4 && html`<text x=${from + 5} y=${y + 13}>${label}</text>`}
-      </g>`;
-    })}`);
-}
-
-const shortened = (text, length) => (text.length <= length ? text : `${text.slice(0, length - 1)}…`);
 
 const MOST_CLASSES = 200;
 

@@ -16,8 +16,8 @@ export const count = unlessMissing((value) => value.toLocaleString("en-US", { ma
 export const percent = unlessMissing((value, digits = 1) => `${(100 * value).toFixed(digits)}%`);
 export const fixed = unlessMissing((value, digits) => value.toFixed(digits));
 
-export function plural(n, one, many = `${one}s`) {
-  return `${count(n)} ${number(n) === 1 ? one : many}`;
+export function plural(n, one) {
+  return `${count(n)} ${one}${number(n) === 1 ? "" : "s"}`;
 }
 
 export const duration = unlessMissing((seconds) => {

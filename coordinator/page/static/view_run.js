@@ -1,6 +1,6 @@
-// One run: how far it is, its soup, its learners on a timeline and in a table, its costs and settings.
+// One run: how far it is, its soup, its learners, its costs and settings.
 
-import { soupChart, soupLegend, timeline } from "./charts.js";
+import { soupChart, soupLegend } from "./charts.js";
 import { alphaOf, bytes, count, duration, fateOf, fixed, hasEnded, keptOf, MISSING, number, percent, plural, secondsOf, settingsOf, standingOf, tally, trainSeconds, tried } from "./format.js";
 import { badge, bar, button, commands, empty, head, html, moment, problem, section, table, tile, tiles, waiting } from "./parts.js";
 import { ofRun, post } from "./service.js";
@@ -93,7 +93,7 @@ const COLUMNS = [["learner"], ["phase", "lead"], ["worker"], ["step", "grow"], [
 function learners(run) {
   const { done, leased, queued, all } = tally(run);
   if (all === 0) return null;
-  return section("learners", "Learners", html`${timeline(run)} ${table("Learners", COLUMNS, run.learners.map(learnerRow))}`,
+  return section("learners", "Learners", table("Learners", COLUMNS, run.learners.map(learnerRow)),
     `${done} in, ${leased} at work, ${queued} waiting`);
 }
 

@@ -57,7 +57,6 @@ def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Pa
     told = " ".join(" ".join(rows(page, "Learners").all_inner_texts()).split())
     assert re.search(r"kept (one|<script>).* 2 of 2 .*\d\.\d\d", told), told
     expect(page.get_by_role("img", name=re.compile(r"after 3 of 3 learners"))).to_be_visible()
-    expect(page.get_by_role("img", name=re.compile("Timeline of 3 learners"))).to_be_visible()
     assert page.evaluate("window.untouched")
     assert page.evaluate("document.querySelector('main img, main script')") is None
 
