@@ -18,7 +18,6 @@ import torch
 from lipt.common.errors import BudgetError, ComputeError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.compute import children, process
-from lipt.coordinator.compute.child import out_of_memory
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import DroppedError
 from lipt.coordinator.compute.process import (
@@ -367,13 +366,6 @@ def test_memory_is_told_from_other_ends(
 ) -> None:
     limits = {"limit_bytes": 200 * MB, "machine_bytes": 1000 * MB}
     assert ended_for_memory(exit_code, seen, **limits) is for_memory
-
-
-def test_error_has_the_figures_and_the_remedy() -> None:
-    error = out_of_memory("MakeSoup", "it had 2 GB", limit_bytes=3 * 10**9)
-    assert str(error).startswith("MakeSoup ran out of memory: it had 2 GB. The compute process may")
-    assert "3.0 GB (limits.compute_memory)" in str(error)
-    assert not error.retryable
 
 
 def test_what_a_process_has_is_read_while_it_is_there(tmp_path: Path) -> None:

@@ -116,17 +116,3 @@ async def test_nothing_is_made_ahead_for_a_reader_that_is_slow_and_one_that_has_
     await Streaming(parts()).stream_response(reader.send)
     assert made == [0, 1, 2]
     assert closed.is_set()
-
-
-async def test_a_reader_that_takes_nothing_keeps_nobody_else_waiting(page: ServedPage) -> None:
-    async with page.signed_in(Role.ADMIN) as browser:
-        url = httpx.URL(page.url)
-        _, writer = await asyncio.open_connection(url.host, url.port)
-        cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
-        head = f"GET /api/live HTTP/1.1\r\nHost: {url.netloc.decode()}\r\nCookie: {cookies}\r\n\r\n"
-        writer.write(head.encode())
-        await writer.drain()
-        for number in range(20):
-            answer = await browser.post("/api/runs", json={"name": str(number)})
-            assert answer.status_code == 200
-        writer.close()

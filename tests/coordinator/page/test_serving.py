@@ -15,10 +15,9 @@ import httpx
 import pytest
 import trustme
 
-from lipt.common.errors import ConfigError, MissingExtraError
+from lipt.common.errors import ConfigError
 from lipt.common.network.tls import TlsFiles
-from lipt.coordinator.page import serving
-from lipt.coordinator.page.serving import PageServer, require_dashboard
+from lipt.coordinator.page.serving import PageServer
 from tests.tls_files import write_files
 
 
@@ -106,12 +105,3 @@ async def test_address_that_is_taken_is_named_with_its_flag() -> None:
     async with started() as server:
         with pytest.raises(ConfigError, match=rf"--dashboard-listen 127\.0\.0\.1:{server.port}: "):
             PageServer(server.address, None)
-
-
-def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(module: str, **said: str) -> None:
-        raise MissingExtraError(said["package"], extra=said["extra"], needed_for="a page")
-
-    monkeypatch.setattr(serving, "require_extra", missing)
-    with pytest.raises(MissingExtraError, match=r"lipt\[dashboard\]"):
-        require_dashboard()

@@ -145,19 +145,3 @@ async def test_caller_that_is_let_in_and_sends_nothing_is_told_so() -> None:
         error = await refusal(method(iter(()), metadata=called("ann")))
         assert isinstance(error, InvalidRequestError)
         assert "ended without a request" in str(error)
-
-
-async def test_request_that_cannot_be_read_is_refused_as_ever() -> None:
-    async with serving() as served:
-        method: Any = served.channel.unary_unary("/lipt.v1.RunService/GetRun")
-        error = await refusal(method(b"\xff", metadata=called("ann")))
-        assert isinstance(error, InvalidRequestError)
-        assert "cannot be read" in str(error)
-
-
-async def test_call_that_nobody_serves_is_unimplemented_whoever_makes_it() -> None:
-    async with serving() as served:
-        method: Any = served.channel.unary_unary("/lipt.v1.RunService/None")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await method(b"")
-        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -15,7 +15,6 @@ from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
 from lipt.coordinator.subsets.service import Answer
 from lipt.core.selection.registry import STRATEGIES
-from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
 from tests.serving import serving
@@ -46,25 +45,24 @@ DIAGNOSIS = DiagnosisRecord(
 )
 
 
-class FakeSubsets:
-    """Reports once, waits to be let go, and answers every query with one record."""
+class Fake:
+    """Reports once, waits to be let go, and answers every query with one value."""
 
-    def __init__(self) -> None:
-        self.queries: list[SubsetQuery] = []
-        self.callers: list[str] = []
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+        self.queries: list[Any] = []
         self.let_go = asyncio.Event()
         self.left = asyncio.Event()
 
-    async def get(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
+    async def get(self, query: Any, on_progress: OnProgress, _: str) -> Any:
         self.queries.append(query)
-        self.callers.append(caller)
         on_progress(Progressed("computing", 1, 2, ahead=3))
         try:
             await self.let_go.wait()
         except asyncio.CancelledError:
             self.left.set()
             raise
-        return Answer(RECORD, kept=bool(query.previous))
+        return self.answer
 
     async def asked(self, stub: Any, request: pb.GetSubsetRequest) -> list[pb.GetSubsetResponse]:
         """All responses; the answer comes once progress was seen."""
@@ -76,12 +74,12 @@ class FakeSubsets:
 
 
 @pytest.fixture
-def subsets() -> FakeSubsets:
-    return FakeSubsets()
+def subsets() -> Fake:
+    return Fake(Answer(RECORD, kept=True))
 
 
 @pytest.fixture
-async def stub(subsets: FakeSubsets) -> AsyncIterator[Any]:
+async def stub(subsets: Fake) -> AsyncIterator[Any]:
     service = SubsetService(subsets)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     async with (
         serving((subset_pb2_grpc.add_SubsetServiceServicer_to_server, service)) as address,
@@ -116,18 +114,16 @@ async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
     assert not listed["uniform"].options
 
 
-async def test_features_and_the_previous_subset_are_passed_on(
-    stub: Any, subsets: FakeSubsets
-) -> None:
+async def test_features_and_the_previous_subset_are_passed_on(stub: Any, subsets: Fake) -> None:
     features = BlobName.of(b"features")
     request = pb.GetSubsetRequest(
         run_id="r", strategy="crest", budget=2, features=blob_to_proto(features), previous="d"
     )
-    request.proxy = "ridge:user"
+    request.proxy, request.preset, request.labels = "ridge:user", "paper", "none"
     responses = await subsets.asked(stub, request)
     (query,) = subsets.queries
     assert (query.features, query.previous, query.weights) == (features, "d", None)
-    assert query.proxy == "ridge:user"
+    assert (query.proxy, query.preset, query.labels) == ("ridge:user", "paper", "none")
     kinds = [response.WhichOneof("part") for response in responses]
     assert kinds == ["progress", "subset"]
     assert responses[1].subset.file == blob_to_proto(RECORD.blob)
@@ -135,41 +131,20 @@ async def test_features_and_the_previous_subset_are_passed_on(
     assert responses[1].subset.num_examples == 2
 
 
-async def test_a_client_that_leaves_is_not_waited_for(stub: Any, subsets: FakeSubsets) -> None:
+async def test_a_client_that_leaves_is_not_waited_for(stub: Any, subsets: Fake) -> None:
     call = stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2))
     await anext(aiter(call))
     call.cancel()
     await subsets.left.wait()
 
 
-class FakeDiagnoses:
-    """Reports once, waits to be let go, and answers every query with one record."""
-
-    def __init__(self) -> None:
-        self.queries: list[DiagnosisQuery] = []
-        self.let_go = asyncio.Event()
-        self.left = asyncio.Event()
-
-    async def get(
-        self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
-    ) -> DiagnosisRecord:
-        self.queries.append(query)
-        on_progress(Progressed("computing", 1, 2, ahead=3))
-        try:
-            await self.let_go.wait()
-        except asyncio.CancelledError:
-            self.left.set()
-            raise
-        return DIAGNOSIS
+@pytest.fixture
+def diagnoses() -> Fake:
+    return Fake(DIAGNOSIS)
 
 
 @pytest.fixture
-def diagnoses() -> FakeDiagnoses:
-    return FakeDiagnoses()
-
-
-@pytest.fixture
-async def diagnosis_stub(diagnoses: FakeDiagnoses) -> AsyncIterator[Any]:
+async def diagnosis_stub(diagnoses: Fake) -> AsyncIterator[Any]:
     service = DiagnosisService(diagnoses)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     async with (
         serving((diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server, service)) as address,
@@ -179,7 +154,7 @@ async def diagnosis_stub(diagnoses: FakeDiagnoses) -> AsyncIterator[Any]:
 
 
 async def test_progress_comes_first_and_then_where_the_file_is(
-    diagnosis_stub: Any, diagnoses: FakeDiagnoses
+    diagnosis_stub: Any, diagnoses: Fake
 ) -> None:
     features = BlobName.of(b"features")
     request = diagnosis_pb2.DiagnoseRequest(
