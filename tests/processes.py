@@ -36,7 +36,6 @@ _LOADED = (
     "lipt.coordinator.cli",
     "lipt.coordinator.compute.light",
     "lipt.coordinator.compute.child",
-    "lipt.coordinator.compute.jobs.diagnosing",
     "lipt.coordinator.compute.jobs.pretraining",
     "lipt.coordinator.compute.jobs.selecting",
     "lipt.trainer.cli",

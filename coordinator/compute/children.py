@@ -24,7 +24,6 @@ _LONGEST_FOLDER_BYTES = 107 - 32
 
 _PRELOADED = [
     "lipt.coordinator.compute.child",
-    "lipt.coordinator.compute.jobs.diagnosing",
     "lipt.coordinator.compute.jobs.pretraining",
     "lipt.coordinator.compute.jobs.selecting",
     "lipt.coordinator.compute.light",

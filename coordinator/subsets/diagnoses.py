@@ -18,8 +18,8 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
-from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import Asked, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue

@@ -21,8 +21,7 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.subsets import Examples, unpack
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.jobs.rechecking import RecheckSubset
-from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selecting import RecheckSubset, Selected, SelectSubset
 from lipt.coordinator.compute.messages import Asked, Cost, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue

@@ -23,9 +23,8 @@ from lipt.common.errors import (
 )
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App, logging_progress
-from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.compute.messages import Asked, Cost
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.state.database import Database

@@ -20,8 +20,7 @@ from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.server import serving
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery

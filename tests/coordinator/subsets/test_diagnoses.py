@@ -13,7 +13,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import DataError, ProxyError, RunNotReadyError, UnknownRunError
 from lipt.common.states import RunState
-from lipt.coordinator.compute.jobs.diagnosing import Diagnosed, DiagnoseData
+from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord

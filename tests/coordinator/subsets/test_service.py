@@ -22,8 +22,7 @@ from lipt.common.errors import (
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
-from lipt.coordinator.compute.jobs.rechecking import Recheck, RecheckSubset
-from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selecting import Recheck, RecheckSubset, Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord

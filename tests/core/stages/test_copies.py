@@ -16,8 +16,7 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.selecting import DiagnoseData, SelectSubset
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.diagnosis import copies_of

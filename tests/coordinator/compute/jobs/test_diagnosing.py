@@ -12,7 +12,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import in_memory
 from lipt.common.errors import ProxyError
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.diagnosing import DiagnoseData
+from lipt.coordinator.compute.jobs.selecting import DiagnoseData
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.proxy_features import ProxyQuestion
