@@ -12,11 +12,9 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic, time
-from typing import Self
 
 import grpc
 import grpc.aio
@@ -196,8 +194,16 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     )
     stopping = asyncio.Event()
     sessions = Sessions(app.tokens.holds, clock=time, state_dir=settings.state_dir)
-    shown = _Shown.of(app, stopping)
-    server, healthy = _build(app, stopping, admitted, shown, sessions)
+    watching = Watching(app.store, app.dispatcher, app.compute, stopping, wall_clock=time)
+    info = InfoService(
+        app.data,
+        watching=watching,
+        default_run=settings.run,
+        device=device_name(resolve_device(settings.device)),
+    )
+    limits = PeerLimits(settings.limits, clock=monotonic)
+    server = _grpc_server(app, admitted, limits)
+    healthy = _add_services(server, app, stopping, info, sessions)
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
     page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
@@ -211,9 +217,9 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
                     sessions,
                     page,
                     tls,
-                    info=shown.info,
-                    watching=shown.watching,
-                    limits=shown.limits,
+                    info=info,
+                    watching=watching,
+                    limits=limits,
                     address=address,
                 )
             await _announce(app, address, tls, admitted)
@@ -228,34 +234,8 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             )
             await healthy.enter_graceful_shutdown()
             stopping.set()
-            async with asyncio.TaskGroup() as ending:
-                ending.create_task(_stopped(server, settings.drain_seconds))
-                if page is not None:
-                    ending.create_task(page.stop())
-
-
-async def _stopped(server: grpc.aio.Server, drain_seconds: float) -> None:
-    await server.stop(drain_seconds)
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """What gRPC's servicers and the page share."""
-
-    info: InfoService
-    watching: Watching
-    limits: PeerLimits
-
-    @classmethod
-    def of(cls, app: App, stopping: asyncio.Event) -> Self:
-        watching = Watching(app.store, app.dispatcher, app.compute, stopping, wall_clock=time)
-        info = InfoService(
-            app.data,
-            watching=watching,
-            default_run=app.settings.run,
-            device=device_name(resolve_device(app.settings.device)),
-        )
-        return cls(info, watching, PeerLimits(app.settings.limits, clock=monotonic))
+            ending = [] if page is None else [page.stop()]
+            await asyncio.gather(server.stop(settings.drain_seconds), *ending)
 
 
 @contextmanager
@@ -302,20 +282,17 @@ def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
         yield
 
 
-def _build(
-    app: App, stopping: asyncio.Event, admitted: Admission, shown: _Shown, sessions: Sessions
-) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
+def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.Server:
     identification = partial(identify, admitted=admitted, tokens=app.tokens)
-    limits = app.settings.limits
-    server = grpc.aio.server(
+    return grpc.aio.server(
         interceptors=[
             KeptHandlers(),
-            CallInterceptor(identification, app.events, app.meters, shown.limits),
+            CallInterceptor(identification, app.events, app.meters, limits),
             ErrorInterceptor(app.events),
             *([TracingInterceptor()] if is_tracing() else []),
         ],
         # gRPC itself would refuse health checks as well.
-        maximum_concurrent_rpcs=limits.max_concurrent_calls + _SPARE_CALLS,
+        maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls + _SPARE_CALLS,
         options=(
             ("grpc.so_reuseport", 0),
             # Workers ping every 30 s, also between calls.
@@ -323,6 +300,15 @@ def _build(
             ("grpc.keepalive_permit_without_calls", 1),
         ),
     )
+
+
+def _add_services(
+    server: grpc.aio.Server,
+    app: App,
+    stopping: asyncio.Event,
+    info: InfoService,
+    sessions: Sessions,
+) -> health.aio.HealthServicer:
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     workers = WorkerService(
@@ -346,11 +332,11 @@ def _build(
     diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(
         DiagnosisService(app.diagnoses), server
     )
-    info_pb2_grpc.add_InfoServiceServicer_to_server(shown.info, server)
+    info_pb2_grpc.add_InfoServiceServicer_to_server(info, server)
     reflection.enable_server_reflection(
         (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )
-    return server, healthy
+    return healthy
 
 
 async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admission) -> None:
