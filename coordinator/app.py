@@ -106,7 +106,7 @@ async def open_app(
         )
         with talking(f"opening {settings.dataset.source}", logger.info):
             data = await compute.run(DescribeData(), logging_progress(clock=monotonic))
-        compute.open_light(data.known)
+        compute.open_light(data)
         store = RunStore(database)
         await store.load()
         await hold_runs_of_other_data(store, data, database, events)

@@ -22,36 +22,19 @@ from lipt.common.data import Dataset
 from lipt.common.data.quarantine import Numbering
 from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import StateError
-from lipt.common.inputs.specs import InputSpec
 from lipt.coordinator.compute.cache import find_cached
 from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
 from lipt.core.proxies.backbone import Backbone
 from lipt.core.workspace import SaveableT
 
 
 @dataclass(frozen=True)
-class KnownData:
-    """The data set without its examples.
-
-    Attributes:
-        labels: of every id, as little-endian int32.
-        quarantined: the excluded ids.
-    """
-
-    source: str
-    class_names: tuple[str, ...]
-    inputs: InputSpec
-    fingerprints: tuple[str, ...]
-    labels: bytes
-    quarantined: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class LightContext(Context):
     """A context with labels and stored signals alone."""
 
-    known: KnownData
+    known: DataDescription
 
     @cached_property
     def dataset(self) -> Dataset:

@@ -26,7 +26,8 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.process.machine import this_machine
 from lipt.coordinator.compute.child import OpenContext, with_origin
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.light import KnownData, LightContext
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.light import LightContext
 from lipt.coordinator.compute.messages import (
     Asked,
     Cost,
@@ -205,7 +206,7 @@ class ComputeQueue:
         """Call `on_scan` in the event loop with all that jobs say of their scans."""
         self._on_scan = on_scan
 
-    def open_light(self, known: KnownData) -> None:
+    def open_light(self, known: DataDescription) -> None:
         """Compute light jobs in a process of their own from here on."""
         open_context = partial(LightContext, self._settings, known=known)
         self._light = _Executor(LIGHT, self._process(open_context, "lipt-compute-light"))

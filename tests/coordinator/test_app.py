@@ -87,7 +87,7 @@ async def test_what_cheap_subsets_need_is_there_before_a_run_is_ready(tmp_path: 
     settings = make_settings(tmp_path)
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
-        assert compute.known == DATA.known
+        assert compute.known == DATA
         assert not compute.warmed
         run = await app.requests.create("q", "mine", NOTHING)
         await until(app, run.run_id, is_training)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from lipt.common.errors import ComputeError
 from lipt.coordinator.compute.child import OpenContext, carry_out
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.light import KnownData
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import (
     DroppedError,
     Failed,
@@ -29,7 +29,7 @@ ResultT = TypeVar("ResultT")
 class ThreadQueue(ComputeQueue):
     """A test's coordinator computes beside it: nothing is started, and nothing is imported anew."""
 
-    def open_light(self, known: KnownData) -> None:
+    def open_light(self, known: DataDescription) -> None:
         pass
 
     def _process(self, open_context: OpenContext, name: str) -> ComputeProcess:

@@ -23,7 +23,6 @@ from lipt.common.targets.values import OtherTarget, SingleLabel
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.light import KnownData
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
 from lipt.core.evaluation import LearnerReader, pack_initial
 from lipt.core.pipeline import cut_shards, initial_weights, merge_learners
@@ -33,43 +32,34 @@ from lipt.core.soup import OpenWeights
 
 @dataclass(frozen=True)
 class DataDescription:
-    """What the service needs to know of the data set."""
+    """The data set without its examples.
+
+    Attributes:
+        fingerprint: of the kind in the settings; new runs are bound to it.
+        sampled_fingerprint: that of older runs, if it is another one.
+        scaling: how images are scaled and what that costs, as a clause; empty where they are not.
+        labels: of every id, as little-endian int32.
+        quarantined: the excluded ids, which only the labels count.
+        other_target: where models give no single class; classes are strata then.
+        target_names: of the labels or the numbers.
+    """
 
     source: str
     class_names: tuple[str, ...]
     class_counts: tuple[int, ...]
     inputs: InputSpec
-    # Of the kind that was asked for, which new runs are bound to.
     fingerprint: str
-    # The sampled one as well, which older runs may be bound to; empty where that is the former.
     sampled_fingerprint: str = ""
-    # What its images are scaled to and what that costs, as a clause; empty where they are not.
     scaling: str = ""
-    # Little-endian int32, of every id: for the lane that opens no data set.
     labels: bytes = field(default=b"", repr=False, compare=False)
-    # Ids of images that cannot be used, which nothing but the labels counts in.
     quarantined: tuple[int, ...] = ()
-    # What a model is to give where that is no single class; classes are strata then.
     other_target: OtherTarget | None = None
-    # Of the labels or the numbers.
     target_names: tuple[str, ...] = ()
 
     @property
     def target(self) -> Target:
         """What a model is to give of an example."""
         return self.other_target or SingleLabel(len(self.class_names))
-
-    @property
-    def known(self) -> KnownData:
-        """What cheap jobs are given of it."""
-        return KnownData(
-            self.source,
-            self.class_names,
-            self.inputs,
-            self.fingerprints,
-            self.labels,
-            self.quarantined,
-        )
 
     @property
     def num_examples(self) -> int:

@@ -48,7 +48,7 @@ def select(theta_p: BlobName) -> Callable[..., SelectSubset]:
 
 @pytest.fixture
 def context(dear: Context) -> LightContext:
-    known = DescribeData().run(dear).known
+    known = DescribeData().run(dear)
     return LightContext(dear.settings, lambda _: None, known)
 
 

@@ -17,7 +17,7 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Meters
 from lipt.coordinator.compute.child import OpenContext
-from lipt.coordinator.compute.light import KnownData
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import Asked, Cost, DroppedError, TooDearError
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
@@ -27,7 +27,9 @@ from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from tests.clock import Clock
 from tests.digits import digits_settings
 
-KNOWN = KnownData("two", ("a", "b"), ImageSpec(1, 8, 8), ("f" * 64,), b"\1\0\0\0\0\0\0\0")
+KNOWN = DataDescription(
+    "two", ("a", "b"), (1, 1), ImageSpec(1, 8, 8), "f" * 64, labels=b"\1\0\0\0\0\0\0\0"
+)
 
 
 def entry(number: int, callers: str = "a", turn: int = 0) -> Entry:

@@ -16,7 +16,7 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.observability.logs import log_context, logging_about
 from lipt.common.observability.tracing import current_traceparent, span
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.light import KnownData
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import Asked, Cost
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
@@ -25,7 +25,9 @@ from tests.embedded.compute import ThreadQueue
 from tests.remembered_spans import remembering
 
 LABELS = Asked(cost=Cost.LABELS)
-KNOWN = KnownData("two", ("a", "b"), ImageSpec(1, 8, 8), ("f" * 64,), b"\1\0\0\0\0\0\0\0")
+KNOWN = DataDescription(
+    "two", ("a", "b"), (1, 1), ImageSpec(1, 8, 8), "f" * 64, labels=b"\1\0\0\0\0\0\0\0"
+)
 
 
 @dataclass(frozen=True)
