@@ -18,13 +18,9 @@ from lipt.coordinator.page.requests import parse_body, require_json
     "body",
     [
         b"",
-        b"[1]",
         b"null",
         b'{"ids": [NaN]}',
-        b'{"ids": [1e999]}',
-        b'{"ids": [1.5]}',
         b'{"ids": ["1"]}',
-        b'{"ids": [true]}',
         b'{"ids": [' + b"9" * 5000 + b"]}",
         b'{"ids": ' + b"[" * 30_000,
         b'{"ids": [], "more": 1}',
