@@ -11,13 +11,12 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from lipt.common.blobs.blob import BlobName
-from lipt.core.workspace import Saveable, SaveableT
+from lipt.core.workspace import Saveable
 
 logger = logging.getLogger(__name__)
 
@@ -28,42 +27,17 @@ MOST_FILES = 4
 _DIGEST_CHARS = 32
 
 
-def cached(
-    folder: Path,
-    kind: str,
-    depends_on: tuple[object, ...],
-    *,
-    load: Callable[[Path], SaveableT],
-    compute: Callable[[], SaveableT],
-    worth_keeping: Callable[[], bool],
-    most_files: int = MOST_FILES,
-) -> SaveableT:
-    """The stored value of that kind, or else the result of `compute`, which is stored.
-
-    Args:
-        folder: made where it is missing.
-        kind: of the value.
-        depends_on: everything that the value depends on, compared by `repr`.
-        load: reads what the value's `save` wrote.
-        compute: makes the value.
-        worth_keeping: whether the computed value depends on nothing else.
-        most_files: of this kind; the oldest go.
-    """
-    kept = find_cached(folder, kind, depends_on)
-    if kept is not None:
-        return load(kept)
-    value = compute()
-    path = keep(folder, kind, depends_on, value, most_files) if worth_keeping() else None
-    if path is None:
-        return value
-    # Mapped from here on: what was computed can be freed.
-    return load(path)
-
-
 def find_cached(
     folder: Path, kind: str, depends_on: tuple[object, ...], *, max_bytes: float = math.inf
 ) -> Path | None:
-    """The stored file of that kind, marked as used; a damaged one is removed."""
+    """The stored file of that kind, marked as used; a damaged one is removed.
+
+    Args:
+        folder: may be missing.
+        kind: of the value.
+        depends_on: everything that the value depends on, compared by `repr`.
+        max_bytes: a larger file is ignored.
+    """
     name = _name(kind, depends_on)
     for path in folder.glob(f"{name}.*.safetensors"):
         if path.stat().st_size > max_bytes:
@@ -77,7 +51,11 @@ def find_cached(
 
 
 def keep(
-    folder: Path, kind: str, depends_on: tuple[object, ...], value: Saveable, most_files: int
+    folder: Path,
+    kind: str,
+    depends_on: tuple[object, ...],
+    value: Saveable,
+    most_files: int = MOST_FILES,
 ) -> Path | None:
     """Store a value in place of an older one; its file, or None where the disk refuses."""
     name = _name(kind, depends_on)

@@ -22,7 +22,7 @@ from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.coordinator.compute.cache import MOST_FILES, cached, find_cached, keep
+from lipt.coordinator.compute.cache import MOST_FILES, find_cached, keep
 from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.evaluation import LearnerReader
@@ -191,16 +191,18 @@ class Context(Workspace):
         warm_up_models: int = 0,
     ) -> SaveableT:
         """Stored per-example values; not stored if the data changed during the computation."""
-        dataset = self.dataset
-        return cached(
-            self.warm_ups_dir if warm_up_models else self.signals_dir,
-            kind,
-            self.on_data(depends_on),
-            load=load,
-            compute=compute,
-            worth_keeping=lambda: not dataset.has_changed(),
-            most_files=_most_warm_up_files(warm_up_models) if warm_up_models else MOST_FILES,
-        )
+        dataset, depends_on = self.dataset, self.on_data(depends_on)
+        folder = self.warm_ups_dir if warm_up_models else self.signals_dir
+        most_files = _most_warm_up_files(warm_up_models) if warm_up_models else MOST_FILES
+        kept = find_cached(folder, kind, depends_on)
+        if kept is not None:
+            return load(kept)
+        value = compute()
+        if dataset.has_changed():
+            return value
+        path = keep(folder, kind, depends_on, value, most_files)
+        # Mapped from here on: what was computed can be freed.
+        return value if path is None else load(path)
 
     def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
         """A stored, perhaps unfinished ordinary warm-up."""

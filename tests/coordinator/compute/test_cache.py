@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lipt.coordinator.compute.cache import cached
+from lipt.coordinator.compute import cache
+from lipt.coordinator.compute.cache import find_cached
 
 
 @dataclass(frozen=True)
@@ -24,35 +25,20 @@ class Text:
         return cls(path.read_text())
 
 
-def keep(
-    folder: Path, name: str, made: list[str], *, kind: str = "kind", worth_keeping: bool = True
-) -> str:
-    def compute() -> Text:
-        made.append(name)
-        return Text(f"of {name}")
-
-    return cached(
-        folder,
-        kind,
-        (name,),
-        load=Text.load,
-        compute=compute,
-        worth_keeping=lambda: worth_keeping,
-    ).text
+def keep(folder: Path, name: str, made: list[str], *, kind: str = "kind") -> str:
+    found = find_cached(folder, kind, (name,))
+    if found is not None:
+        return Text.load(found).text
+    made.append(name)
+    value = Text(f"of {name}")
+    path = cache.keep(folder, kind, (name,), value)
+    return (value if path is None else Text.load(path)).text
 
 
 def test_value_is_computed_once(tmp_path: Path) -> None:
     made: list[str] = []
     assert [keep(tmp_path / "new", "a", made) for _ in range(3)] == ["of a"] * 3
     assert made == ["a"]
-
-
-def test_what_is_not_worth_keeping_is_computed_again(tmp_path: Path) -> None:
-    made: list[str] = []
-    assert keep(tmp_path, "a", made, worth_keeping=False) == "of a"
-    assert list(tmp_path.glob("*")) == []
-    assert keep(tmp_path, "a", made) == "of a"
-    assert made == ["a", "a"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"of", b"0f a", b"of a and more"])
