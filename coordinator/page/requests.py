@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -31,9 +31,7 @@ from lipt.coordinator.page.sessions import Attempts, Session, Sessions
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
-from lipt.coordinator.rpc.messages import progress_view
 from lipt.coordinator.rpc.watching import Watching
-from lipt.coordinator.runs.store import Activity
 
 MAX_BODY_BYTES = 64 * 1024
 # A body has to arrive within this time, over any line.
@@ -225,8 +223,7 @@ async def in_lines(
     async def progress_and_result() -> AsyncGenerator[dict[str, Any], None]:
         with Answering(compute) as answering:
             while (latest := await answering.next_report()) is not None:
-                activity = Activity(latest.activity, latest.done, latest.total, latest.ahead)
-                yield {"progress": as_dict(progress_view(activity))}
+                yield {"progress": asdict(latest)}
             result = answering.result()
         yield await show(result)
 

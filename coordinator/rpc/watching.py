@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 
 from lipt.common.errors import InvalidRequestError, UnknownRunError
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.rpc.messages import optional_timestamp, progress_view, run_view, timestamp
-from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.rpc.messages import optional_timestamp, run_view, timestamp
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunSummary
 from lipt.v1 import info_pb2 as pb
 from lipt.v1 import run_pb2
@@ -144,7 +145,6 @@ class Watching:
 
 
 def _computation(computation: Computation) -> pb.Computation:
-    progress = computation.progress
     return pb.Computation(
         lane=computation.lane,
         job=computation.job,
@@ -152,9 +152,7 @@ def _computation(computation: Computation) -> pb.Computation:
         num_callers=computation.num_callers,
         computing=computation.computing,
         seconds=computation.seconds,
-        progress=progress_view(
-            Activity(progress.activity, progress.done, progress.total, progress.ahead)
-        ),
+        progress=run_pb2.Progress(**asdict(computation.progress)),
     )
 
 

@@ -16,6 +16,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, PruningMethod, RunConfig
 from lipt.common.errors import (
     ForeignWorkerError,
+    IncompatibleProtocolError,
     InvalidRequestError,
     LearnerRejectedError,
     StaleLeaseError,
@@ -221,6 +222,13 @@ async def test_worker_with_a_secret_is_known_by_it_also_where_it_has_not_registe
         await service.Heartbeat(beat, context(lipt_worker_secret=stranger))
     with pytest.raises(UnknownWorkerError):
         await service.Heartbeat(beat, shows_it)
+
+
+async def test_worker_of_another_protocol_is_refused_with_both_versions(bench: Bench) -> None:
+    protocol = pb.ProtocolVersion(major=2, minor=7)
+    request = pb.RegisterRequest(instance_id=SECRET, name="new", protocol=protocol)
+    with pytest.raises(IncompatibleProtocolError, match=r"protocol 2\.7, this coordinator 1\."):
+        await bench.service.Register(request, CONTEXT)
 
 
 async def test_secret_that_could_be_guessed_is_refused_and_not_shown(bench: Bench) -> None:
