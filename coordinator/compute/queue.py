@@ -112,8 +112,8 @@ class Entry:
 def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int], turn: int) -> list[Entry]:
     """The jobs in the order in which they are computed, if no others come.
 
-    The next caller is the one with the lowest rank: the turn of its last job, or of its arrival
-    where that is later. So a newcomer never passes a caller that has waited for longer.
+    The next caller is the one with the lowest rank: the turn after its last job, or that of its
+    arrival where that is later. So a newcomer passes at most the caller that was served last.
 
     Args:
         waiting: jobs without any caller are left out.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -36,6 +38,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.results import CommittedLearner
 from lipt.v1 import worker_pb2 as pb
+from tests.blob_files import flip_a_bit
 
 MakeRun = Callable[..., RunRecord]
 
@@ -95,6 +98,9 @@ class Bench:
             CONTEXT,
         )
         self.worker_id = registered.worker_id
+        await self.acquire()
+
+    async def acquire(self) -> None:
         await self.service.AcquireAssignment(
             pb.AcquireAssignmentRequest(worker_id=self.worker_id), CONTEXT
         )
@@ -112,10 +118,12 @@ class Bench:
         upload.close()
         return name
 
-    async def commit(self, result: BlobName, snapshots: Sequence[BlobName]) -> None:
+    async def commit(
+        self, result: BlobName, snapshots: Sequence[BlobName], learner: int = 0
+    ) -> None:
         request = pb.CommitResultRequest(
             worker_id=self.worker_id,
-            assignment_id="r/0",
+            assignment_id=f"r/{learner}",
             epoch=1,
             result=blob_to_proto(result),
             snapshots=map(blob_to_proto, snapshots),
@@ -178,6 +186,49 @@ async def test_an_end_that_the_disk_has_changed_is_not_the_workers_fault(bench: 
     with pytest.raises(UnknownBlobError):
         await bench.commit(result, [early, late])
     assert bench.learner.state is LearnerState.LEASED
+
+
+@pytest.fixture
+def digests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each SHA-256 digest was computed, by its hexadecimal digits."""
+    counted: Counter[str] = Counter()
+
+    class Counting:
+        def __init__(self, digest: Any) -> None:
+            self._digest = digest
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._digest, name)
+
+        def hexdigest(self) -> str:
+            counted[self._digest.hexdigest()] += 1
+            return str(self._digest.hexdigest())
+
+    sha256, file_digest = hashlib.sha256, hashlib.file_digest
+    monkeypatch.setattr(hashlib, "sha256", lambda data=b"": Counting(sha256(data)))
+    monkeypatch.setattr(
+        hashlib, "file_digest", lambda file, kind: Counting(file_digest(file, kind))
+    )
+    return counted
+
+
+async def test_a_result_is_hashed_as_it_arrives_and_whenever_it_is_named_again(
+    bench: Bench, digests: Counter[str]
+) -> None:
+    snapshots = [bench.receive(0, 0, 0, 1), bench.receive(1, 2, 3, 4)]
+    result = bench.receive(0, 2, 3, 4)
+    assert digests[result.sha256] == 2  # named by the worker, compared as it arrives
+    await bench.commit(result, snapshots)
+    assert digests[result.sha256] == 2
+    await bench.acquire()
+    await bench.commit(result, snapshots, learner=1)
+    assert digests[result.sha256] == 3
+    flip_a_bit(bench.blobs.path(result), -1)
+    await bench.acquire()
+    with pytest.raises(UnknownBlobError):
+        await bench.commit(result, snapshots, learner=2)
+    assert not bench.blobs.has(result)
+    assert bench.store.find("r").learners[2].state is LearnerState.LEASED
 
 
 async def test_snapshot_that_was_not_uploaded_is_named(bench: Bench) -> None:
