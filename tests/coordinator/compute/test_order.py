@@ -389,7 +389,7 @@ async def test_more_than_may_wait_are_refused_with_the_time_to_ask_again(
     kept[0] = queue.ask("again", "a")
     await settled()
     await queue.end_all()
-    assert all(request.task.done() for request in (under_way, *kept))
+    assert {await request.task for request in (under_way, *kept)} == {"done"}
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.01, 1.0), (1000.0, 60.0)])
