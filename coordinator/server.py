@@ -359,7 +359,7 @@ async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admi
 
 
 def _write_address(path: Path, address: str) -> None:
-    # Renamed into place, so that whoever waits for the file never reads half of it.
+    # Renamed into place, so that nobody reads half of the file.
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(f"{address}\n", encoding="utf-8")
     temporary.replace(path)

@@ -71,7 +71,7 @@ class Caller:
         return self.roles == {Role.WORKER}
 
 
-# Who is behind a call that nobody was asked to show anything for.
+# The caller where nobody has to show anything.
 ANYBODY = Caller(key="anybody", name="anybody", roles=EVERY_ROLE)
 
 _current: ContextVar[Caller] = ContextVar("lipt_caller", default=ANYBODY)

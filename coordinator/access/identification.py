@@ -16,7 +16,7 @@ from lipt.coordinator.access.tokens import HOW_TO_GET_ONE, OWN_USER, Tokens
 
 
 class Admission(StrEnum):
-    """Who gets in; a token is taken under all of them."""
+    """The ways to get in; a token always counts."""
 
     # The local token, which only processes of the coordinator's own user can read.
     OWN_USER = "own user"
@@ -30,7 +30,7 @@ class Admission(StrEnum):
 def admission(
     listen: str, tls: TlsFiles | None, *, insecure: bool, require_token: bool
 ) -> Admission:
-    """What callers have to show at this address with these options."""
+    """The way to get in at this address with these options."""
     if tls is not None:
         return Admission.CERTIFIED if tls.ca is not None else Admission.TOKEN
     if insecure:
@@ -40,7 +40,7 @@ def admission(
 
 
 def describe_exposure(listen: str, tls: TlsFiles | None, admitted: Admission) -> str:
-    """Who can reach the address, and who of them gets in."""
+    """A sentence on who can reach the address, and who of them gets in."""
     host, _ = split_address(listen)
     reach = "this machine only" if is_loopback(host) else "any machine that reaches it"
     return f"reachable from {reach}, {_security(tls)}: {_who(admitted, tls)}"

@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"(ipv[46]:.+):\d+")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a call shows of its worker: the caller, and a secret, or an empty text."""
+    """A call's caller, and its worker's secret, or an empty text."""
 
     caller: Caller = ANYBODY
     secret: str = field(default="", repr=False)
@@ -40,7 +40,7 @@ NO_EVIDENCE = Evidence()
 
 @dataclass(frozen=True)
 class Binding:
-    """What a worker showed when it registered, and has to show again; the secret is hashed."""
+    """The evidence of a worker's registration, to be shown again; the secret is hashed."""
 
     caller: Caller = ANYBODY
     secret_digest: str = field(default="", repr=False)
@@ -55,7 +55,7 @@ class Binding:
         same_secret = hmac.compare_digest(_digest(shown.secret), self.secret_digest)
         if self.secret_digest and not same_secret:
             return "does not show the secret of the worker that registered under it"
-        # With a secret a worker may call from anywhere; a certificate it shows all the same.
+        # With a secret a worker may call from anywhere, but a certificate has to be shown again.
         by_caller = bool(self.caller.certificate) or not self.secret_digest
         if by_caller and not _same_party(self.caller, shown.caller):
             now, then = _said(shown.caller), _said(self.caller)

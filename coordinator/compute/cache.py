@@ -73,7 +73,7 @@ def _name(kind: str, depends_on: tuple[object, ...]) -> str:
 
 
 def _keep(value: Saveable, folder: Path, name: str) -> Path | None:
-    """Where the value is kept; a full disk is no reason to refuse what is computed."""
+    """The file of the value; None where the disk refuses, which is no reason to fail."""
     temporary = folder / f"{name}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)

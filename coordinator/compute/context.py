@@ -130,7 +130,7 @@ def _keep(path: Path, dataset: Dataset) -> None:
 _WARM_UP = "warm-up"
 # Of each model of a warm-up its weights, its signals and its gradients' norms; and other questions.
 _FILES_PER_MODEL, _MORE_FILES = 3, 9
-# Tells whoever waits how far a job is, or what it has made so far.
+# Sends a job's progress, or a part of its result.
 Report = Callable[[Progressed], None]
 
 
@@ -211,7 +211,7 @@ class Context(Workspace):
 
     def keep_warm_up(self, depends_on: tuple[object, ...], warmed: Warmed, num_models: int) -> None:
         """Store an ordinary warm-up, so that a killed coordinator goes on from there."""
-        # Of changed data nobody knows which part was trained on.
+        # It is unknown which part of changed data it was trained on.
         if not self.dataset.has_changed():
             most = _most_warm_up_files(num_models)
             depends_on = self.on_data(depends_on)
@@ -226,7 +226,7 @@ class Context(Workspace):
 
     @cached_property
     def device(self) -> torch.device:
-        """Where models are evaluated."""
+        """The device of all models."""
         return resolve_device(self.settings.device)
 
     @cached_property
@@ -253,7 +253,7 @@ class Context(Workspace):
 
     @property
     def scratch(self) -> Path:  # type: ignore[override]
-        """Where arrays too large for memory are mapped."""
+        """The folder of arrays too large for memory."""
         return self.signals_dir
 
     @property

@@ -74,7 +74,7 @@ class LightContext(Context):
         compute: Callable[[], SaveableT],  # noqa: ARG002 - nothing is computed here
         warm_up_models: int = 0,  # noqa: ARG002 - nor is a model trained
     ) -> SaveableT:
-        """What was stored of that kind, where that is small."""
+        """The stored value of that kind, if it is small."""
         try:
             depends_on = self.on_data(depends_on)
             kept = find_cached(self.signals_dir, kind, depends_on, max_bytes=MAX_CHEAP_BYTES)

@@ -97,7 +97,7 @@ class Timed(Generic[ResultT]):
 
 
 def name_of(job: object) -> str:
-    """What a job is called in a sentence, without its wrappers."""
+    """A job's name, without its wrappers."""
     inner = getattr(job, "job", None)
     return type(job).__name__ if inner is None else name_of(inner)
 

@@ -117,7 +117,7 @@ class ComputeProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child; None where there is none now."""
+        """The child's; None where there is none now."""
         return self._child.pid if self._child is not None else None
 
     def drop(self) -> None:

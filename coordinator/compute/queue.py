@@ -105,7 +105,7 @@ class Entry:
 
     @property
     def callers(self) -> frozenset[str]:
-        """Who waits for it now."""
+        """Its callers now."""
         return _PIPELINE if self.asked.callers is None else self.asked.callers()
 
 
@@ -258,12 +258,12 @@ class ComputeQueue:
                 self._on_scan(ScanClosed(scan_id=open_scan))
 
     def waiting(self) -> Mapping[str, int]:
-        """How many jobs wait, by executor."""
+        """The number of waiting jobs, by executor."""
         light = len(self._light.waiting) if self._light is not None else 0
         return {LIGHT: light, HEAVY: len(self._heavy.waiting)}
 
     def oldest_seconds(self) -> Mapping[str, float]:
-        """How long the oldest waiting job has waited, by executor; 0 where none waits."""
+        """The age of the oldest waiting job, by executor; 0 where none waits."""
         now = self._clock()
         return {LIGHT: 0.0} | {
             executor.name: max((now - entry.since for entry in executor.waiting), default=0.0)
@@ -271,7 +271,7 @@ class ComputeQueue:
         }
 
     def computations(self) -> tuple[Computation, ...]:
-        """What is computed, then what waits in its order, executor by executor."""
+        """Present jobs, then waiting ones in their order, executor by executor."""
         now = self._clock()
         return tuple(
             Computation(

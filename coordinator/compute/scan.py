@@ -49,7 +49,7 @@ class RangeFile:
 
 
 def scans_dir(state_dir: Path) -> Path:
-    """Where the ranges of a state directory's scans are."""
+    """The folder of all scans of a state directory."""
     return state_dir / "signals" / "scans"
 
 
@@ -131,12 +131,12 @@ class Scan:
 
     @property
     def num_ranges(self) -> int:
-        """How many ranges there are."""
+        """The number of ranges."""
         return -(-len(self.whole) // self.range_examples)
 
     @property
     def num_batches(self) -> int:
-        """How many batches a range has; the last one may have fewer."""
+        """The batches of a range; the last range may have fewer."""
         return self.range_examples // self.whole.batch_size
 
     def task(self, index: int) -> ScoringTask:

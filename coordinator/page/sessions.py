@@ -111,7 +111,7 @@ class SecretTable:
 
 
 class Sessions:
-    """Who may see the page, and the links by which `lipt dashboard` lets a browser in."""
+    """Signed-in browsers, and the links by which `lipt dashboard` lets a browser in."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Sessions:
             await asyncio.to_thread(self._write, self._path)
 
     def _write(self, path: Path) -> None:
-        # Sessions are listed under the lock: whoever writes last writes the newest list.
+        # Sessions are listed under the lock: the last write has the newest list.
         with self._writing:
             try:
                 with temporary_file(path.parent) as (file, temporary):

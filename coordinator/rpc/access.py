@@ -23,7 +23,7 @@ PageLink = Callable[[Caller], tuple[str, float]]
 
 
 class AccessService(access_pb2_grpc.AccessServiceServicer):
-    """What admins call, and who wants to know who they are."""
+    """Tokens for admins, and who a caller is."""
 
     def __init__(self, tokens: Tokens, link: PageLink) -> None:
         self._tokens = tokens

@@ -32,7 +32,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InfoService(info_pb2_grpc.InfoServiceServicer):
-    """What `lipt doctor` calls."""
+    """This coordinator and the state of the whole service."""
 
     def __init__(
         self,

@@ -204,7 +204,7 @@ def _shown(context: Context) -> Shown:
 
 
 def _code(context: Context) -> str:
-    """How a call has ended; without a code it went well."""
+    """The code of an ended call."""
     code: Any = context.code()
     return code.name if code else grpc.StatusCode.OK.name
 

@@ -91,7 +91,7 @@ class PeerLimits:
 
     @contextmanager
     def refusing(self, peer: str) -> Iterator[float]:
-        """How long a refusal may take, which slows down a peer that calls again at once.
+        """The seconds that a refusal may take, to slow down a peer that calls again at once.
 
         Only so many refusals of a peer, and of all, wait.
         """

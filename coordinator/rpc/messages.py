@@ -17,7 +17,7 @@ from lipt.v1 import blob_pb2, info_pb2, run_pb2, worker_pb2
 
 
 def protocol_version() -> worker_pb2.ProtocolVersion:
-    """What this version speaks."""
+    """The protocol of this version."""
     return worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR)
 
 
@@ -63,7 +63,7 @@ def _message(held: str, run: RunRecord) -> str:
 
 
 def _standing(store: RunStore, run: RunRecord) -> str:
-    """What is worth knowing of a run under way, besides how far it is."""
+    """A note on learners under suspicion."""
     under_suspicion = any(learner.silent_ends for learner in run.learners)
     if run.state is not RunState.TRAINING or not under_suspicion:
         return ""
@@ -122,7 +122,7 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
 
 
 def progress_view(activity: Activity) -> run_pb2.Progress:
-    """How far something is."""
+    """The progress of a run's stage."""
     return run_pb2.Progress(
         activity=activity.text, done=activity.done, total=activity.total, ahead=activity.ahead
     )

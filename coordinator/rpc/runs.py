@@ -34,7 +34,7 @@ _SIGN_OF_LIFE_SECONDS = 5.0
 
 
 class RunService(run_pb2_grpc.RunServiceServicer):
-    """What trainers call."""
+    """Runs for trainers."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         page, token = page_of(self._store.runs(), request.page_token, size)
         response = pb.ListRunsResponse(next_page_token=token)
         for place, run in enumerate(page):
-            # Records are read from the disk: whoever calls meanwhile does not wait for all.
+            # Records are read from the disk: other calls do not wait for all of them.
             if place and place % _READ_AT_ONCE == 0:
                 await asyncio.sleep(0)
             with contextlib.suppress(UnknownRunError):  # removed in between

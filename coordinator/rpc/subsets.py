@@ -24,7 +24,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
-    """What trainers call for subsets."""
+    """Subsets for trainers."""
 
     def __init__(self, subsets: Subsets) -> None:
         self._subsets = subsets
@@ -48,7 +48,7 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
 
 
 class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
-    """What trainers call for diagnoses."""
+    """Diagnoses for trainers."""
 
     def __init__(self, diagnoses: Diagnoses) -> None:
         self._diagnoses = diagnoses

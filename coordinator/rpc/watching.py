@@ -90,7 +90,7 @@ class Watching:
             return
 
     def _answer(self, told: dict[str, tuple[int, str]], num_runs: int) -> pb.WatchServiceResponse:
-        """How it stands, without those runs that are as they were told; notes what is told."""
+        """The present state with the runs that differ from `told`, which is updated."""
         now = self._wall_clock()
         alive = self._dispatcher.alive()
         shown = alive
@@ -157,7 +157,7 @@ def _computation(computation: Computation) -> pb.Computation:
 
 
 def _essence(answer: pb.WatchServiceResponse) -> bytes:
-    """What is news when it changes: not that time goes by."""
+    """The parts whose change is news; passing time is not."""
     kept = pb.WatchServiceResponse(
         workers=answer.workers,
         num_workers=answer.num_workers,

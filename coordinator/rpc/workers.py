@@ -49,7 +49,7 @@ _HEARTBEATS_PER_LEASE = 3
 
 
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
-    """What workers call."""
+    """Leases and results of workers."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         log_about(run=key.run_id, assignment=key, learner=key.learner, worker=worker_id)
 
     def _note(self, worker_id: str, context: Context) -> None:
-        # Of those that have a learner only: nobody else's files are waited for.
+        # Only workers with a learner send files.
         if self._allowances is not None:
             self._allowances.note(worker_id, peer_of(context))
 

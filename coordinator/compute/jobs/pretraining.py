@@ -58,7 +58,7 @@ class DataDescription:
 
     @property
     def target(self) -> Target:
-        """What a model is to give of an example."""
+        """The target of a model."""
         return self.other_target or SingleLabel(len(self.class_names))
 
     @property
@@ -77,7 +77,7 @@ class DataDescription:
         return tuple(filter(None, (self.fingerprint, self.sampled_fingerprint)))
 
     def fingerprint_like(self, other: str) -> str:
-        """Of the kind that another fingerprint is; empty where there is none of that kind."""
+        """The fingerprint of the other one's kind; empty where there is none."""
         kind = FingerprintKind.of(other)
         return next((own for own in self.fingerprints if FingerprintKind.of(own) is kind), "")
 

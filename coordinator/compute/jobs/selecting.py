@@ -124,7 +124,7 @@ _MIN_SAMPLE = 256
 
 @dataclass(frozen=True)
 class Recheck:
-    """What was found: the loss that the quadratic model predicts, and the loss there is."""
+    """The loss that the quadratic model predicts, and the actual one."""
 
     predicted_loss: float
     actual_loss: float
