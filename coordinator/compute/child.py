@@ -40,12 +40,7 @@ OpenContext = Callable[[Report], Context]
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
-    """Run jobs until the parent closes the pipe or is gone; what opens a context comes first.
-
-    Args:
-        pipe: jobs come in, and answers go out.
-        memory_bytes: what this process may take.
-    """
+    """Run jobs until the parent closes the pipe or is gone; the context's opener comes first."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # Blocked since before the fork, which a child of this process must not inherit.

@@ -69,15 +69,7 @@ class ComputeProcess:
         name: str = "lipt-compute",
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
-        """Begin without a child; the first job starts one.
-
-        Args:
-            open_context: makes what the child's jobs are given.
-            events: counts jobs that are repeated.
-            memory_bytes: what the child may take.
-            name: of the child.
-            patience_seconds: how long a dropped job may go on.
-        """
+        """Begin without a child; a dropped job may go on for `patience_seconds`."""
         self._open_context = open_context
         self._events = events or Events()
         self._memory_bytes = memory_bytes
@@ -92,12 +84,7 @@ class ComputeProcess:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, job: Job[ResultT], on_progress: OnProgress = lambda _: None) -> ResultT:
-        """The job's result; one job at a time.
-
-        Args:
-            job: a frozen value with a `run` method; it travels by pickle between
-                this process and its own child, never over the network.
-            on_progress: called in the event loop.
+        """The job's result; one job at a time. It travels by pickle, to the own child only.
 
         Raises:
             LiptError: what the job raised.
@@ -128,11 +115,7 @@ class ComputeProcess:
             self._killing = later(self._patience_seconds, child.kill)
 
     def start(self) -> Connection:
-        """Start a child where there is none; its pipe.
-
-        Raises:
-            ComputeError: it was stopped.
-        """
+        """Start a child where there is none; its pipe."""
         if self._stopped:
             raise ComputeError("nothing is computed any more: the coordinator is stopping.")
         if self._pipe is None or self._child is None or not self._child.is_alive():
@@ -231,11 +214,7 @@ class ComputeProcess:
         self._child = self._pipe = self._opening = None
 
     def _death(self, job: Job[Any], seen: Seen) -> str:
-        """How the child has ended.
-
-        Raises:
-            OutOfMemoryError: for want of memory.
-        """
+        """How the child has ended; raises OutOfMemoryError where that was for want of memory."""
         child = self._child
         if child is not None:
             child.join(timeout=5.0)
@@ -278,13 +257,7 @@ def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a process before it ended.
-
-    Attributes:
-        resident_bytes: the most that it had in memory.
-        data_bytes: the most that counted for its limit.
-        kills: how many processes the system has ended for want of memory meanwhile.
-    """
+    """A process's largest memory, in all and of its limit; and the system's kills meanwhile."""
 
     resident_bytes: int = 0
     data_bytes: int = 0
@@ -325,15 +298,9 @@ def ended_for_memory(
 ) -> bool:
     """Whether memory is why a process has ended.
 
-    SIGKILL comes from the system when it has no memory left, which it counts, or from a
-    service that acts before that, which takes large processes; else from a person. Some
-    libraries end their process in another way when they are refused memory.
-
-    Args:
-        exit_code: negative for a signal, None where it is not known.
-        seen: what was seen of the process.
-        limit_bytes: what it was allowed.
-        machine_bytes: what the machine has.
+    SIGKILL comes from the system when it has no memory left, which it counts, or from a service
+    that acts before that, which takes large processes; else from a person. Some libraries end
+    their process in another way when they are refused memory.
     """
     if exit_code == -signal.SIGKILL:
         return seen.kills > 0 or seen.resident_bytes >= _LARGE * machine_bytes

@@ -62,7 +62,6 @@ class Computation:
         lane: the name of its executor.
         run: the id of its run; empty for the data alone.
         num_callers: 0 where its run alone waits for it.
-        computing: whether it has begun.
         seconds: for how long it has been computed, or has waited.
     """
 
@@ -182,14 +181,6 @@ class ComputeQueue:
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Begin with the heavy executor alone, and no process.
-
-        Args:
-            settings: of the coordinator; they travel to the processes.
-            events: counts jobs that are dropped or done again.
-            meters: measures waiting and computing.
-            clock: seconds.
-        """
         self._settings = settings
         self._events = events or Events()
         self._meters = meters or Meters()
@@ -231,9 +222,7 @@ class ComputeQueue:
 
         Raises:
             QueueFullError: too many jobs of trainers wait already; a run's own are never refused.
-            LiptError: what the job raised.
-            OutOfMemoryError: it needs more memory than its process may take, or there is.
-            ComputeError: its process ended without an answer, each time.
+            LiptError: as `ComputeProcess.run`.
         """
         job = with_origin(job)
         if self._light is not None and asked.cost < Cost.DEAR:
