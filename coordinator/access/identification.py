@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from lipt.common.access.certificate import CertificateIdentity, role_unit, role_uri
 from lipt.common.access.roles import EVERY_ROLE, Role
@@ -19,12 +18,11 @@ class Admission(StrEnum):
     """The ways to get in; a token always counts."""
 
     # The local token, which only processes of the coordinator's own user can read.
-    OWN_USER = "own user"
-    # A client certificate, which gRPC has checked, with a role.
-    CERTIFIED = "certified"
-    # Nothing else than a token.
-    TOKEN = "token"  # noqa: S105 - the name of a way
-    ANYBODY = "anybody"
+    OWN_USER = "lets in this user's processes, and who shows a token"
+    # A client certificate with a role, which gRPC has checked.
+    CERTIFIED = "lets in peers that --tls-ca certifies, by the roles in certificates or a token"
+    TOKEN = "lets in who shows a token"  # noqa: S105 - words for a way
+    ANYBODY = "lets anybody in, with every role"
 
 
 def admission(
@@ -43,29 +41,8 @@ def describe_exposure(listen: str, tls: TlsFiles | None, admitted: Admission) ->
     """A sentence on who can reach the address, and who of them gets in."""
     host, _ = split_address(listen)
     reach = "this machine only" if is_loopback(host) else "any machine that reaches it"
-    return f"reachable from {reach}, {_security(tls)}: {_who(admitted, tls)}"
-
-
-def _security(tls: TlsFiles | None) -> str:
-    if tls is None:
-        return "unencrypted"
-    return "TLS" if tls.ca is None else "mTLS"
-
-
-def _who(admitted: Admission, tls: TlsFiles | None) -> str:
-    match admitted:
-        case Admission.OWN_USER:
-            return "lets in this user's processes, and who shows a token"
-        case Admission.CERTIFIED:
-            authority = Path(tls.ca).name if tls is not None and tls.ca is not None else "--tls-ca"
-            return (
-                f"lets in peers certified by {authority}, by the roles in their certificates or "
-                "in a token"
-            )
-        case Admission.TOKEN:
-            return "lets in who shows a token"
-        case Admission.ANYBODY:
-            return "lets anybody in, with every role"
+    security = "unencrypted" if tls is None else "TLS" if tls.ca is None else "mTLS"
+    return f"reachable from {reach}, {security}: {admitted}"
 
 
 _SCHEME = "bearer"

@@ -165,7 +165,7 @@ def test_what_is_asked_for_follows_from_how_a_coordinator_listens(
         (EVERYWHERE, None, Admission.ANYBODY, "any machine that reaches it, unencrypted: lets any"),
         (EVERYWHERE, None, Admission.TOKEN, "unencrypted: lets in who shows a token"),
         (EVERYWHERE, TLS, Admission.TOKEN, "reaches it, TLS: lets in who shows a token"),
-        (EVERYWHERE, MTLS, Admission.CERTIFIED, "mTLS: lets in peers certified by authority.pem"),
+        (EVERYWHERE, MTLS, Admission.CERTIFIED, "mTLS: lets in peers that --tls-ca certifies"),
     ],
 )
 def test_start_up_line_says_who_can_reach_it_and_who_gets_in(
