@@ -49,10 +49,8 @@ _SCHEME = "bearer"
 
 _NO_TOKEN = f"the call shows no token, and this coordinator asks for one. {HOW_TO_GET_ONE}"
 _NOT_OWN_USER = (
-    "this coordinator serves the user that started it, whose processes on this machine find its "
-    "local token by themselves, and the call shows none. Call as that user, with a lipt of the "
-    "coordinator's version; or ask that user for a token (lipt token create --role worker or "
-    "trainer), and give it with --token-file or LIPT_TOKEN."
+    "this coordinator serves the user that started it, and the call does not show its local token. "
+    f"{HOW_TO_GET_ONE}"
 )
 
 

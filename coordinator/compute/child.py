@@ -94,9 +94,8 @@ def out_of_memory(job: str, why: str, *, limit_bytes: int) -> OutOfMemoryError:
     """The error for a job without enough memory; `why` is how it showed, as a clause."""
     return OutOfMemoryError(
         f"{job} ran out of memory: {why}. The compute process may take "
-        f"{format_bytes(limit_bytes)} (limits.compute_memory); the same is not tried again. Choose "
-        "a smaller model, smaller batches, a smaller validation.fraction or a strategy that needs "
-        "less; or give it more, with --compute-memory on a machine that has it."
+        f"{format_bytes(limit_bytes)} (limits.compute_memory): choose a smaller model, "
+        "validation.fraction or strategy, or give it more with --compute-memory."
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ import httpx
 import pytest
 import trustme
 
+from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
 from lipt.common.network.tls import TlsFiles
+from lipt.coordinator.page import requests
+from lipt.coordinator.page.requests import Streaming
 from lipt.coordinator.page.serving import PageServer
+from tests.coordinator.page.browsing import ServedPage, page_served
 from tests.tls_files import write_files
 
 
@@ -105,3 +110,103 @@ async def test_address_that_is_taken_is_named_with_its_flag() -> None:
     async with started() as server:
         with pytest.raises(ConfigError, match=rf"--dashboard-listen 127\.0\.0\.1:{server.port}: "):
             PageServer(server.address, None)
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[ServedPage]:
+    async with page_served(tmp_path) as served:
+        yield served
+
+
+async def events(answer: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
+    async for line in answer.aiter_lines():
+        name, _, value = line.partition(": ")
+        assert name in {"event", "data", ""}
+        if name == "data":
+            yield json.loads(value)
+
+
+async def test_runs_are_told_in_full_and_then_as_they_change(page: ServedPage) -> None:
+    async with page.signed_in(Role.ADMIN) as browser, browser.stream("GET", "/api/live") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        told = events(answer)
+        assert (await anext(told))["num_runs"] == 0
+        await browser.post("/api/runs", json={"name": "<script>"})
+        event = await anext(told)
+    assert event["runs"][0]["name"] == "<script>"
+    assert event["now"].endswith("Z")
+
+
+async def test_stream_ends_with_its_session(page: ServedPage) -> None:
+    async with page.signed_in(Role.TRAINER) as browser, browser.stream("GET", "/api/live") as told:
+        each = events(told)
+        await anext(each)
+        (record,) = page.app.tokens.listed()
+        await page.app.tokens.revoke(record.token_id)
+        # What happens is not told any more.
+        page.app.dispatcher.workers.register(
+            "w", name="w", device="cpu", versions={}, allowed_modules=()
+        )
+        assert [event async for event in each] == []
+
+
+async def test_a_peer_has_so_many_streams_at_once_and_another_its_own(tmp_path: Path) -> None:
+    limits = {"per_peer": {"max_streams": 3}}
+    async with page_served(tmp_path, limits=limits) as page, AsyncExitStack() as stack:
+        browser = await stack.enter_async_context(page.signed_in(Role.TRAINER))
+        for _ in range(3):
+            answer = await stack.enter_async_context(browser.stream("GET", "/api/live"))
+            told = await stack.enter_async_context(aclosing(events(answer)))
+            await anext(told)
+        refused = await browser.get("/api/live")
+        assert refused.status_code == 429
+        assert "retry-after" in refused.headers
+        assert (await browser.get("/api/me")).status_code == 200
+        other = await stack.enter_async_context(page.signed_in(Role.TRAINER))
+        answer = await stack.enter_async_context(other.stream("GET", "/api/live"))
+        assert answer.status_code == 200
+
+
+async def test_streams_end_when_the_coordinator_does(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, AsyncExitStack() as serving:
+        page = await serving.enter_async_context(page_served(tmp_path))
+        browser = await stack.enter_async_context(page.signed_in(Role.TRAINER))
+        answer = await stack.enter_async_context(browser.stream("GET", "/api/live"))
+        each = events(answer)
+        await anext(each)
+        ending = asyncio.create_task(serving.aclose())
+        assert [event async for event in each] == []
+        await ending
+
+
+class Reader:
+    """Takes the first parts of a stream, and no more."""
+
+    def __init__(self, takes: int) -> None:
+        self.takes = takes
+        self.taken: list[Any] = []
+
+    async def send(self, message: Any) -> None:
+        if len(self.taken) >= self.takes:
+            await asyncio.Event().wait()
+        self.taken.append(message)
+
+
+async def test_nothing_is_made_ahead_for_a_reader_that_is_slow_and_one_that_has_gone_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests, "_UNREAD_SECONDS", 0.01)
+    made, closed = [], asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        try:
+            for number in range(1000):
+                made.append(number)
+                yield b"%d" % number
+        finally:
+            closed.set()
+
+    reader = Reader(takes=3)  # the beginning, and two parts
+    await Streaming(parts()).stream_response(reader.send)
+    assert made == [0, 1, 2]
+    assert closed.is_set()
