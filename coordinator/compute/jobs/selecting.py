@@ -1,24 +1,18 @@
-"""Selection jobs: choose a subset, recheck an earlier one, diagnose the data.
-
-The recheck is CREST's question, on a random sample of the data: does the quadratic model of the
-loss around the earlier weights still predict the loss at the new ones?
-"""
+"""Selection jobs: choose a subset, recheck an earlier one, diagnose the data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, Self
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import Examples, pack, subset_digest
@@ -28,12 +22,11 @@ from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
 from lipt.core.selection.warm_up_option import WarmUp
-from lipt.core.signals.gradient_norms import LossSum, loss_sum, trainable
-from lipt.core.signals.quadratic_model import fit_quadratic_model, must_reselect
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import Chosen, Question, choose, told_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.workspace import Workspace
 
 
@@ -117,24 +110,6 @@ def _scan(
     return scanned_signals(context, config, inputs, model, weights=weights)
 
 
-# A hundredth of the data, as CREST's random sets, but enough for a stable mean.
-_SHARE = 0.01
-_MIN_SAMPLE = 256
-
-
-@dataclass(frozen=True)
-class Recheck:
-    """The loss that the quadratic model predicts, and the actual one."""
-
-    predicted_loss: float
-    actual_loss: float
-
-    @property
-    def still_serves(self) -> bool:
-        """Whether the earlier subset can stay."""
-        return not must_reselect(self.predicted_loss, self.actual_loss)
-
-
 @dataclass(frozen=True)
 class RecheckSubset:
     """Compare the loss at `weights` with what the loss around `anchor` foretells."""
@@ -146,35 +121,8 @@ class RecheckSubset:
     weights: BlobName
 
     def run(self, context: Context) -> Recheck:
-        """Fit the quadratic model at the anchor, and evaluate both at the new weights."""
-        # In float32 to the end: two losses are compared.
-        with pinned_kernels(self.config.evaluation_threads):
-            ids = sample_ids(len(context.dataset), self.config.seed)
-            anchor = context.loaded_model(self.config, self.anchor)
-            fitted = fit_quadratic_model(
-                self._parts(context, anchor, ids),
-                trainable(anchor),
-                len(ids),
-                seed=derive_seed(self.config.seed, "quadratic model"),
-            )
-            model = context.loaded_model(self.config, self.weights)
-            parameters = trainable(model)
-            with torch.no_grad():
-                losses = [part(parameters) for part in self._parts(context, model, ids)]
-            actual_loss = float(torch.stack(losses).double().sum()) / len(ids)
-            return Recheck(fitted.predict(parameters), actual_loss)
-
-    def _parts(self, context: Context, model: nn.Module, ids: Tensor) -> Iterator[LossSum]:
-        batches = context.batches(self.inputs, "checking the previous subset", some=ids)
-        for _, inputs_B, targets_B in batches:
-            yield loss_sum(model, context.dataset.target, inputs_B, targets_B)
-
-
-def sample_ids(num_examples: int, seed: int) -> Tensor:
-    """The examples that the losses are means over: the same for every check of a run."""
-    size = min(num_examples, max(_MIN_SAMPLE, round(num_examples * _SHARE)))
-    generator = derive_generator(seed, "quadratic model sample")
-    return torch.randperm(num_examples, generator=generator)[:size].sort().values
+        """Compare the losses."""
+        return recheck(context, self.config, self.inputs, anchor=self.anchor, weights=self.weights)
 
 
 @dataclass(frozen=True)

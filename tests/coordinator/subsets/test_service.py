@@ -22,7 +22,7 @@ from lipt.common.errors import (
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
-from lipt.coordinator.compute.jobs.selecting import Recheck, RecheckSubset, Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selecting import RecheckSubset, Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
@@ -31,6 +31,7 @@ from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.question import SubsetQuery
+from lipt.core.stages.recheck import Recheck
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]

@@ -11,7 +11,8 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selecting import Recheck, RecheckSubset, sample_ids
+from lipt.coordinator.compute.jobs.selecting import RecheckSubset
+from lipt.core.stages.recheck import Recheck, sample_ids
 from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
