@@ -154,10 +154,10 @@ class ScoringWorkers(StrEnum):
 
 
 class ComputeSettings(Section):
-    """What is computed for trainers: cheap requests have one queue, dear ones another."""
+    """What is computed for trainers: cheap requests have one process, dear ones another."""
 
     max_waiting: int = Field(default=256, ge=1)
-    """Requests that may wait in each queue; more are refused, and told when to come again."""
+    """Requests that may wait for each process; more are refused, and told when to come again."""
     max_waiting_per_caller: int = Field(default=32, ge=1)
     """Of these one caller's: those of one certificate's name, or else of one connection."""
     linger_seconds: float = Field(default=10.0, ge=0.0, le=3600.0)
