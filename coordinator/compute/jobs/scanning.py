@@ -142,13 +142,12 @@ class _SharedPass:
         self._folder.open()
         scan_id, present = self._scan.scan_id, frozenset(self._folder.files())
         self._context.send(ScanOpened(scan_id=scan_id, scan=self._scan, present=present))
-        signals = None
-        while signals is None:
+        while True:
             self._fill()
             # A range that comes later than this is not looked at: its worker may be unverified.
             files = self._folder.files()
-            if not self._removed_wrong(files):
-                signals = self._gathered(files)
+            if not self._removed_wrong(files) and (signals := self._gathered(files)) is not None:
+                break
         self._context.send(ScanClosed(scan_id=scan_id))
         self._log_shares(files)
         self._folder.discard()
