@@ -61,55 +61,6 @@ class Session:
 _STORED = TypeAdapter(list[Session])
 
 
-class SecretTable:
-    """Callers by secrets that expire; changed by the event loop alone."""
-
-    def __init__(
-        self, seconds: float, *, clock: Callable[[], float], draw: Callable[[], str] = draw_secret
-    ) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._draw = draw
-        self._sessions: dict[str, Session] = {}
-
-    def listed(self) -> list[Session]:
-        """All, the oldest first; safe to call from any thread."""
-        return list(self._sessions.values())
-
-    def restore(self, session: Session) -> None:
-        """Keep a session from before a restart."""
-        self._sessions[session.key] = session
-
-    def begin(self, caller: Caller) -> str:
-        """A new secret of a caller."""
-        self._make_room(caller)
-        secret = self._draw()
-        self.restore(Session(_digest(secret), caller, self._clock() + self._seconds))
-        return secret
-
-    def find(self, secret: str) -> Session | None:
-        """The session of a secret, if it still holds."""
-        found = self._sessions.get(_digest(secret))
-        return found if found is not None and self.holds(found) else None
-
-    def holds(self, session: Session) -> bool:
-        """Whether it still goes on."""
-        return session.key in self._sessions and self._clock() < session.ends_at
-
-    def end(self, session: Session) -> None:
-        """Forget a session."""
-        self._sessions.pop(session.key, None)
-
-    def _make_room(self, caller: Caller) -> None:
-        for session in [one for one in self.listed() if not self.holds(one)]:
-            self.end(session)
-        own = [one for one in self.listed() if one.caller == caller]
-        for session in own[: max(len(own) - _MOST_OF_CALLER + 1, 0)]:
-            self.end(session)
-        for session in self.listed()[: max(len(self._sessions) - _MOST + 1, 0)]:
-            self.end(session)
-
-
 class Sessions:
     """Signed-in browsers, and the links by which `lipt dashboard` lets a browser in."""
 
@@ -131,13 +82,12 @@ class Sessions:
         """
         self._holds = holds
         self._clock = clock
+        self._draw = draw
         self._path = None if state_dir is None else state_dir / FILE
         self._writing = Lock()
-        self._sessions = SecretTable(SESSION_SECONDS, clock=clock, draw=draw)
-        self._codes = SecretTable(CODE_SECONDS, clock=clock, draw=draw)
+        self._sessions: dict[str, Session] = {session.key: session for session in self._load()}
+        self._codes: dict[str, Session] = {}
         self._url: str | None = None
-        for session in self._load():
-            self._sessions.restore(session)
 
     def open_at(self, url: str) -> None:
         """Give links to this address from now on."""
@@ -150,23 +100,22 @@ class Sessions:
                 "this coordinator serves no page. Start it with --dashboard-listen "
                 "127.0.0.1:50080; it needs the extra: pip install 'lipt[dashboard]'"
             )
-        code = self._codes.begin(caller)
+        code = self._begin(self._codes, caller, CODE_SECONDS)
         return f"{self._url}/sign-in?code={code}", self._clock() + CODE_SECONDS
 
     def take_code(self, code: str) -> Caller:
         """The caller of a link's code, which is used up."""
-        found = self._codes.find(code)
-        if found is None:
+        found = self._codes.pop(_digest(code), None)
+        if found is None or self._clock() >= found.ends_at:
             raise UnauthenticatedError(
                 "the code is none of this coordinator's, was used, or is older than "
                 f"{CODE_SECONDS:g} s. Ask for another: lipt dashboard"
             )
-        self._codes.end(found)
         return found.caller
 
     async def begin(self, caller: Caller) -> str:
         """Sign a caller in; the secret for its browser."""
-        secret = self._sessions.begin(caller)
+        secret = self._begin(self._sessions, caller, SESSION_SECONDS)
         await self._save()
         return secret
 
@@ -174,22 +123,37 @@ class Sessions:
         """The session of a secret; UnauthenticatedError if there is none, or it has ended."""
         if secret is None:
             raise UnauthenticatedError(f"the browser has not signed in. {_SIGN_IN}")
-        session = self._sessions.find(secret)
+        session = self._sessions.get(_digest(secret))
         if session is None or not self.holds(session):
             raise UnauthenticatedError(f"the session has ended. {_SIGN_IN}")
         return session
 
     def holds(self, session: Session) -> bool:
         """Whether a session goes on; it ends with its caller's token or certificate."""
-        if self._sessions.holds(session) and self._holds(session.caller):
+        lasts = session.key in self._sessions and self._clock() < session.ends_at
+        if lasts and self._holds(session.caller):
             return True
-        self._sessions.end(session)
+        self._sessions.pop(session.key, None)
         return False
 
     async def end(self, session: Session) -> None:
         """Sign out; a restart does not bring the session back."""
-        self._sessions.end(session)
+        self._sessions.pop(session.key, None)
         await self._save()
+
+    def _begin(self, table: dict[str, Session], caller: Caller, seconds: float) -> str:
+        """A new secret of a caller in a table, where the oldest of too many go."""
+        now = self._clock()
+        ended = [key for key, session in table.items() if now >= session.ends_at]
+        own = [key for key, session in table.items() if session.caller == caller]
+        for key in (*ended, *own[: max(len(own) - _MOST_OF_CALLER + 1, 0)]):
+            table.pop(key, None)
+        for key in list(table)[: max(len(table) - _MOST + 1, 0)]:
+            del table[key]
+        secret = self._draw()
+        key = _digest(secret)
+        table[key] = Session(key, caller, now + seconds)
+        return secret
 
     def _load(self) -> list[Session]:
         if self._path is None:
@@ -212,7 +176,7 @@ class Sessions:
         with self._writing:
             try:
                 with temporary_file(path.parent) as (file, temporary):
-                    write_all(file, _STORED.dump_json(self._sessions.listed()))
+                    write_all(file, _STORED.dump_json(list(self._sessions.values())))
                     publish(file, temporary, path)
             except OSError as error:
                 logger.warning("%s cannot be written: %s", path, error.strerror)

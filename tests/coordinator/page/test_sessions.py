@@ -18,7 +18,6 @@ from lipt.coordinator.page.sessions import (
     FILE,
     SESSION_SECONDS,
     Attempts,
-    SecretTable,
     Sessions,
     draw_secret,
 )
@@ -113,9 +112,9 @@ async def test_one_caller_pushes_out_its_own_oldest_sessions(sessions: Sessions)
     assert all(sessions.find(secret) for secret in (other, *secrets[1:]))
 
 
-def test_no_secret_is_kept_or_drawn_twice(clock: Clock) -> None:
-    kept = SecretTable(10.0, clock=clock)
-    secret = kept.begin(TRAINER)
+async def test_no_secret_is_kept_or_drawn_twice(clock: Clock) -> None:
+    kept = Sessions(lambda _: True, clock=clock)
+    secret = await kept.begin(TRAINER)
     assert secret not in repr(vars(kept))
     assert secret not in repr(kept.find(secret))
     assert len({draw_secret() for _ in range(100)}) == 100
