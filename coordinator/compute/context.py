@@ -306,16 +306,10 @@ class Context(Workspace):
         self, config: RunConfig, initial: BlobName, model: torch.nn.Module
     ) -> ReadStates:
         """Reads the files of the run's learners as whole states of the model."""
-        reader = self.learner_reader(config, initial, model)
-        return lambda name: dict(reader.open(self.blobs.verified_path(name)))
-
-    def learner_reader(
-        self, config: RunConfig, initial: BlobName, model: torch.nn.Module
-    ) -> LearnerReader:
-        """Opens the files of the run's learners as whole states of the model."""
         specs, frozen = specs_of(model.state_dict()), self.frozen(config, model)
         weights = self.read_weights(initial, model) if frozen else {}
-        return LearnerReader.of(specs, weights, frozen)
+        reader = LearnerReader.of(specs, weights, frozen)
+        return lambda name: dict(reader.open(self.blobs.verified_path(name)))
 
 
 def _most_warm_up_files(num_models: int) -> int:

@@ -11,7 +11,7 @@ from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_pro
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.dispatch.quarantine import account_of, furthest_step
-from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import blob_pb2, info_pb2, run_pb2, worker_pb2
 
@@ -25,6 +25,7 @@ def run_view(
     store: RunStore, run: RunRecord, *, waiting: str = "", learners: bool = True
 ) -> run_pb2.Run:
     """A run with its learners' progress; `waiting` is what its learners wait for."""
+    activity = store.activity(run.run_id)
     view = run_pb2.Run(
         run_id=run.run_id,
         name=run.name,
@@ -32,7 +33,9 @@ def run_view(
         revision=store.revision(run.run_id),
         config=run_config_to_proto(run.config),
         message=_message(store.held(run.run_id), run) or _standing(store, run),
-        progress=progress_view(store.activity(run.run_id)),
+        progress=run_pb2.Progress(
+            activity=activity.text, done=activity.done, total=activity.total, ahead=activity.ahead
+        ),
         created_at=timestamp(run.created_at),
         fingerprint=run.fingerprint,
         costs=run_pb2.Costs(**run.all_costs),
@@ -118,13 +121,6 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
         other_target=None if other is None else fill_message(worker_pb2.Target(), dump(other)),
         target_names=data.target_names,
         quarantined=data.quarantined,
-    )
-
-
-def progress_view(activity: Activity) -> run_pb2.Progress:
-    """The progress of a run's stage."""
-    return run_pb2.Progress(
-        activity=activity.text, done=activity.done, total=activity.total, ahead=activity.ahead
     )
 
 
