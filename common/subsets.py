@@ -59,10 +59,6 @@ def budget_from_fraction(fraction: float, num_examples: int) -> int:
     The fraction is taken as the decimal number it is written as: 0.145 of 100
     examples is 14.5 and so 15, though the nearest double is below 0.145.
 
-    Args:
-        fraction: share of the examples, in (0, 1].
-        num_examples: the data set's length.
-
     Raises:
         BudgetError: the fraction is outside (0, 1], or keeps no example.
     """
@@ -177,10 +173,6 @@ def pack(examples: Examples) -> bytes:
 
 def unpack(content: bytes, num_examples: int) -> Examples:
     """The examples of a file, of which nothing is believed; `subset_digest` tells if they ascend.
-
-    Args:
-        content: the file.
-        num_examples: how many were announced; no more is unpacked.
 
     Raises:
         SubsetError: the file is damaged, or holds another number of examples.

@@ -35,7 +35,6 @@ def complain(program: str, sentence: str) -> None:
 
 # `--version`, as every command line of the package has it.
 
-# Of a typer application: `-h` beside `--help`, here and in the commands below it.
 SHORT_HELP = {"help_option_names": ["-h", "--help"]}
 
 

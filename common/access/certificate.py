@@ -58,11 +58,7 @@ _BY_UNIT = {role_unit(role): role for role in Role}
 
 
 def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdentity | None:
-    """Who is behind a call, or None where the peer showed no certificate.
-
-    Args:
-        auth_context: gRPC's, of the call. What it holds was written by the peer's authority.
-    """
+    """Who is behind a call, or None where the peer showed no certificate."""
     pem = next(iter(auth_context.get(_PEM, ())), None)
     if pem is None:
         return None
@@ -89,7 +85,6 @@ def _subject(certificate: x509.Certificate, part: ObjectIdentifier) -> list[str]
 
 
 def _alternative_names(certificate: x509.Certificate) -> tuple[list[str], list[str]]:
-    """DNS names and URIs."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

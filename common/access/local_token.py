@@ -40,11 +40,7 @@ def find_local_token(port: int) -> str | None:
 
 @contextmanager
 def published(port: int, token: str) -> Iterator[tuple[Path, ...]]:
-    """Let this user's clients find the token during the block.
-
-    Yields:
-        The files that it is in; none where no folder can be used.
-    """
+    """Let this user's clients find the token during the block."""
     with ExitStack() as stack:
         paths: list[Path] = []
         for folder in _folders():
@@ -64,7 +60,6 @@ def _folders() -> Iterator[Path]:
 
 
 def _publish(path: Path, token: str) -> int:
-    """Put the file in its place, whole; the descriptor holds its lock."""
     with suppress(FileExistsError):
         path.parent.mkdir(mode=0o700)
     _require_own(path.parent.lstat(), stat.S_ISDIR)
@@ -94,11 +89,6 @@ def _withdraw(path: Path, descriptor: int) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """The content of a file that is this user's alone, and whose coordinator lives.
-
-    Raises:
-        OSError: there is none, or it is not this user's alone.
-    """
     _require_own(path.parent.lstat(), stat.S_ISDIR)
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:

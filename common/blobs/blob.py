@@ -18,8 +18,6 @@ from lipt.common.errors import (
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2
 
-# Blob name: the digest and the size of a content, so that equal contents are stored once.
-
 # `$` would let a line break follow.
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -66,8 +64,6 @@ class BlobName:
     def __str__(self) -> str:
         return f"{self.sha256[:12]} ({self.size_bytes} bytes)"
 
-
-# Blob messages: a reference, and the chunks, each with its place and its checksum.
 
 # A peer of a later version may send larger chunks; its messages stay far below gRPC's 4 MiB.
 MAX_CHUNK_BYTES = 4 * CHUNK_BYTES

@@ -31,11 +31,8 @@ from lipt.common.errors import (
     UnknownBlobError,
 )
 
-# Expiry: old blobs and cut uploads are removed from a store while it is in use.
-#
-# A blob is as old as its last use. Whoever is told that it is there uses it first, under a lock
-# that its removal takes as well, also between processes: what was acknowledged a moment ago is
-# never removed, however old its content is.
+# A blob is as old as its last use. Who is told that it is there touches it under the lock that its
+# removal takes, also between processes, so what was acknowledged a moment ago is never removed.
 
 
 @dataclass(frozen=True)
@@ -77,11 +74,7 @@ class Expiry:
         yield from filter(None, map(_file, found))
 
     def touch(self, path: Path) -> bool:
-        """Whether a file is there; it counts as used now.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Whether a file is there; it counts as used now."""
         with state_errors(path), contextlib.suppress(FileNotFoundError):
             with directory_lock(path.parent, exclusive=False):
                 try:
@@ -107,11 +100,7 @@ class Expiry:
                 self._held += Counter()
 
     def remove_blob(self, sha256: str, *, before: float) -> bool:
-        """Remove a blob unless it is held, or was used after `before`; whether it was removed.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Remove a blob unless it is held, or was used after `before`; whether it was removed."""
         path = self._blobs / sha256[:2] / sha256
         with (
             state_errors(path),
@@ -125,11 +114,7 @@ class Expiry:
         return False
 
     def remove_part(self, sha256: str, *, before: float) -> bool:
-        """Remove a beginning unless it is being sent, or got a byte after `before`.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Remove a beginning unless it is being sent, or got a byte after `before`."""
         path = self._uploads / f"{sha256}.part"
         with (
             state_errors(path),
@@ -155,14 +140,9 @@ def _file(path: Path) -> StoredFile | None:
     return None
 
 
-# Blob store: a directory of contents, each in a file named by its digest and durable.
-#
-#     blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
-#     uploads/SHA256.part  the beginning of one that is being received
-#     uploads/*.tmp        one that this machine is writing; deleted when its process died
-#
-# Several processes may use one directory: a blob appears under its name all at
-# once, and a partial file has one writer, by a lock that dies with its process.
+# blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
+# uploads/SHA256.part  a partial blob, with one writer by a lock that ends with its process
+# uploads/*.tmp        written by this machine; deleted when its process died
 
 # Most are asked for at once; what nobody ever asks for must not pile up.
 _MAX_ARRIVALS = 10_000
@@ -172,15 +152,6 @@ class BlobStore:
     """A directory of blobs."""
 
     def __init__(self, root: Path, *, max_blob_bytes: int) -> None:
-        """Open or create the directory.
-
-        Args:
-            root: the directory.
-            max_blob_bytes: larger blobs are refused before anything is written.
-
-        Raises:
-            StateError: the directory cannot be created or written.
-        """
         self.root = root
         self.max_blob_bytes = max_blob_bytes
         self.expiry = Expiry(root)
@@ -193,19 +164,11 @@ class BlobStore:
             remove_stale_temporaries(self._uploads)
 
     def has(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Whether the whole blob is stored."""
         return _size(self._target(name)) == name.size_bytes
 
     def use(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored; it counts as used now, and does not expire soon.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Whether the whole blob is stored; it counts as used now, and does not expire soon."""
         return self.expiry.touch(self._target(name)) and self.has(name)
 
     def find(self, sha256: str) -> BlobName:
@@ -214,7 +177,6 @@ class BlobStore:
         Raises:
             InvalidBlobNameError: not a digest.
             UnknownBlobError: nothing is stored under it.
-            StateError: the disk refuses.
         """
         size = _size(self._target(BlobName(sha256, 0)))
         if size is None:
@@ -289,7 +251,6 @@ class BlobStore:
 
         Raises:
             BlobTooLargeError: over the store's limit.
-            StateError: the disk refuses.
         """
         name = BlobName.of(data)
         self._check_size(name)
@@ -302,15 +263,7 @@ class BlobStore:
         return name
 
     def trim(self, max_bytes: int, *, keep: BlobName) -> None:
-        """Delete the blobs that were not used for longest until the rest fits: for caches only.
-
-        Args:
-            max_bytes: what may stay.
-            keep: is used now, and stays whatever its size.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Delete the blobs that were not used for longest until the rest fits: for caches only."""
         with state_errors(self.root):
             self._target(keep).touch()
             blobs = []
@@ -329,7 +282,6 @@ class BlobStore:
 
         Raises:
             BlobTooLargeError: over the store's limit.
-            StateError: the disk refuses.
         """
         self._check_size(name)
         if self.has(name):
@@ -345,15 +297,10 @@ class BlobStore:
     def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
         """Begin or continue to receive a blob, as the only one who does.
 
-        Args:
-            name: the blob; what arrives is compared with it at the end.
-            offset_bytes: where the first write goes: the committed offset.
-
         Raises:
             BlobTooLargeError: over the store's limit; nothing is written.
             WrongOffsetError: what is kept ends elsewhere.
             UploadInProgressError: someone else is sending the same blob.
-            StateError: the disk refuses.
         """
         self._check_size(name)
         self._make_uploads()
@@ -380,10 +327,6 @@ class BlobStore:
                 del self._arrivals[next(iter(self._arrivals))]
 
     def _make_uploads(self) -> None:
-        """Have the directory of partial blobs: whoever tidies up may take it for rubbish.
-
-        Not the store's own directory: where that is gone, so is what was in it.
-        """
         with state_errors(self._uploads):
             self._uploads.mkdir(exist_ok=True)
 
@@ -410,7 +353,6 @@ class BlobStore:
 
 
 def _size(path: Path) -> int | None:
-    """A file's size; None where there is none."""
     with state_errors(path), contextlib.suppress(FileNotFoundError):
         return path.stat().st_size
     return None

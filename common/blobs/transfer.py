@@ -65,13 +65,6 @@ class Transfers:
     def download(self, name: BlobName, store: BlobStore) -> Path:
         """Bring a blob into a local store, unless it is there; goes on with a partial one.
 
-        Args:
-            name: which.
-            store: where to; several processes may share it.
-
-        Returns:
-            The blob's file in the store.
-
         Raises:
             UnknownBlobError: the coordinator does not have it.
             BlobTooLargeError: over the store's limit.
@@ -88,10 +81,6 @@ class Transfers:
 
     def download_bytes(self, name: BlobName, *, max_bytes: int) -> bytes:
         """Bring a blob into memory; goes on after a cut.
-
-        Args:
-            name: which.
-            max_bytes: a larger one is refused from its name.
 
         Raises:
             UnknownBlobError: the coordinator does not have it.
@@ -112,9 +101,6 @@ class Transfers:
 
     def upload(self, data: bytes | Path) -> BlobName:
         """Store a content at the coordinator, durably, unless it is there.
-
-        Args:
-            data: the content, or a file of it, which must not change meanwhile.
 
         Raises:
             BlobTooLargeError: over the coordinator's limit.
@@ -139,7 +125,6 @@ class Transfers:
         return retry(attempt, on=_MENDED, policy=self.policy, progress=progress)
 
     def _receive(self, name: BlobName, sink: _Sink) -> None:
-        """One call's worth of a blob, from where the sink is."""
         if sink.offset_bytes == name.size_bytes:
             return
         request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=sink.offset_bytes)
@@ -153,7 +138,6 @@ class Transfers:
                     self.on_bytes(len(data))
 
     def _send(self, name: BlobName, data: bytes | Path, offset_bytes: int) -> None:
-        """One call's worth of a blob, from where the coordinator is."""
         watchdog = IdleWatchdog(self.idle_seconds)
         errors: list[Exception] = []
 
@@ -206,7 +190,6 @@ class _Memory:
         self.offset_bytes += len(data)
 
     def finish(self) -> bytes:
-        """The content; one that is damaged is dropped."""
         if self.offset_bytes != self._name.size_bytes:
             raise WrongOffsetError(f"blob {self._name} ended at byte {self.offset_bytes}.")
         if self._digest.hexdigest() != self._name.sha256:
@@ -218,7 +201,6 @@ class _Memory:
 def _pieces(
     data: bytes | Path, offset_bytes: int, size_bytes: int, stack: ExitStack
 ) -> Iterator[tuple[int, bytes]]:
-    """Offsets and bytes; one empty piece where nothing is left but to finish."""
     offsets = range(offset_bytes, max(size_bytes, offset_bytes + 1), CHUNK_BYTES)
     if isinstance(data, bytes):
         return ((offset, data[offset : offset + CHUNK_BYTES]) for offset in offsets)

@@ -33,13 +33,6 @@ class Upload:
         target: Path,
         on_arrival: Callable[[BlobName], object],
     ) -> None:
-        """Continue the partial file at its end; `on_arrival` is told when all of it is durable.
-
-        Raises:
-            UploadInProgressError: someone else is writing it.
-            WrongOffsetError: it ends elsewhere.
-            StateError: the disk refuses.
-        """
         self.name = name
         self.offset_bytes = 0
         self._part = part
@@ -75,7 +68,6 @@ class Upload:
 
         Raises:
             WrongOffsetError: more than the declared size; nothing is written.
-            StateError: the disk refuses; the upload is closed, what fits is kept.
         """
         with self._lock:
             if self.offset_bytes + len(data) > self.name.size_bytes:
@@ -98,7 +90,6 @@ class Upload:
         Raises:
             WrongOffsetError: bytes are missing; the partial file stays.
             CorruptBlobError: the digest differs; the partial file is gone, start again.
-            StateError: the disk refuses.
         """
         with self._lock, self._file, state_errors(self._part):
             if self.offset_bytes != self.name.size_bytes:

@@ -68,10 +68,6 @@ def example_toml(model: Model, heading: str) -> str:
     """A TOML file with every setting, described, at its default.
 
     What has no default is shown by an example: commented out, unless it is required.
-
-    Args:
-        model: the settings' class.
-        heading: the comment at the top.
     """
     blocks = [_comment(heading)]
     for section in sections(model):
@@ -97,12 +93,6 @@ def markdown_tables(model: Model, *, level: int = 2) -> str:
 
 def option_help(model: Model, name: str, *, note: str = "", show_default: bool = True) -> str:
     """What a command line says about the flag for a setting.
-
-    Args:
-        model: the settings' class.
-        name: dotted, as in "run.learners.num_steps".
-        note: what else there is to say about the flag, as a sentence.
-        show_default: whether the setting's default is the flag's as well.
 
     Raises:
         KeyError: there is no such setting.

@@ -19,14 +19,7 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.serving import serving_http
 from lipt.common.process.devices import versions
 
-# Instruments: what a process measures, declared once, with the name that Prometheus shows.
-#
-# Names and units follow Prometheus' conventions: base units (seconds, bytes, ratios), `_total` at
-# the end of a counter. A process declares all of its own in one file, `instruments.py` of its
-# package.
-
-# How many values of one label are told apart, unless an instrument says otherwise: each of them is
-# a series of its own wherever the figures are kept.
+# Values of one label that are told apart: each is a series.
 _MOST = 64
 OTHER = "other"
 
@@ -108,11 +101,7 @@ CERTIFICATE_EXPIRY = Gauge(
 EVERYWHERE: tuple[Instrument, ...] = (EVENTS, BUILD, CERTIFICATE_EXPIRY)
 
 
-# Meters: what the instruments of one process have counted, written where things happen.
-#
-# Plain numbers under one lock, so that recording costs a few microseconds in any thread, and works
-# where nobody ever asks and Prometheus' library is not installed. Label values are bounded:
-# whatever peers send, the number of series has an end.
+# Label values are bounded: whatever peers send, the number of series has an end.
 
 Labels = tuple[str, ...]
 
@@ -146,13 +135,7 @@ class Meters:
         self._seen: dict[tuple[Instrument, str], set[str]] = defaultdict(set)
 
     def add(self, counter: Counter | Gauge, *labels: str, by: float = 1.0) -> None:
-        """Count `by` more.
-
-        Args:
-            counter: which; a gauge is counted up and down.
-            labels: a value for each of its labels.
-            by: how much; of a counter not negative.
-        """
+        """Count `by` more."""
         with self._lock:
             series = self._sums[counter]
             if labels not in series:
@@ -160,13 +143,7 @@ class Meters:
             series[labels] = series.get(labels, 0.0) + by
 
     def observe(self, histogram: Histogram, value: float, *labels: str) -> None:
-        """Note one value.
-
-        Args:
-            histogram: which.
-            value: in the unit that its name ends in.
-            labels: a value for each of its labels.
-        """
+        """Note one value."""
         with self._lock:
             series = self._distributions[histogram]
             if labels not in series:
@@ -217,7 +194,6 @@ class Phases:
     """
 
     def __init__(self, *phases: str, clock: Callable[[], float] = perf_counter) -> None:
-        """Begin with the first of `phases`."""
         self._lock = threading.Lock()
         self._clock = clock
         self._seconds = dict.fromkeys(phases, 0.0)
@@ -241,12 +217,6 @@ class Phases:
         self._since = now
 
 
-# Metrics: the instruments of a process over HTTP at `/metrics`, in Prometheus' text format.
-#
-# Figures are put together when they are asked for. Prometheus' library makes text of them; `Meters`
-# works without it.
-
-
 @contextmanager
 def serving_metrics(
     listen: str,
@@ -258,21 +228,8 @@ def serving_metrics(
 ) -> Iterator[str]:
     """Answer scrapes from a thread of its own until the block ends.
 
-    Args:
-        listen: host:port; port 0 takes a free one.
-        tls: the certificate to serve HTTPS with, and with `ca` whose scrapers are let in; read
-            again when the files change.
-        events: what is counted.
-        meters: what was recorded.
-        instruments: what this process declares; those of both services are shown besides.
-        readings: the figures of this moment; called in the serving thread at every scrape.
-
-    Yields:
-        The address that is served.
-
     Raises:
         MissingExtraError: prometheus-client is not installed.
-        ConfigError: the address is not host:port, or cannot be had.
     """
     prometheus = _import("prometheus_client")
     families = _import("prometheus_client.core")
@@ -303,7 +260,6 @@ def _import(module: str) -> Any:
 
 
 def _of_both(events: Events, tls: TlsFiles | None) -> Readings:
-    """What both services show."""
     counts = {(kind.value, detail): float(n) for (kind, detail), n in events.counts().items()}
     expiry: dict[tuple[str, ...], float] = {}
     if tls is not None:
@@ -319,8 +275,6 @@ def _of_both(events: Events, tls: TlsFiles | None) -> Readings:
 
 
 class _Collector:
-    """Makes the library's families of instruments, each time that it is asked to."""
-
     def __init__(
         self,
         families: Any,
@@ -334,7 +288,6 @@ class _Collector:
         self._read = read
 
     def collect(self) -> Iterator[Any]:
-        """Every metric as it stands."""
         readings = self._read()
         for instrument in self._instruments:
             match instrument:
@@ -345,7 +298,6 @@ class _Collector:
                     yield self._family(instrument, found)
 
     def describe(self) -> tuple[Any, ...]:
-        """Nothing: who registers this has nothing else, and no scrape is to come of that."""
         return ()
 
     def _histogram(self, histogram: Histogram, found: dict[tuple[str, ...], Distribution]) -> Any:

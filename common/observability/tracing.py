@@ -72,15 +72,7 @@ def span(
     named: dict[str, str | float] | None = None,
     **attributes: str | float,
 ) -> Iterator[Span]:
-    """The block as a span within the one that is current; an error in it fails it.
-
-    Args:
-        name: what is done, from a small fixed set.
-        kind: one of OpenTelemetry's.
-        link: the `traceparent` of another trace that it has to do with.
-        named: attributes whose names are conventions of OpenTelemetry.
-        attributes: others, which are named `lipt.NAME`.
-    """
+    """The block as a span within the one that is current; an error in it fails it."""
     api = _api()
     if api is None:
         yield Span()
@@ -213,6 +205,5 @@ def _own(attributes: dict[str, str | float]) -> dict[str, str | float]:
 
 
 def _kind_of(error: Exception) -> str:
-    """The reason of an error of this package; of others the class. Never its text."""
     reason = getattr(error, "reason", None)
     return reason if isinstance(reason, str) and reason.isupper() else type(error).__name__

@@ -8,12 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# Machine: what a process may use of the computer that it runs on.
-
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
-# A result depends on its number of threads, so one of a larger machine has to be possible on a
-# smaller one: so many threads a core, and no less than so many.
+# A result depends on its threads, so a larger machine's number has to be possible here.
 _THREADS_PER_CORE = 4
 _FEWEST_THREADS = 8
 # What is left to the system, and to other processes.
@@ -54,7 +51,6 @@ def _num_cores() -> int:
 
 
 def _container_limits(root: Path, own: Path) -> Iterator[int]:
-    """The limits on memory of this process's control groups, of both versions."""
     lines = []
     with suppress(OSError):
         lines = own.read_text().splitlines()
@@ -75,9 +71,6 @@ def _limits_upwards(root: Path, path: str, file: str) -> Iterator[int]:
             yield int((folder / file).read_text())
         if folder == root:
             return
-
-
-# Threads of OpenMP: how they wait for each other, decided before torch is loaded.
 
 
 def wait_passively() -> None:

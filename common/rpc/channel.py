@@ -19,10 +19,7 @@ from lipt.common.rpc.status import local_credentials, showing
 from lipt.common.rpc.traced import traced
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
-# Idle watchdog: ends a call on which nothing moves.
-#
-# gRPC's deadlines count from a call's start, and a run is watched for hours, a blob takes as long
-# as it takes. A peer that vanished without a word is told by the time since its last message.
+# gRPC's deadlines count from a call's start, and a watch or a transfer may take hours.
 
 MessageT = TypeVar("MessageT")
 
@@ -84,16 +81,10 @@ class IdleWatchdog:
                 return
 
 
-# Renewing channel: one whose calls go over a new connection once its TLS files have changed.
-#
-# gRPC keeps the certificates that a channel was opened with, also when it connects again. So calls
-# that begin after a change get another channel; those under way stay on theirs, which is closed
-# when they are done.
+# gRPC keeps the certificates that a channel was opened with, also when it reconnects.
 
 
 class _Opened:
-    """A channel, what it was opened with, and how many calls are under way on it."""
-
     def __init__(self, contents: TlsContents, channel: grpc.Channel) -> None:
         self.contents = contents
         self.channel = channel
@@ -101,12 +92,7 @@ class _Opened:
 
 
 class RenewingChannel(grpc.Channel):
-    """A channel that follows the files of `renewal`.
-
-    Args:
-        renewal: asked at every call.
-        connect: opens a channel with these contents; it connects when it is first used.
-    """
+    """A channel that follows the files of `renewal`."""
 
     def __init__(self, renewal: Renewal, connect: Callable[[TlsContents], grpc.Channel]) -> None:
         self._renewal, self._connect = renewal, connect
@@ -178,8 +164,6 @@ class RenewingChannel(grpc.Channel):
 
 
 class _Method:
-    """A method of the contract, made anew on each channel: with one answer, waited for or not."""
-
     def __init__(self, channel: RenewingChannel, make: Callable[[grpc.Channel], Any]) -> None:
         self._channel, self._make = channel, make
         self._made: tuple[_Opened | None, Any] = (None, None)
@@ -221,16 +205,11 @@ class _Method:
 
 
 class _StreamMethod(_Method):
-    """A method with any number of answers."""
-
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self._under_way(lambda method: method(*arguments, **options))
 
 
-# Channel to the coordinator, with the retries that are safe for every plain call.
-#
-# Every request of the contract may be repeated, so UNAVAILABLE is retried by
-# gRPC itself for some seconds; longer absences are the caller's decision.
+# Every request of the contract may be repeated, so gRPC retries UNAVAILABLE for some seconds.
 
 logger = logging.getLogger(__name__)
 
@@ -283,15 +262,6 @@ def open_channel(
     """A channel to `host:port`; it connects when it is first used, and follows the files of `tls`.
 
     In a process that traces, its calls are part of the trace that they are made in.
-
-    Args:
-        address: of the coordinator.
-        tls: how it is checked, and what it is shown; None for a connection in the clear.
-        token: what every call shows. Without one, calls in the clear to this machine itself show
-            the local token, where there is one.
-
-    Raises:
-        ConfigError: `address` is not `host:port`, or a file of TLS does not work.
     """
     return traced(_open_channel(address, tls, token))
 

@@ -38,11 +38,6 @@ from lipt.common.rpc.handlers import (
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.text import printable
 
-# Status: an error on the wire, a `google.rpc.Status` with the reason in `ErrorInfo`.
-#
-# The server turns a `LiptError` into its status in one place, an interceptor, so
-# that servicers simply raise; the client turns the status back into the class.
-
 logger = logging.getLogger(__name__)
 
 # A status travels as metadata, twice, a byte as up to three; peers refuse 8 KiB and more of it.
@@ -68,7 +63,6 @@ def _packed(message: Message) -> any_pb2.Any:
 
 
 def _shortened(sentence: str) -> str:
-    """A sentence that fits; its end stays, for that is where the remedy stands."""
     content = sentence.encode(errors="replace")
     if len(content) > _MAX_MESSAGE_BYTES:
         half = _MAX_MESSAGE_BYTES // 2
@@ -109,7 +103,6 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Maps what a servicer raises to a status; an unforeseen error gets an incident number."""
 
     def __init__(self, events: Events | None = None) -> None:
-        """Count refused calls in `events`."""
         self._events = events or Events()
 
     async def intercept_service(
@@ -134,8 +127,6 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True)
 class _Malformed:
-    """Takes the place of a request whose bytes are no such message."""
-
     why: str
 
 
@@ -151,7 +142,6 @@ def _deserializer(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def _read_requests(behaviour: Any, handler: Any) -> Any:
-    """`behaviour` for a handler with `_deserializer`: it never sees a malformed request."""
     if handler.request_streaming:
         return lambda requests, context: behaviour(_all_well_formed(requests), context)
     return lambda request, context: behaviour(_well_formed(request), context)
@@ -213,8 +203,6 @@ def incident(error: Exception, where: str) -> LiptError:
     return LiptError(f"internal error; the coordinator's log has it as incident {number}.")
 
 
-# Showing: how a client's calls carry its token, and what else they prove themselves with.
-
 Entries = Callable[[], tuple[tuple[str, str], ...]]
 
 
@@ -272,15 +260,12 @@ class _WithMetadata(
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Gives every call of a channel what `entries` says then, over whatever it goes."""
-
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
 
     def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
     ) -> Any:
-        """A call with the metadata."""
         return continuation(self._shown(client_call_details), request)
 
     intercept_unary_stream = intercept_unary_unary
@@ -288,7 +273,6 @@ class _WithMetadata(
     def intercept_stream_unary(
         self, continuation: Callable[..., Any], client_call_details: Any, request_iterator: Any
     ) -> Any:
-        """As a call of a single request."""
         return continuation(self._shown(client_call_details), request_iterator)
 
     intercept_stream_stream = intercept_stream_unary

@@ -111,12 +111,9 @@ class _Tracing(
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Gives every call the trace that it is made in."""
-
     def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
     ) -> Any:
-        """A call with the metadata, as a span that ends with it."""
         details, method = client_call_details, client_call_details.method
         if method in _WITHOUT_SPAN or not is_of_the_contract(method):
             return continuation(_with(details, current_traceparent()), request)
@@ -130,7 +127,6 @@ class _Tracing(
     def intercept_stream_unary(
         self, continuation: Callable[..., Any], client_call_details: Any, request_iterator: Any
     ) -> Any:
-        """As a call of a single request."""
         return self.intercept_unary_unary(continuation, client_call_details, request_iterator)
 
     intercept_stream_stream = intercept_stream_unary

@@ -16,10 +16,7 @@ from lipt.common.errors import WeightsError
 from lipt.common.weights.files import read_container
 from lipt.common.weights.specs import TensorSpec, Weights, quoted
 
-# Torch's own files: what `torch.save` wrote, read as tensors and plain containers alone.
-#
-# The one place where such a file is opened; the linter bans `torch.load`, `pickle` and their like
-# everywhere else. None of these files comes from a peer: an operator or a user names them.
+# The only place that opens such a file; an operator or a user names it, never a peer.
 
 # Where programs put a model's weights among other things.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
@@ -29,7 +26,6 @@ def read_torch_file(path: Path) -> Any:
     """The content of the file, with all tensors on the CPU; no object of it is unpickled.
 
     Raises:
-        OSError: it cannot be read.
         ValueError: it holds more than tensors and plain containers, is cut, or is no such file.
     """
     try:
@@ -66,11 +62,8 @@ def _tensors(part: Any) -> dict[str, torch.Tensor]:
     return {str(key): item for key, item in part.items() if isinstance(item, torch.Tensor)}
 
 
-# Checkpoints: a file of weights matched with a model, whose head it may lack.
-#
-# Names and shapes decide, before any value is read. Programs that save a model wrapped in another
-# put a prefix before all names ("module.", "backbone."), or leave out one that the model has: that
-# under which most tensors fit is taken off, or put on.
+# Names and shapes decide before any value is read. Programs that wrap a model put a prefix before
+# all names ("module."): the one under which most tensors fit is removed, or added.
 
 # Another model's file is small enough to be opened and its differences named.
 _SPARE_TENSORS = 1000
@@ -101,7 +94,6 @@ class Match:
     foreign: frozenset[str]
 
     def __str__(self) -> str:
-        """What came of it, as a sentence."""
         parts = [f"theta* begins with {len(self.taken)} tensors of the weights given"]
         parts += [f"new: {_named(self.new)}"] if self.new else []
         parts += [f"left over: {_named(self.left_over)}"] if self.left_over else []
@@ -115,11 +107,6 @@ def match_checkpoint(
 
     Floating-point numbers of fewer bits fit, for they are widened exactly. Counts of a batch
     norm's batches may be missing.
-
-    Args:
-        found: what the checkpoint declares.
-        like: what the model has.
-        new: names of `like` that are not taken from it.
 
     Raises:
         WeightsError: the checkpoint has the model several times, under different prefixes.
@@ -220,7 +207,6 @@ def _fits(found: TensorSpec, expected: TensorSpec) -> bool:
 
 
 def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> tuple[str, str]:
-    """What to take off the checkpoint's names and what to put on; one of them is empty."""
     counts: Counter[tuple[str, str]] = Counter()
     for name, spec in found.items():
         for prefix, rest in _cuts(name):
@@ -243,7 +229,6 @@ def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
-    """Every way to cut a name into a prefix and the rest; the whole name first."""
     at = 0
     while True:
         yield name[:at], name[at:]
@@ -253,7 +238,6 @@ def _cuts(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _part(name: str, prefix: str) -> str:
-    """The part of the model that a tensor is in: what its name begins with."""
     return name.removeprefix(prefix).partition(".")[0]
 
 

@@ -36,36 +36,23 @@ class EncodedWeights(Mapping[str, torch.Tensor], ABC, Generic[EntryT]):
     values_form: ClassVar[str]
 
     def __init__(self, container: Container, like: Mapping[str, TensorSpec]) -> None:
-        """Compare what a file declares with the tensors of a model, `like`.
-
-        Raises:
-            WeightsError: it contradicts itself or `like`.
-        """
         self.container = container
         self.like = like
         self._masked = self._read_entries(container.metadata)
         check_specs(dict(self._declared()), like)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """Decode one tensor: on the CPU, independent of the file.
-
-        Raises:
-            WeightsError: the file contradicts itself.
-        """
         if name in self._masked:
             return self._decode(name, self._masked[name])
         return self.container.tensor(f"dense/{name}")
 
     def __iter__(self) -> Iterator[str]:
-        """The names, in the model's order."""
         return iter(self.like)
 
     def __len__(self) -> int:
-        """How many tensors there are."""
         return len(self.like)
 
     def _declared(self) -> Iterator[tuple[str, TensorSpec]]:
-        """What the header says the tensors are, once its parts agree with each other."""
         stored = self.container.specs
         for part, spec in stored.items():
             form, _, name = part.partition("/")
@@ -190,9 +177,6 @@ _VERSION = 1
 
 def encode_sparse(weights: Mapping[str, torch.Tensor]) -> bytes:
     """Encode weights without loss; equal weights give equal bytes.
-
-    Args:
-        weights: tensors by name, any shape, dtype, layout and device.
 
     Raises:
         WeightsError: a tensor's dtype is not one of the format's.

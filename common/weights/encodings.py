@@ -34,14 +34,6 @@ def open_weights(
 ) -> planes.PlanesWeights | codec.SparseWeights:
     """Open a file of `encode_weights`, whichever encoding it is in; `dict` of it decodes all.
 
-    Args:
-        source: the content, or a path; the file must not change while it is in use.
-        like: the model's tensors.
-
-    Returns:
-        Tensors by name in the order of `like`; each is decoded when it is asked for, to the CPU,
-        and then independent of `source`.
-
     Raises:
         BlobTooLargeError: larger than the model's dense weights could be, or more
             tensors than it has.

@@ -17,19 +17,9 @@ from lipt.common.errors import BlobTooLargeError, WeightsError
 from lipt.common.weights.header import LENGTH_BYTES, malformed, values_begin
 from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
 
-# Finite weights: one NaN or infinity would spread to all that is made of them.
-
 
 def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
-    """Which weights are NaN or infinite, as the beginning of a sentence; empty where none is.
-
-    Args:
-        weights: tensors by name, any shape and dtype. Integers are always finite.
-
-    Returns:
-        The first such tensor by name, how many of its values it concerns, and how many other
-        tensors have some.
-    """
+    """Which weights are NaN or infinite, as the beginning of a sentence; empty where none is."""
     bad = {name: count for name, tensor in weights.items() if (count := _num_non_finite(tensor))}
     if not bad:
         return ""
@@ -49,8 +39,6 @@ def _num_non_finite(tensor: torch.Tensor) -> int:
     return tensor.numel() - int(torch.isfinite(tensor).sum())
 
 
-# Dense weights: a state dict read from a safetensors file; `container.pack` writes one.
-
 # Another model's file is small enough to be opened and its differences named.
 _SPARE_TENSORS = 1000
 _MAX_TENSORS = 100_000
@@ -62,14 +50,6 @@ def read_weights(
     """Read a safetensors file that must hold exactly the tensors of a model.
 
     Nothing is allocated for its values before the header was compared with `like`.
-
-    Args:
-        source: the content, or a path; the file must not change meanwhile.
-        like: the model's tensors.
-        max_bytes: the largest file that is read.
-
-    Returns:
-        Tensors on the CPU in the order of `like`, independent of `source`.
 
     Raises:
         BlobTooLargeError: the file, its header, or its tensor count is over the limit.
@@ -146,7 +126,6 @@ def write_packed(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
     Raises:
         WeightsError: a tensor's dtype is not one of the format's.
-        OSError: the file cannot be written.
     """
     with path.open("wb", buffering=0) as file:
         for part in _parts(tensors, None):

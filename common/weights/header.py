@@ -38,7 +38,6 @@ def require_safetensors(source: bytes | Path) -> None:
     Raises:
         WeightsError: it does not; a pickle or another known format is named, with how to
             convert it.
-        OSError: the file cannot be read.
     """
     if isinstance(source, bytes):
         values_begin(source[: LENGTH_BYTES + 1], len(source), "the content")
@@ -50,11 +49,6 @@ def require_safetensors(source: bytes | Path) -> None:
 
 def values_begin(start: bytes, num_bytes: int, label: str) -> int:
     """Where a file's header ends and its values begin.
-
-    Args:
-        start: the file's first 9 bytes, or all where it has fewer.
-        num_bytes: the file's size.
-        label: what errors call it.
 
     Raises:
         WeightsError: it does not start as safetensors does, or its header is cut off.

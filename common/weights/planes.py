@@ -53,8 +53,6 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 @dataclass(frozen=True)
 class _Entry:
-    """What the metadata says of a compressed tensor."""
-
     dtype: torch.dtype
     num_kept: int
     shape: tuple[int, ...]
@@ -62,10 +60,6 @@ class _Entry:
 
 def encode_planes(weights: Mapping[str, torch.Tensor], *, bfloat16: bool = False) -> bytes:
     """Encode weights; without loss unless `bfloat16`.
-
-    Args:
-        weights: tensors by name, any shape, dtype, layout and device.
-        bfloat16: round float32 tensors, which halves them again.
 
     Raises:
         WeightsError: a tensor's dtype is not one of the format's.
@@ -127,7 +121,6 @@ def _read_entry(entry: Any) -> _Entry:
 
 
 def _to_planes(values: npt.NDArray[Any]) -> bytes:
-    """The planes of some values, the highest compressed."""
     rotated = (values << 1) | (values >> (8 * values.itemsize - 1))
     planes = np.ascontiguousarray(rotated.view(np.uint8).reshape(-1, values.itemsize).T)
     return planes[:-1].tobytes() + _deflate(planes[-1])
@@ -151,7 +144,6 @@ def _deflate(content: npt.NDArray[np.uint8]) -> bytes:
 
 
 def _inflate(content: npt.NDArray[np.uint8], num_bytes: int, name: str) -> npt.NDArray[np.uint8]:
-    """Exactly so many bytes; a longer stream is refused once it has given one byte more."""
     stretch = zlib.decompressobj(-15)
     try:
         found = stretch.decompress(content.tobytes(), num_bytes + 1)
