@@ -24,8 +24,8 @@ def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> st
     return clause
 
 
-# A peer's text may hold line ends, terminal escapes, direction marks or millions of characters. What
-# Python calls not printable is shown as Python's escape for it (`\x1b`).
+# A peer's text may hold line ends, terminal escapes, direction marks or millions of characters.
+# What is not printable is shown as Python's escape for it (`\x1b`).
 
 # Longer than any sentence of this package; a table of names is cut far earlier by the contract.
 MAX_CHARACTERS = 4000

@@ -11,8 +11,8 @@ from typing import Self
 
 from lipt.common.errors import (
     BlobTooLargeError,
-    CorruptChunkError,
-    InvalidBlobNameError,
+    CorruptBlobError,
+    InvalidRequestError,
     WrongOffsetError,
 )
 from lipt.common.rpc.messages import CHUNK_BYTES
@@ -31,7 +31,7 @@ class BlobName:
         size_bytes: the content's length.
 
     Raises:
-        InvalidBlobNameError: the digest or the size has another form.
+        InvalidRequestError: the digest or the size has another form.
     """
 
     sha256: str
@@ -39,12 +39,12 @@ class BlobName:
 
     def __post_init__(self) -> None:
         if not _SHA256.match(self.sha256):
-            raise InvalidBlobNameError(
+            raise InvalidRequestError(
                 f"{self.sha256[:80]!r} does not name a blob. "
                 "Give 64 lower-case hexadecimal digits: the SHA-256 of its content."
             )
         if not 0 <= self.size_bytes < 2**63:
-            raise InvalidBlobNameError(
+            raise InvalidRequestError(
                 f"blob {self.sha256[:12]} cannot have {self.size_bytes} bytes. "
                 "Give the length of its content."
             )
@@ -78,7 +78,7 @@ def blob_from_proto(message: blob_pb2.BlobRef) -> BlobName:
     """A blob's name, checked.
 
     Raises:
-        InvalidBlobNameError: not a digest and a size.
+        InvalidRequestError: not a digest and a size.
     """
     return BlobName(message.sha256, message.size_bytes)
 
@@ -99,7 +99,7 @@ def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> b
     Raises:
         WrongOffsetError: it starts elsewhere, or goes on after the blob's end.
         BlobTooLargeError: more than `MAX_CHUNK_BYTES`.
-        CorruptChunkError: the bytes differ from their checksum.
+        CorruptBlobError: the bytes differ from their checksum.
     """
     data = chunk.data
     if len(data) > MAX_CHUNK_BYTES:
@@ -118,7 +118,7 @@ def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> b
             "Send the blob of the declared size."
         )
     if zlib.crc32(data) != chunk.crc32:
-        raise CorruptChunkError(
+        raise CorruptBlobError(
             f"the chunk of blob {blob} at {offset_bytes} differs from its CRC-32 "
             f"({zlib.crc32(data):08x}, declared {chunk.crc32:08x}). Send it again."
         )

@@ -175,7 +175,7 @@ class BlobStore:
         """The name of the stored blob with that digest.
 
         Raises:
-            InvalidBlobNameError: not a digest.
+            InvalidRequestError: not a digest.
             UnknownBlobError: nothing is stored under it.
         """
         size = _size(self._target(BlobName(sha256, 0)))

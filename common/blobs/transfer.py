@@ -47,7 +47,7 @@ class Transfers:
     """Downloads and uploads over one connection.
 
     What they raise besides the errors that they name: `UnreachableError` where the coordinator
-    stayed away, `CorruptBlobError` and `CorruptChunkError` where bytes came damaged each time.
+    stayed away, `CorruptBlobError` where bytes came damaged each time.
 
     Attributes:
         stub: the coordinator's blobs.

@@ -176,8 +176,8 @@ def _reason(error: Exception) -> str:
     return str(error).split(". See ", maxsplit=1)[0].rstrip(".")
 
 
-# A server with `ca` asks clients for a certificate (mTLS). A client with `ca` checks the server, and
-# with `cert` and `key` shows its own.
+# A server with `ca` asks clients for a certificate (mTLS). A client checks the server with `ca` and
+# shows `cert`.
 
 _CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
 # All that gRPC says of a server that did not like our certificate, or missed it.

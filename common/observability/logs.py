@@ -142,8 +142,8 @@ def configure_logging(level: str, log_format: Literal["text", "json"] = "text") 
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
-# A line is `event=KIND` and `name=value` pairs. Values other than plain words are quoted with JSON's
-# escapes, so that a peer's text cannot begin a line.
+# A line is `event=KIND` and `name=value` pairs. All but plain words are quoted with JSON's escapes,
+# so that a peer's text cannot begin a line.
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ UnknownNameError          RequestError      UNKNOWN_NAME           INVALID_ARGUM
 StrategyOptionError       RequestError      INVALID_OPTION         INVALID_ARGUMENT     never
 ProxyError                RequestError      INVALID_PROXY          INVALID_ARGUMENT     never
 InvalidRequestError       RequestError      INVALID_REQUEST        INVALID_ARGUMENT     never
-InvalidBlobNameError      RequestError      INVALID_BLOB_NAME      INVALID_ARGUMENT     never
 BlobTooLargeError         RequestError      BLOB_TOO_LARGE         RESOURCE_EXHAUSTED   never
 FactoryNotAllowedError    RequestError      FACTORY_NOT_ALLOWED    PERMISSION_DENIED    never
 UnauthenticatedError      RequestError      UNAUTHENTICATED        UNAUTHENTICATED      never
@@ -48,7 +47,6 @@ LearnerStoppedError       LifecycleError    LEARNER_STOPPED        CANCELLED    
 UnknownBlobError          LifecycleError    UNKNOWN_BLOB           NOT_FOUND            never
 UnknownTokenError         LifecycleError    UNKNOWN_TOKEN          NOT_FOUND            never
 ProcessEndedError         LifecycleError    PROCESS_ENDED          INTERNAL             never
-CorruptChunkError         TransferError     CORRUPT_CHUNK          DATA_LOSS            again
 CorruptBlobError          TransferError     CORRUPT_BLOB           DATA_LOSS            again
 SubsetError               TransferError     BAD_SUBSET             DATA_LOSS            again
 DiagnosisError            TransferError     BAD_DIAGNOSIS          DATA_LOSS            again

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.blobs.blob import MAX_CHUNK_BYTES, BlobName, chunk_data, fill_chunk
-from lipt.common.errors import BlobTooLargeError, CorruptChunkError, WrongOffsetError
+from lipt.common.errors import BlobTooLargeError, CorruptBlobError, WrongOffsetError
 from lipt.v1 import blob_pb2
 
 BLOB = BlobName.of(b"0123456789")
@@ -36,7 +36,7 @@ def test_any_flipped_bit_is_noticed(data: bytes, draw: st.DataObject) -> None:
     damaged = bytearray(data)
     damaged[bit // 8] ^= 1 << bit % 8
     message.data = bytes(damaged)
-    with pytest.raises(CorruptChunkError, match=r"differs from its CRC-32.*Send it again"):
+    with pytest.raises(CorruptBlobError, match=r"differs from its CRC-32.*Send it again"):
         chunk_data(message, blob=BLOB, offset_bytes=0)
 
 

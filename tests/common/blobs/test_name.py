@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import InvalidBlobNameError
+from lipt.common.errors import InvalidRequestError
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -28,7 +28,7 @@ def test_is_the_digest_and_the_size_of_the_content(tmp_path: Path) -> None:
     ["", "../../etc/passwd", EMPTY.upper(), EMPTY[:-1], EMPTY + "0", EMPTY + "\n", "g" * 64],
 )
 def test_refuses_what_is_not_a_digest(sha256: str) -> None:
-    with pytest.raises(InvalidBlobNameError, match="Give 64 lower-case hexadecimal digits"):
+    with pytest.raises(InvalidRequestError, match="Give 64 lower-case hexadecimal digits"):
         BlobName(sha256, 1)
 
 
@@ -37,11 +37,11 @@ def test_no_text_but_a_digest_becomes_a_name(text: str) -> None:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     assert BlobName(digest, 0).sha256 == digest
     if not re.fullmatch("[0-9a-f]{64}", text):
-        with pytest.raises(InvalidBlobNameError):
+        with pytest.raises(InvalidRequestError):
             BlobName(text, 0)
 
 
 @pytest.mark.parametrize("size_bytes", [-1, 2**63])
 def test_refuses_an_impossible_size(size_bytes: int) -> None:
-    with pytest.raises(InvalidBlobNameError, match=f"cannot have {size_bytes} bytes"):
+    with pytest.raises(InvalidRequestError, match=f"cannot have {size_bytes} bytes"):
         BlobName(EMPTY, size_bytes)

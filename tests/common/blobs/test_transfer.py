@@ -15,7 +15,6 @@ from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
-    CorruptChunkError,
     LiptError,
     StateError,
     UnknownBlobError,
@@ -127,7 +126,7 @@ async def test_damage_that_does_not_end_is_given_up(
 ) -> None:
     blobs.store.put_bytes(DATA)
     blobs.flips = [0] * 100
-    with pytest.raises(CorruptChunkError, match="differs from its CRC-32"):
+    with pytest.raises(CorruptBlobError, match="differs from its CRC-32"):
         await asyncio.to_thread(Transfers(stub, policy=policy).download, NAME, cache)
     assert blobs.num_calls == policy.max_failures
 
@@ -190,7 +189,6 @@ async def test_silence_is_given_up(stub: BlobServiceStub, blobs: Any, cache: Blo
     [
         (UnreachableError, 3),
         (CorruptBlobError, 3),
-        (CorruptChunkError, 3),
         (UploadInProgressError, 3),
         (WrongOffsetError, 3),
         (UnknownBlobError, 1),

@@ -15,9 +15,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
-    CorruptChunkError,
     ForeignBlobError,
-    InvalidBlobNameError,
     InvalidRequestError,
     LiptError,
     UnknownBlobError,
@@ -154,7 +152,7 @@ OTHER = BlobName(NAME.sha256, MAX_BLOB_BYTES + 1)
         ([message(None, 0, b"x")], InvalidRequestError, "names no blob"),
         (
             [blob_pb2.WriteBlobRequest(blob=blob_pb2.BlobRef(sha256="../../x", size_bytes=1))],
-            InvalidBlobNameError,
+            InvalidRequestError,
             "Give 64 lower-case hexadecimal digits",
         ),
         ([message(OTHER, 0, b"x")], BlobTooLargeError, f"{MAX_BLOB_BYTES + 1} bytes; at most"),
@@ -162,7 +160,7 @@ OTHER = BlobName(NAME.sha256, MAX_BLOB_BYTES + 1)
         ([message(NAME, 0, b"x")], WrongOffsetError, "ends at byte 1. Send the rest"),
         (
             [blob_pb2.WriteBlobRequest(blob=blob_to_proto(NAME), chunk=BAD)],
-            CorruptChunkError,
+            CorruptBlobError,
             "differs from its CRC-32",
         ),
         (
@@ -188,7 +186,7 @@ async def test_refuses_a_bad_upload(
 async def test_keeps_the_chunks_before_a_damaged_one(stub: Any) -> None:
     requests = messages(DATA, NAME)
     requests[2].chunk.crc32 ^= 1
-    with pytest.raises(CorruptChunkError):
+    with pytest.raises(CorruptBlobError):
         await write(stub, requests)
     assert await status(stub, NAME) == (2 * CHUNK_BYTES, False)
 
