@@ -43,7 +43,7 @@ MetricsAddress = Annotated[
     str | None,
     Field(
         description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
-        "Needs the package's extra `metrics`. Default: none are served."
+        "Default: none are served."
     ),
 ]
 TokenFile = Annotated[

@@ -12,8 +12,15 @@ from itertools import accumulate
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
 from lipt.common.errors import ConfigError
-from lipt.common.imports import import_extra
 from lipt.common.network.tls import TlsFiles, split_address
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.serving import serving_http
@@ -226,23 +233,17 @@ def serving_metrics(
     instruments: Sequence[Instrument],
     readings: Callable[[], Readings],
 ) -> Iterator[str]:
-    """Answer scrapes from a thread of its own until the block ends.
-
-    Raises:
-        MissingExtraError: prometheus-client is not installed.
-    """
-    prometheus = _import("prometheus_client")
-    families = _import("prometheus_client.core")
+    """Answer scrapes from a thread of its own until the block ends."""
     host, port = split_address(listen)
-    registry = prometheus.CollectorRegistry()
+    registry = CollectorRegistry()
     # Memory, processor time and open files of this process, under the names that all services use.
-    prometheus.ProcessCollector(registry=registry)
+    ProcessCollector(registry=registry)
 
     def read() -> Readings:
         return {**_of_both(events, tls), **readings()}
 
-    registry.register(_Collector(families, meters, (*EVERYWHERE, *instruments), read))
-    application = prometheus.make_wsgi_app(registry)
+    registry.register(_Collector(meters, (*EVERYWHERE, *instruments), read))
+    application = make_wsgi_app(registry)
     with ExitStack() as stack:
         try:
             served = stack.enter_context(serving_http(host, port, application, tls))
@@ -251,12 +252,6 @@ def serving_metrics(
                 f"--metrics-listen {listen}: {error.strerror or error}. Choose another address."
             ) from None
         yield f"[{host}]:{served}" if ":" in host else f"{host}:{served}"
-
-
-def _import(module: str) -> Any:
-    return import_extra(
-        module, package="prometheus-client", extra="metrics", needed_for="--metrics-listen"
-    )
 
 
 def _of_both(events: Events, tls: TlsFiles | None) -> Readings:
@@ -274,15 +269,13 @@ def _of_both(events: Events, tls: TlsFiles | None) -> Readings:
     }
 
 
-class _Collector:
+class _Collector(Collector):
     def __init__(
         self,
-        families: Any,
         meters: Meters,
         instruments: Sequence[Instrument],
         read: Callable[[], Readings],
     ) -> None:
-        self._families = families
         self._meters = meters
         self._instruments = instruments
         self._read = read
@@ -298,12 +291,11 @@ class _Collector:
                     yield self._family(instrument, found)
 
     def describe(self) -> tuple[Any, ...]:
+        # Nothing else is registered, and registering must not scrape.
         return ()
 
     def _histogram(self, histogram: Histogram, found: dict[tuple[str, ...], Distribution]) -> Any:
-        family = self._families.HistogramMetricFamily(
-            histogram.name, histogram.text, labels=histogram.labels
-        )
+        family = HistogramMetricFamily(histogram.name, histogram.text, labels=histogram.labels)
         bounds = [*(f"{float(bound)}" for bound in histogram.buckets), "+Inf"]
         for labels, distribution in found.items():
             numbers = accumulate(distribution.counts)
@@ -312,11 +304,7 @@ class _Collector:
         return family
 
     def _family(self, instrument: Counter | Gauge, found: Mapping[tuple[str, ...], float]) -> Any:
-        make = (
-            self._families.CounterMetricFamily
-            if isinstance(instrument, Counter)
-            else self._families.GaugeMetricFamily
-        )
+        make = CounterMetricFamily if isinstance(instrument, Counter) else GaugeMetricFamily
         family = make(instrument.name, instrument.text, labels=instrument.labels)
         for labels, figure in found.items():
             family.add_metric(labels, figure)
