@@ -88,11 +88,6 @@ def test_a_family_says_whether_its_errors_are_retried_and_has_no_reason_of_its_o
     assert error_class(FAMILIES[0].reason) is LiptError
 
 
-def test_every_reason_is_used_once() -> None:
-    reasons = [row[2] for row in ROWS]
-    assert len(set(reasons)) == len(reasons)
-
-
 def test_error_keeps_its_sentence_and_when_to_ask_again_between_processes() -> None:
     error = QueueFullError(
         num_waiting=9, num_own=3, max_waiting=10, max_own=3, retry_after_seconds=2.5

@@ -10,11 +10,6 @@ from lipt.common.errors import ConfigError
 ONE, OTHER = Token.draw("one").text, Token.draw("other").text
 
 
-def test_nothing_given_is_no_source() -> None:
-    assert TokenSource.from_options(None, None) is None
-    assert TokenSource.from_options(None, "") is None
-
-
 def test_text_is_the_token_itself() -> None:
     source = TokenSource.from_options(None, ONE)
     assert source is not None

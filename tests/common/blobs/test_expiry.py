@@ -9,7 +9,6 @@ import pytest
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import directory_lock
 from lipt.common.blobs.store import BlobStore
-from tests.blob_files import files_of
 
 LONG_AGO, LATELY, NOW = 1_000.0, 2_000_000_000.0, 4_000_000_000.0
 NUM_RACES = 300
@@ -48,19 +47,6 @@ def test_use_makes_an_old_blob_young(store: BlobStore) -> None:
     assert store.use(name)
     assert not store.expiry.remove_blob(name.sha256, before=LONG_AGO)
     assert store.has(name)
-
-
-def test_what_is_not_there_cannot_be_used(store: BlobStore) -> None:
-    assert not store.use(BlobName.of(b"nothing"))
-    aged(store, b"beside")
-    assert not store.use(BlobName.of(b"nothing"))
-    assert len(files_of(store)) == 1
-
-
-def test_content_that_is_stored_again_is_young(store: BlobStore) -> None:
-    name = aged(store, b"old")
-    assert store.put_bytes(b"old") == name
-    assert not store.expiry.remove_blob(name.sha256, before=LONG_AGO)
 
 
 def test_upload_that_is_finished_is_young_however_old_its_last_byte(store: BlobStore) -> None:

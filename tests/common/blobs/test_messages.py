@@ -24,11 +24,6 @@ def test_the_checksum_is_that_of_zlib() -> None:
     )
 
 
-def test_gives_back_the_bytes_of_a_chunk_that_fits() -> None:
-    assert chunk_data(chunk(4, b"456"), blob=BLOB, offset_bytes=4) == b"456"
-    assert chunk_data(blob_pb2.Chunk(offset_bytes=10), blob=BLOB, offset_bytes=10) == b""
-
-
 @given(st.binary(min_size=1, max_size=10), st.data())
 def test_any_flipped_bit_is_noticed(data: bytes, draw: st.DataObject) -> None:
     message = chunk(0, data)

@@ -5,7 +5,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,22 +44,11 @@ def test_keeps_a_content_under_its_digest(store: BlobStore) -> None:
     assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
 
 
-def test_the_same_content_twice_is_one_file(store: BlobStore) -> None:
-    assert {store.put_bytes(DATA), store.put_bytes(DATA)} == {NAME}
-    assert len(files_of(store)) == 1
-
-
 def test_a_damaged_file_is_replaced_when_its_content_is_stored_again(store: BlobStore) -> None:
     name = store.put_bytes(b"content")
     store.path(name).write_bytes(b"c0ntent")
     assert store.put_bytes(b"content") == name
     assert store.read_bytes(name) == b"content"
-
-
-def test_many_writers_of_one_content_do_no_harm(store: BlobStore) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(store.put_bytes, [DATA] * 32)) == {NAME}
-    assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
 
 
 def test_unknown_blobs_are_named(store: BlobStore) -> None:
@@ -96,12 +84,6 @@ def test_a_full_disk_leaves_no_half_written_blob(store: BlobStore) -> None:
     with file_size_limit(500), pytest.raises(StateError, match="File too large"):
         store.put_bytes(DATA)
     assert files_of(store) == []
-
-
-def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StateError, match="choose another directory"):
-        BlobStore(tmp_path / "file" / "state", max_blob_bytes=1)
 
 
 def test_a_directory_that_goes_while_it_is_used_is_named(store: BlobStore) -> None:

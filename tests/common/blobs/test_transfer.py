@@ -22,7 +22,6 @@ from lipt.common.errors import (
     UploadInProgressError,
     WrongOffsetError,
 )
-from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 
@@ -81,16 +80,6 @@ async def test_a_cut_download_asks_only_for_the_rest(
     assert cache.read_bytes(NAME) == DATA
 
 
-async def test_a_cut_upload_sends_only_the_rest(
-    stub: BlobServiceStub, blobs: Any, policy: RetryPolicy
-) -> None:
-    blobs.cuts = [3, 0, 1, 4, 2]
-    await asyncio.to_thread(Transfers(stub, policy=policy).upload, DATA)
-    assert blobs.num_calls == 6
-    assert blobs.num_bytes == len(DATA)
-    assert blobs.store.read_bytes(NAME) == DATA
-
-
 async def test_a_download_goes_on_with_the_part_of_an_earlier_process(
     stub: BlobServiceStub, blobs: Any, cache: BlobStore
 ) -> None:
@@ -100,25 +89,6 @@ async def test_a_download_goes_on_with_the_part_of_an_earlier_process(
     await asyncio.to_thread(Transfers(stub).download, NAME, cache)
     assert blobs.num_bytes == len(DATA) - 1_000_000
     assert cache.read_bytes(NAME) == DATA
-
-
-async def test_a_flipped_bit_is_asked_for_again(
-    stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
-) -> None:
-    blobs.store.put_bytes(DATA)
-    blobs.flips = [7 * CHUNK_BYTES]
-    await asyncio.to_thread(Transfers(stub, policy=policy).download, NAME, cache)
-    assert cache.read_bytes(NAME) == DATA
-    assert blobs.num_calls == 2
-
-
-async def test_a_flipped_bit_is_sent_again(
-    stub: BlobServiceStub, blobs: Any, policy: RetryPolicy
-) -> None:
-    blobs.flips = [2 * CHUNK_BYTES, 7 * CHUNK_BYTES]
-    await asyncio.to_thread(Transfers(stub, policy=policy).upload, DATA)
-    assert blobs.store.read_bytes(NAME) == DATA
-    assert blobs.num_calls == 3
 
 
 async def test_damage_that_does_not_end_is_given_up(
@@ -209,18 +179,6 @@ async def test_cuts_and_damage_are_mended_and_refusals_raised_at_once(
     with pytest.raises(error, match="says no"):
         await asyncio.to_thread(Transfers(stub, policy=policy).download, NAME, cache)
     assert blobs.num_calls == expected_calls
-
-
-async def test_an_absent_coordinator_is_given_up(cache: BlobStore, policy: RetryPolicy) -> None:
-    pauses: list[float] = []
-    policy = RetryPolicy(max_failures=3, sleep=pauses.append)
-    with open_channel("127.0.0.1:1") as channel:
-        stub = BlobServiceStub(channel)
-        with pytest.raises(UnreachableError, match="does not answer"):
-            await asyncio.to_thread(Transfers(stub, policy=policy).download, NAME, cache)
-        with pytest.raises(UnreachableError, match="does not answer"):
-            await asyncio.to_thread(Transfers(stub, policy=policy).upload, DATA)
-    assert len(pauses) == 4
 
 
 class StopTransferError(Exception):

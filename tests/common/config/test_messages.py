@@ -81,11 +81,6 @@ def test_fields_that_are_not_set_take_the_defaults() -> None:
     assert (merged.learners.num_learners, merged.learners.num_steps, merged.seed) == (4, 2, 0)
 
 
-def test_zero_is_a_value_and_not_absence() -> None:
-    defaults = RunConfig(seed=5)
-    assert run_config_from_proto(overrides_to_proto({"seed": 0}), defaults).seed == 0
-
-
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -101,30 +96,6 @@ def test_zero_is_a_value_and_not_absence() -> None:
 def test_bad_override_names_the_setting(overrides: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         overrides_to_proto(overrides)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        ({"pruning": {"density_min": 0.0}}, r"pruning\.density_min = 0\.0: .*greater than 0"),
-        ({"pruning": {"density_max": 1.5}}, r"pruning\.density_max = 1\.5: .*less than or equal"),
-        ({"pruning": {"density_min": 0.99}}, "density_min 0.99 is above density_max 0.95"),
-        ({"learners": {"min_learners": 11}}, "min_learners 11 is more than num_learners 10"),
-        ({"initialization": {"epochs": 4.0}}, r"initialization\.epochs = 4\.0"),
-    ],
-)
-def test_value_out_of_range_is_refused_with_the_value(
-    overrides: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        run_config_from_proto(overrides_to_proto(overrides), RunConfig())
-
-
-def test_enum_number_of_a_newer_version_is_refused() -> None:
-    message = config_pb2.RunConfig()
-    message.soup.method = 99  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match=r"soup\.method = '99'"):
-        run_config_from_proto(message, RunConfig())
 
 
 def test_task_survives_the_wire() -> None:
@@ -145,14 +116,6 @@ def test_task_that_cannot_be_done_is_refused(field: str, value: Any, words: str)
     message = task_to_proto(TASK)
     setattr(message, field, value)
     with pytest.raises(ConfigError, match=words):
-        task_from_proto(message)
-
-
-@pytest.mark.parametrize("side", ["channels", "height", "width"])
-def test_image_without_pixels_cannot_be_trained_on(side: str) -> None:
-    message = task_to_proto(TASK)
-    setattr(message.image, side, -1)
-    with pytest.raises(ConfigError, match=rf"image\.{side} = -1: input should be greater"):
         task_from_proto(message)
 
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.config.values import overrides_to_proto, run_config_from_proto, validate
+from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
 
 
@@ -29,26 +29,10 @@ def test_snapshots_are_evenly_spaced_up_to_the_last_state(
     assert config.snapshot_steps == steps
 
 
-def test_every_number_of_snapshots_has_so_many_steps_up_to_the_last() -> None:
-    for num_steps in range(1, 40):
-        for num_snapshots in range(1, num_steps + 1):
-            config = LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
-            steps = config.snapshot_steps
-            assert len(set(steps)) == num_snapshots
-            assert set(steps) <= set(range(1, num_steps + 1))
-            assert steps[-1] == num_steps
-
-
 @pytest.mark.parametrize(("num_steps", "num_snapshots"), [(1, 2), (10, 11), (10, 1000)])
 def test_more_snapshots_than_states_are_refused(num_steps: int, num_snapshots: int) -> None:
     with pytest.raises(ValidationError, match=r"Lower num_snapshots, or raise num_steps"):
         LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
-
-
-def test_number_of_snapshots_travels_with_a_run() -> None:
-    message = overrides_to_proto({"learners": {"num_snapshots": 4}})
-    assert run_config_from_proto(message, RunConfig()).learners.num_snapshots == 4
-    assert RunConfig().learners.num_snapshots == 0
 
 
 def floats(model: type[BaseModel]) -> list[str]:

@@ -8,7 +8,6 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import (
     closest,
     did_you_mean,
-    overrides_to_proto,
     setting_names,
     validate,
 )
@@ -37,13 +36,6 @@ def test_names_that_were_meant(name: str, suggested: tuple[str, ...]) -> None:
 def test_a_name_that_is_like_no_other_gets_no_question() -> None:
     assert did_you_mean("xyzzy", RunConfig) == ""
     assert did_you_mean("lr", Recipe) == "did you mean learning_rate?"
-
-
-def test_a_run_s_setting_that_there_is_not_is_refused_with_what_was_meant() -> None:
-    with pytest.raises(ConfigError, match=r"^lr: .* did you mean learners\.learning_rate or init"):
-        overrides_to_proto({"lr": 1})
-    with pytest.raises(ConfigError, match=r"^learners\.lr: .* did you mean learners\.learning_ra"):
-        overrides_to_proto({"learners": {"lr": 1}})
 
 
 def test_a_recipe_s_setting_that_there_is_not_is_refused_with_what_was_meant() -> None:

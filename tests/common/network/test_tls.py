@@ -60,10 +60,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return made
 
 
-def test_files_that_belong_together_are_taken(files: Files) -> None:
-    assert files.checked() == TlsFiles(files.cert, files.key, files.ca)
-
-
 def test_a_key_of_another_certificate_is_named(files: Files) -> None:
     words = f"--tls-key {files.other_key} does not belong to --tls-cert {files.cert}"
     with pytest.raises(ConfigError, match=words):
@@ -77,14 +73,6 @@ def test_garbage_is_named_by_its_flag_and_file(files: Files) -> None:
         files.checked(cert=files.garbage)
     with pytest.raises(ConfigError, match=f"--tls-ca {files.garbage} holds no certificate"):
         files.checked(ca=files.garbage)
-
-
-def test_a_damaged_certificate_is_named(files: Files, tmp_path: Path) -> None:
-    lines = files.cert.read_text().splitlines()
-    damaged = tmp_path / "damaged.pem"
-    damaged.write_text("\n".join([lines[0], lines[2], lines[1], *lines[3:]]))
-    with pytest.raises(ConfigError, match=f"--tls-cert {damaged} holds no certificate"):
-        files.checked(cert=damaged)
 
 
 def test_an_encrypted_key_is_refused_without_asking_for_its_password(

@@ -32,12 +32,3 @@ def test_a_peer_s_text_cannot_begin_a_line_or_a_pair(
     assert len(line.splitlines()) == 1
     assert line.startswith('event=call_refused reason="')
     assert line.endswith('"')
-
-
-def test_counts_are_by_detail_and_together() -> None:
-    events = Events()
-    for detail in ("stage", "stage", "record"):
-        events.record(EventKind.RETRIED, detail=detail)
-    assert events.count(EventKind.RETRIED, "stage") == 2
-    assert events.count(EventKind.RETRIED) == 3
-    assert events.count(EventKind.LEASE_EXPIRED) == 0

@@ -80,14 +80,6 @@ def test_series_that_are_declared_are_there_before_anything_was_counted() -> Non
     assert meters.sums(sent) == {("a",): 0.0, ("b",): 1.0}
 
 
-def test_a_gauge_is_counted_up_and_down() -> None:
-    meters, open_calls = Meters(), Gauge("lipt_open", "Open.")
-    meters.add(open_calls)
-    meters.add(open_calls)
-    meters.add(open_calls, by=-1.0)
-    assert meters.sums(open_calls) == {(): 1.0}
-
-
 def test_labels_that_were_not_declared_are_refused() -> None:
     with pytest.raises(ValueError, match="lipt_calls_total has labels"):
         Meters().add(CALLS, "a")

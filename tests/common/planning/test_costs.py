@@ -11,10 +11,6 @@ def memory(*parts: Part) -> Cost:
     return Cost("memory of a worker", Unit.BYTES, parts)
 
 
-def test_a_cost_is_the_sum_of_its_parts() -> None:
-    assert memory(Part("a", 3, 5, "x"), Part("b", 2, 10, "y")).total == 35
-
-
 def test_what_is_at_its_limit_is_no_violation() -> None:
     assert violation(memory(Part("a", 3, 5, "x")), Limit("limits.m", 15)) is None
 
@@ -57,10 +53,3 @@ def test_a_cost_of_one_part_is_said_once(unit: Unit, figures: str) -> None:
 def test_remedy_where_no_value_would_do(parts: tuple[Part, ...], remedy: str) -> None:
     found = violation(memory(*parts), Limit("m", 100))
     assert str(found).endswith(f" {remedy}.")
-
-
-def test_a_setting_is_shown_as_it_was_set() -> None:
-    found = violation(
-        memory(Part("model", 5, 60, "copies", None, "resnet18")), Limit("limits.m", 100)
-    )
-    assert str(found).startswith("model = resnet18: ")

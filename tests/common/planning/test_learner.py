@@ -11,7 +11,6 @@ from lipt.common.planning.learner import (
     THREAD_BYTES,
     learner_images,
     learner_memory,
-    learner_threads,
 )
 
 FIGURES = ModelFigures(
@@ -46,15 +45,6 @@ def test_memory_is_weights_activations_shard_snapshots_and_threads() -> None:
 def test_images_are_those_of_all_steps_and_attempts() -> None:
     learners = LearnersConfig(num_steps=10, num_minibatches=2, batch_size=100, max_attempts=3)
     assert learner_images(learners).total == 10 * 2 * 100 * 3
-
-
-def test_a_step_on_a_few_images_counts_as_one_on_64() -> None:
-    learners = LearnersConfig(num_steps=10, num_minibatches=2, batch_size=1, max_attempts=1)
-    assert learner_images(learners).total == 10 * 2 * 64
-
-
-def test_threads_are_as_set() -> None:
-    assert learner_threads(LearnersConfig(cpu_threads=7)).total == 7
 
 
 def test_frozen_layers_have_neither_gradient_nor_momentum_nor_snapshots() -> None:

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import logging
-import threading
-from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -14,8 +11,6 @@ from lipt.common.observability.logs import (
     EventKind,
     Events,
     JsonFormatter,
-    log_about,
-    log_context,
     logging_about,
 )
 from lipt.common.observability.tracing import span
@@ -59,11 +54,6 @@ def test_a_record_is_one_object(log: Log) -> None:
     }
 
 
-def test_what_a_peer_wrote_stays_in_its_string(log: Log) -> None:
-    log.logger.warning("worker %s has joined", HOSTILE)
-    assert log.line()["message"] == f"worker {HOSTILE} has joined"
-
-
 def fail() -> None:
     raise ValueError(HOSTILE)
 
@@ -105,26 +95,6 @@ def test_a_line_has_the_ids_of_what_it_belongs_to(log: Log) -> None:
     assert (two["run"], two["assignment"], two["learner"]) == ("b", "a/1", "2")
     assert "worker" not in two
     assert not {"run", "assignment", "learner"} & set(three)
-
-
-async def test_tasks_are_told_apart_and_a_thread_has_what_it_is_given() -> None:
-    seen: dict[str, str] = {}
-
-    async def call(run: str) -> None:
-        log_about(run=run)
-        await asyncio.sleep(0)
-        seen[run] = log_context()["run"]
-        seen[f"{run} in a thread"] = await asyncio.to_thread(lambda: log_context()["run"])
-
-    await asyncio.gather(call("a"), call("b"))
-    assert seen == {"a": "a", "b": "b", "a in a thread": "a", "b in a thread": "b"}
-    with logging_about(run="c"):
-        within = copy_context()
-    thread = threading.Thread(target=within.run, args=[lambda: seen.update(log_context())])
-    thread.start()
-    thread.join()
-    assert seen["run"] == "c"
-    assert not log_context()
 
 
 def test_a_line_names_the_span_that_it_is_logged_in(log: Log) -> None:

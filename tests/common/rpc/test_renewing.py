@@ -14,7 +14,6 @@ import pytest
 import trustme
 
 from lipt.common.access.tokens import Token, TokenSource
-from lipt.common.errors import ConfigError
 from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import showing
@@ -154,21 +153,6 @@ def _ends(stream: Any) -> grpc.StatusCode:
     return stream.code()  # type: ignore[no-any-return]
 
 
-async def test_files_that_do_not_work_leave_the_connection_as_it_is(
-    server: Server, address: str, files: TlsFiles
-) -> None:
-    def talk() -> None:
-        with open_channel(address, files) as channel:
-            unary = channel.unary_unary("/s/unary")
-            unary(b"", timeout=30)
-            assert files.key is not None
-            files.key.write_text("half a key")
-            unary(b"", timeout=30)
-
-    await asyncio.to_thread(talk)
-    assert len(server.peers) == 1
-
-
 async def test_closing_ends_calls_on_older_connections_too(
     address: str, files: TlsFiles, authority: trustme.CA, tmp_path: Path
 ) -> None:
@@ -186,10 +170,3 @@ async def test_closing_ends_calls_on_older_connections_too(
                 call(b"", timeout=30)
 
     await asyncio.to_thread(talk)
-
-
-def test_files_that_do_not_work_open_no_channel(files: TlsFiles) -> None:
-    assert files.key is not None
-    files.key.write_text("half a key")
-    with pytest.raises(ConfigError, match="holds no private key"):
-        open_channel("127.0.0.1:1", files)
