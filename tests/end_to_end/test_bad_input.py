@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,11 +79,6 @@ def test_run_that_cannot_be_is_refused_at_once(
     assert [run.name for run in client.runs()] == ["done"]
 
 
-def test_name_that_is_taken_is_refused(client: Client) -> None:
-    with pytest.raises(ConfigError, match="'done' already"):
-        client.start_run({"learners": {"num_learners": 1, "batch_size": 16}}, name="done")
-
-
 def test_weights_of_another_model_are_refused(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     path.write_bytes(pack({"linear.weight": torch.zeros(3, 2)}))
@@ -93,16 +87,6 @@ def test_weights_of_another_model_are_refused(client: Client, tmp_path: Path) ->
     learners = {"learners": {"num_learners": 1, "batch_size": 16}}
     with pytest.raises(WeightsError, match="missing, the model has"):
         client.start_run({**overrides, **learners})
-
-
-def test_pickle_is_refused_before_it_is_sent(client: Client, tmp_path: Path) -> None:
-    plain = tmp_path / "weights.pkl"
-    plain.write_bytes(pickle.dumps({"a": 1}))
-    zipped = tmp_path / "weights.pt"
-    torch.save({"a": print}, zipped)
-    for path in (plain, zipped):
-        with pytest.raises(WeightsError, match="safetensors"):
-            client.upload_weights(path)
 
 
 def test_blob_over_the_limit_is_refused_from_its_size(client: Client, tmp_path: Path) -> None:

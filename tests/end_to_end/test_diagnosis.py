@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lipt.common.errors import ProxyError
 from tests.cluster import Cluster
 
 NUM_FLIPPED = 60
@@ -81,8 +80,3 @@ def test_the_same_question_is_answered_from_the_store(cluster: Cluster) -> None:
     assert all(
         np.array_equal(column, again.columns()[name]) for name, column in first.columns().items()
     )
-
-
-def test_what_needs_a_run_is_refused_without_one(cluster: Cluster) -> None:
-    with cluster.client() as client, pytest.raises(ProxyError, match="cannot be had"):
-        client.diagnose(proxy="ridge:learners")

@@ -1,19 +1,26 @@
-"""Tables, texts and features by real processes: from a file to a model trained on a subset."""
+"""Tables, texts, features, columns, targets and pairs by real processes: to a trained model."""
 
 from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
-from lipt.common.data import open_dataset
+from lipt.common.data import open_dataset, open_pairs
 from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.errors import InvalidRequestError
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.trainer import Client
+from lipt.trainer.views import RunView
 from tests.cluster import Cluster
+from tests.coloured_shapes import TOWERS, caption_of, swapped, write_folder
+from tests.session import Session
 
 LEARNERS = {"num_learners": 2, "num_steps": 3, "batch_size": 64}
 SMALL_RUN = {"learners": LEARNERS, "soup": {"num_alphas": 2}}
@@ -91,3 +98,193 @@ def test_features_and_pairs(cluster: Cluster, tmp_path: Path) -> None:
         assert len(client.subset(strategy="clipcov", fraction=0.1)) == 144
     flags = ("--strategy", "kcenter", "--fraction", "0.1")
     assert train(cluster, *sources, "linear", *flags) > 0.6
+
+
+READER_ALLOWED = ("--allow-module", "tests.sentences")
+READER_RUN: dict[str, Any] = {
+    "model": "tests.sentences:reader",
+    "validation": {"fraction": 0.1},
+    "learners": {"num_learners": 2, "num_steps": 8, "batch_size": 128, "num_snapshots": 2},
+    "soup": {"num_alphas": 4, "batch_norm_examples": 64},
+}
+
+
+def test_dictionaries_of_tensors_go_from_workers_to_main_training(cluster: Cluster) -> None:
+    data = open_dataset("tests.sentences:train", allowed_modules=["tests.sentences"])
+    assert str(data.inputs) == "tokens int64[12], figures float32[3]"
+    model = ("--model", "tests.sentences:reader")
+    coordinator = cluster.start_coordinator(
+        "--data", "tests.sentences:train", *model, *READER_ALLOWED
+    )
+    coordinator.wait_for(r"no images, but tokens int64\[12\], figures float32\[3\]")
+    for name in ("one", "two"):
+        cluster.start_worker(name, *READER_ALLOWED)
+    with cluster.client() as client:
+        run = client.wait(client.start_run(READER_RUN).run_id)
+        assert run.state is RunState.READY, run.message
+        assert run.soup is not None
+        # A third of the sentences are of each class.
+        assert run.soup.soup_accuracy > 0.5
+        assert client.info().dataset is not None
+        for strategy in ("grand", "forgetting", "auto"):
+            subset = client.subset(run.run_id, strategy, fraction=0.2)
+            assert len(subset) == 120, strategy
+            assert subset.fingerprint == data.fingerprint
+        diagnosis = client.diagnose(run.run_id)
+        assert diagnosis.class_names == ("animals", "cars", "plants")
+        again = client.wait(client.start_run(READER_RUN).run_id)
+        assert again.pretrained_weights == run.pretrained_weights
+    trained = cluster.lipt(
+        "train", "--data", "tests.sentences:train", "--test", "tests.sentences:held_out", *model,
+        *READER_ALLOWED, "--run", run.run_id, "--strategy", "el2n", "--fraction", "0.5",
+        "--epochs", "5", "--json",
+    )  # fmt: skip
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads(trained.stdout)["test_accuracy"] > 0.5
+
+
+def test_a_value_that_is_not_finite_is_refused_at_the_start(cluster: Cluster) -> None:
+    coordinator = cluster.launch_coordinator(
+        "--data", "tests.sentences:with_missing_figure", *READER_ALLOWED
+    )
+    assert "row 5 has a value that is not finite in column 'figures'" in coordinator.refused()
+
+
+MODULE = "tests.measurements"
+ALLOWED = ("--allow-module", MODULE)
+STRATEGIES = ("el2n", "grand", "craig", "gradmatch", "herding", "moderate", "uniform_per_class")
+
+
+def ready(client: Client, **config: Any) -> RunView:
+    run = client.wait(client.start_run(config).run_id)
+    assert run.state is RunState.READY, run.message
+    return run
+
+
+def score_of_main_training(cluster: Cluster, *arguments: str) -> float:
+    trained = cluster.lipt("train", *arguments, *ALLOWED, "--json")
+    assert trained.returncode == 0, trained.stderr
+    measures = json.loads(trained.stdout)
+    assert isinstance(measures["test_accuracy"], float)
+    return measures["test_accuracy"]
+
+
+def test_numbers_go_from_workers_to_main_training(cluster: Cluster) -> None:
+    data, model = f"{MODULE}:people", f"{MODULE}:regressor"
+    opened = open_dataset(data, allowed_modules=[MODULE])
+    coordinator = cluster.start_coordinator("--data", data, "--model", model, *ALLOWED)
+    coordinator.wait_for("a number to be told of each")
+    for name in ("one", "two"):
+        cluster.start_worker(name, *ALLOWED)
+    learners = {"num_learners": 4, "num_steps": 20, "batch_size": 64, "learning_rate": 0.02}
+    with cluster.client() as client:
+        run = ready(
+            client,
+            learners=learners,
+            validation={"fraction": 0.1, "min_per_class": 4},
+            initialization={"epochs": 1, "batch_size": 32, "learning_rate": 0.02},
+        )
+        assert run.soup is not None
+        # The best that is known of is 0.5.
+        assert run.soup.soup_accuracy > 0.25
+        for strategy in STRATEGIES:
+            subset = client.subset(run.run_id, strategy, budget=60)
+            assert 0 < len(subset) <= 60, strategy
+            assert subset.fingerprint == opened.fingerprint
+        chosen = client.subset(run.run_id, "auto", budget=60)
+        strata = opened.labels_N[chosen.indices.tolist()].bincount().tolist()
+        assert strata == [6] * 10
+        with pytest.raises(InvalidRequestError, match="'margin' works with single-label data"):
+            client.subset(run.run_id, "margin", budget=60)
+        chosen.save(cluster.directory / "subset.npy")
+        again = ready(
+            client,
+            learners=learners,
+            validation={"fraction": 0.1, "min_per_class": 4},
+            initialization={"epochs": 1, "batch_size": 32, "learning_rate": 0.02},
+        )
+        assert again.pretrained_weights == run.pretrained_weights
+    recipe = ("--steps", "100", "--set", "batch_size=32", "--set", "learning_rate=0.02")
+    score = score_of_main_training(
+        cluster, "--data", data, "--test", f"{MODULE}:people_held_out", "--model", model,
+        "--subset", str(cluster.directory / "subset.npy"), *recipe,
+    )  # fmt: skip
+    assert score > 0.2
+
+
+def test_labels_of_images_go_from_workers_to_main_training(cluster: Cluster) -> None:
+    data = f"{MODULE}:properties"
+    opened = open_dataset(data, allowed_modules=[MODULE])
+    assert opened.class_names == ("even", "large", "prime", "none")
+    coordinator = cluster.start_coordinator("--data", data, "--model", "resnet8", *ALLOWED)
+    coordinator.wait_for("3 labels to be told of each example")
+    cluster.start_worker("one")
+    with cluster.client() as client:
+        run = ready(
+            client,
+            learners={"num_learners": 2, "num_steps": 6, "batch_size": 128},
+            soup={"num_alphas": 3, "batch_norm_examples": 64},
+        )
+        dataset = client.info().dataset
+        assert dataset is not None
+        assert dataset.targets == "multi-label targets (even, large, prime)"
+        assert run.soup is not None
+        # Saying yes to all of them has 0.6.
+        assert run.soup.soup_accuracy > 0.65
+        for strategy in ("el2n", "craig", "auto"):
+            subset = client.subset(run.run_id, strategy, budget=80)
+            assert len(subset) == 80, strategy
+        diagnosis = client.diagnose(run.run_id)
+        assert not diagnosis.label_issues()
+        assert "told of classes alone, and this is multi-label" in repr(diagnosis._repr_html_())
+    score = score_of_main_training(
+        cluster, "--data", data, "--test", data, "--model", "resnet8", "--steps", "20",
+        "--set", "augmentation=none",
+    )  # fmt: skip
+    assert score > 0.7
+
+
+def test_what_is_no_target_is_refused_at_the_start(cluster: Cluster) -> None:
+    coordinator = cluster.launch_coordinator("--data", f"{MODULE}:boxes", *ALLOWED)
+    refused = coordinator.refused()
+    assert "single-label, multi-label or regression" in refused
+    assert "choose by features" in refused
+
+
+SWAPS = ((7, 23), (11, 40), (2, 58))
+WRONG = sorted(row for swap in SWAPS for row in swap)
+PAIRS_RUN = {
+    "learners": {"num_learners": 2, "num_steps": 2, "batch_size": 5, "num_minibatches": 2},
+    "soup": {"num_alphas": 2},
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    # Processes that are started keep their rows there as well.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = write_folder(tmp_path / "pairs", swapped(60, SWAPS))
+    return f"pairs:{folder}?{TOWERS}&size=24&clusters=5"
+
+
+def test_a_coordinator_and_one_call_keep_the_same_pairs(cluster: Cluster, source: str) -> None:
+    cluster.start_coordinator("--data", source, "--model", "linear")
+    cluster.start_worker("one")
+    with cluster.client() as client:
+        run = client.wait(client.start_run(PAIRS_RUN).run_id)
+        assert run.state is RunState.READY, run.message
+        filtered = client.subset(strategy="clip_score", budget=54)
+        covering = client.subset(strategy="clipcov", budget=20)
+    assert sorted(set(range(60)) - set(filtered.indices.tolist())) == WRONG
+    pairs = open_pairs(source)
+    assert all(pairs[row][1] == caption_of(row) for row in filtered.indices.tolist())
+    # A third of them, with equal shares of the five colours: none is wrong.
+    assert set(covering.indices.tolist()).isdisjoint(WRONG)
+    assert Counter(row % 5 for row in covering.indices.tolist()) == dict.fromkeys(range(5), 4)
+
+    with Session(source) as session:
+        session.pretrain(PAIRS_RUN)
+        for subset in (filtered, covering):
+            again = session.client.subset(strategy=subset.strategy, budget=len(subset))
+            assert again.indices.tolist() == subset.indices.tolist()
+            assert again.fingerprint == subset.fingerprint

@@ -1,7 +1,8 @@
-"""Learners that are not what their assignment asked for, over real gRPC."""
+"""Learners that are not what their assignment asked for: refused alone, or found by redundancy."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from lipt.common.errors import LearnerRejectedError
+from lipt.common.process.devices import processor_name, versions
 from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
 from tests.cluster import Cluster
@@ -100,3 +102,44 @@ def test_every_lie_is_rejected_and_stays_on_the_record_of_a_run_that_succeeds(
     shown = cluster.lipt("run", "show").stdout
     assert f"attempt {num_lies} of {num_lies + 1} on liar: the learner was reported" in shown
     assert f"attempt {num_lies - 3} of {num_lies + 1} on liar: the learner's weights" in shown
+
+
+def test_a_liar_is_named_and_the_soup_is_the_one_without_it(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    coordinator = cluster.start_coordinator()
+    learners = {**small_run["learners"], "num_learners": 2, "redundancy": 2}
+    with cluster.client() as client:
+        run = client.start_run({**small_run, "learners": learners})
+        liar = cluster.play_worker("liar")
+        # On such a device as the honest ones have, or so it says.
+        like_theirs = versions() | {"cpu": processor_name()}
+        liar.client.register(
+            liar.secret, name="liar", device="cpu", versions=like_theirs, allowed_modules=()
+        )
+        # Nothing is wrong with it by itself: theta*, pruned as it should be.
+        liar.submit(liar.take())
+        held = client.run(run.run_id)
+        assert [learner.result for learner in held.learners] == [None, None]
+        assert held.waiting.startswith(
+            "worker liar is not enough: learners.redundancy = 2 wants another"
+        )
+    # What is held back is as durable as what is in.
+    coordinator.stop(signal.SIGKILL)
+    coordinator = cluster.start_coordinator()
+    workers = [cluster.start_worker(name) for name in ("honest", "other")]
+    with cluster.client() as client:
+        final = client.wait(run.run_id)
+        assert final.state is RunState.READY, final.message
+        alone = {**learners, "redundancy": 1}
+        once = client.wait(client.start_run({**small_run, "learners": alone}).run_id)
+    for worker in workers:
+        assert worker.stop() == 0
+    assert [learner.attempts for learner in final.learners] == [3, 2]
+    assert final.pretrained_weights == once.pretrained_weights
+    shown = cluster.lipt("run", "show", run.run_id).stdout
+    assert "liar handed in" in shown
+    assert "agree on it, and worker liar handed in" in shown
+    log = coordinator.text()
+    assert "event=learner_disputed run=" in log
+    assert "event=learner_disputed detail=settled" in log

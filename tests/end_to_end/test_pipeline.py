@@ -158,3 +158,20 @@ def test_real_images_give_500_of_each_class(cluster: Cluster, cifar10_jpeg: Path
     counts = np.bincount(subset.indices // 5000, minlength=10)
     assert counts.tolist() == [500] * 10
     assert len(set(subset.indices.tolist())) == 5000
+
+
+def test_exact_encodings_give_the_same_soup_and_the_others_a_smaller_one(
+    client: Client, small_run: dict[str, Any]
+) -> None:
+    finals = {}
+    for encoding in ("bitmask", "planes", "bfloat16_planes"):
+        learners = {**small_run["learners"], "encoding": encoding}
+        run = client.start_run({**small_run, "learners": learners}, name=encoding)
+        finals[encoding] = client.wait(run.run_id)
+        assert finals[encoding].state is RunState.READY
+    bitmask, planes, rounded = finals.values()
+    assert planes.pretrained_weights == bitmask.pretrained_weights
+    assert rounded.pretrained_weights != bitmask.pretrained_weights
+    sizes = [final.costs.bytes_from_workers for final in finals.values() if final.costs]
+    assert sizes[1] < 0.9 * sizes[0]
+    assert sizes[2] < 0.5 * sizes[0]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from lipt.common.data import open_dataset
-from lipt.common.errors import RunNotReadyError, WeightsError
+from lipt.common.errors import WeightsError
 from lipt.common.models import build_model
-from lipt.trainer import Client, ReselectingSampler, Reselection, Subset
-from tests.cluster import SMALL_RUN
+from lipt.trainer import Client, ReselectingSampler, Reselection
 
 
 @pytest.mark.smoke
@@ -51,21 +48,3 @@ def test_another_architecture_is_refused_when_it_is_first_selected_on(client: Cl
     reselection.before_epoch(0)
     with pytest.raises(WeightsError, match=r"weight.*model"):
         reselection.before_epoch(1)
-
-
-def test_the_subset_of_a_run_under_way_says_how_far_it_is(client: Client) -> None:
-    learners = {"num_learners": 2, "num_steps": 100_000, "batch_size": 16}
-    run = client.start_run({**SMALL_RUN, "learners": learners}, name="long")
-    for view in client.watch(run.run_id):
-        if view.state == "training":
-            break
-    words = r"run long is training \(0 of 2 learners are in.*lipt run watch long"
-    with pytest.raises(RunNotReadyError, match=words):
-        Reselection(client, nn.Linear(2, 3), "grand", run="long", fraction=0.1)
-    client.cancel(run.run_id)
-
-
-def test_a_subset_is_applied_to_the_data_it_was_chosen_from(client: Client, tmp_path: Path) -> None:
-    subset = client.subset("first", "grand", fraction=0.1)
-    loaded = Subset.load(subset.save(tmp_path / "subset.csv"))
-    assert len(loaded.apply(open_dataset("digits"))) == 180

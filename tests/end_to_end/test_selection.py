@@ -1,4 +1,4 @@
-"""What strategies are given besides signals, and what they answer with, over the wire."""
+"""Strategies that take features, pairs, weights or no labels; what they answer, over the wire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 import torch
 
 from lipt.common.data import open_dataset
-from lipt.common.errors import FeaturesError, SignalsError, WeightsError
+from lipt.common.errors import (
+    InvalidRequestError,
+    ProxyError,
+    SignalsError,
+    StrategyOptionError,
+    WeightsError,
+)
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.trainer import Client
@@ -46,13 +52,6 @@ def pixels_ND() -> torch.Tensor:
     return dataset.images(torch.arange(NUM_EXAMPLES)).flatten(1).float() / 255
 
 
-def test_a_strategy_that_looks_at_the_validation_split(client: Client) -> None:
-    subset = client.subset("first", "glister", fraction=0.05)
-    assert len(set(subset.indices.tolist())) == len(subset) == 90
-    counts = np.bincount(open_dataset("digits").labels_N.numpy()[subset.indices], minlength=10)
-    assert counts.tolist() == [9] * 10
-
-
 def test_own_features_are_selected_on(client: Client, pixels_ND: torch.Tensor) -> None:
     model_s = client.subset("first", "kcenter", budget=40)
     own = client.subset("first", "kcenter", budget=40, features={"features": pixels_ND})
@@ -63,29 +62,6 @@ def test_own_features_are_selected_on(client: Client, pixels_ND: torch.Tensor) -
     assert len(half) == 40
     latent = client.subset("first", "sas", budget=40, features={"features": pixels_ND})
     assert len(set(latent.indices.tolist())) == 40
-
-
-def test_own_features_decide_and_not_the_model(client: Client) -> None:
-    # One far point per class: whatever the model thinks, it is among the first two centres.
-    labels_N = open_dataset("digits").labels_N
-    far_K = torch.stack([torch.nonzero(labels_N == label)[7, 0] for label in range(10)])
-    features_ND = torch.rand(NUM_EXAMPLES, 4, generator=torch.Generator().manual_seed(0))
-    features_ND[far_K] = 1000.0
-    subset = client.subset("first", "kcenter", budget=20, features={"features": features_ND})
-    assert set(far_K.tolist()) <= set(subset.indices.tolist())
-
-
-def test_features_that_do_not_fit_are_refused_with_the_remedy(
-    client: Client, pixels_ND: torch.Tensor
-) -> None:
-    with pytest.raises(FeaturesError, match=r"\[3, 64\].*1797 examples need \[1797, d\]"):
-        client.subset("first", "kcenter", budget=40, features={"features": pixels_ND[:3]})
-    with pytest.raises(FeaturesError, match=r"holds 'pixels'\. Write"):
-        client.subset("first", "kcenter", budget=40, features={"pixels": pixels_ND})
-    broken = pixels_ND.clone()
-    broken[17, 3] = float("nan")
-    with pytest.raises(FeaturesError, match=r"with ids 17\."):
-        client.subset("first", "kcenter", budget=40, features={"features": broken})
 
 
 def test_pairs_are_asked_for_and_then_selected_on(client: Client, pixels_ND: torch.Tensor) -> None:
@@ -180,3 +156,69 @@ def test_an_early_stop_is_said_and_never_padded(cluster: Cluster) -> None:
     assert subset.manifest["budget"] == 50
     assert "class 0: three are enough." in subset.stopped_early
     assert again == subset
+
+
+IMAGES = """
+import torch
+from sklearn.datasets import load_digits
+
+images_NCHW = torch.as_tensor(load_digits().images[:400] * 15, dtype=torch.uint8)[:, None]
+
+
+def odd_and_even():
+    return [(image, row % 2) for row, image in enumerate(images_NCHW)]
+
+
+def halves():
+    return [(image, row // 200) for row, image in enumerate(images_NCHW)]
+"""
+
+
+def choose(directory: Path, source: str) -> dict[str, list[int]]:
+    """What 20 images to label, by strategy, at a coordinator of its own with the smallest run."""
+    (directory / "images.py").write_text(IMAGES)
+    with Cluster(directory) as cluster:
+        path = {"PYTHONPATH": str(directory)}
+        cluster.start_coordinator("--data", f"images:{source}", environment=path)
+        cluster.start_worker("one")
+        started = cluster.lipt(
+            *("run", "start", "--num-learners", "1", "--set", "learners.num_steps=1", "--watch")
+        )
+        assert started.returncode == 0, started.stderr
+        chosen = {}
+        for strategy in ("stratified", "facility_location", "uniform"):
+            out = directory / f"{strategy}.npy"
+            got = cluster.lipt(
+                *("subset", "get", "--labels", "none", "--strategy", strategy),
+                *("--budget", "20", "--out", str(out)),
+            )
+            assert got.returncode == 0, got.stderr
+            chosen[strategy] = np.load(out).tolist()
+        return chosen
+
+
+def test_placeholders_for_labels_do_not_matter(tmp_path_factory: pytest.TempPathFactory) -> None:
+    chosen = choose(tmp_path_factory.mktemp("first"), "odd_and_even")
+    assert [len(set(rows)) for rows in chosen.values()] == [20] * 3
+    assert choose(tmp_path_factory.mktemp("second"), "halves") == chosen
+
+
+def test_it_is_a_subset_of_its_own(client: Client) -> None:
+    given = client.subset("first", "kcenter", budget=30, balanced=False, proxy="ridge:patches")
+    none = client.subset("first", "kcenter", budget=30, labels="none")
+    again = client.subset("first", "kcenter", budget=30, labels="none", proxy="ridge:patches")
+    assert none == again
+    # From the store: also the seconds that it took are the same.
+    assert none.manifest == again.manifest
+    assert (given.manifest["labels"], none.manifest["labels"]) == ("given", "none")
+    assert given.manifest["proxy"]["accuracy"] > 0.9
+    assert set(none.manifest["proxy"]) == {"proxy", "features", "num_features", "seconds"}
+
+
+def test_what_labels_went_into_is_refused_with_the_remedy(client: Client) -> None:
+    with pytest.raises(InvalidRequestError, match=r"Choose one of: uniform, facility_location,"):
+        client.subset("first", budget=5, labels="none")
+    with pytest.raises(ProxyError, match="labels have gone into learners"):
+        client.subset("first", "kcenter", budget=5, labels="none", proxy="ridge:learners")
+    with pytest.raises(StrategyOptionError, match="Leave `balanced` unset"):
+        client.subset("first", "kcenter", budget=5, labels="none", balanced=True)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.errors import ConfigError, UnreachableError
-from lipt.common.network.tls import TlsFiles
+from lipt.common.errors import UnreachableError
 from lipt.common.states import RunState
 from lipt.trainer import Client
 from tests.certificates import Certificates
@@ -61,12 +60,3 @@ def test_an_authority_is_exchanged_under_a_coordinator_that_serves(
                 shutil.copy(certificates.folder / name, copied.folder / name)
             assert [each.run_id for each in late.runs()] == [run.run_id]
         assert [each.run_id for each in connected.runs()] == [run.run_id]
-
-
-def test_incomplete_certificates_are_refused(certificates: Certificates, tmp_path: Path) -> None:
-    cert = certificates.folder / "worker.pem"
-    with pytest.raises(ConfigError, match="--tls-cert was given without --tls-key"):
-        TlsFiles.from_options(cert, None, None)
-    with pytest.raises(ConfigError, match=r"none\.pem is not a file"):
-        TlsFiles.from_options(None, None, tmp_path / "none.pem")
-    assert TlsFiles.from_options(None, None, None) is None

@@ -119,17 +119,6 @@ def test_a_run_is_one_trace_from_its_trainer_to_its_workers_and_back(traced: Tra
     assert not any(span.error for span in traced.spans)
 
 
-def test_spans_say_what_they_are_about(traced: Traced) -> None:
-    first, second = traced.named("learner")
-    assert first.attributes["lipt.run_id"] == traced.run_id
-    assert first.attributes["lipt.assignment_id"] == f"{traced.run_id}/0"
-    assert second.attributes["lipt.learner"] == 1
-    (soup,) = traced.named("soup")
-    assert soup.attributes["lipt.num_learners"] == 2
-    assert 0.0 < soup.attributes["lipt.accuracy"] <= 1.0
-    assert all(span.attributes["lipt.bytes"] > 0 for span in traced.named("upload"))
-
-
 def test_a_subset_is_of_the_trace_of_who_asks_and_names_the_runs(traced: Traced) -> None:
     assert tree(traced.of(TRACE)) == SUBSET
     (command,) = traced.named("lipt subset get")
@@ -172,14 +161,3 @@ def test_every_line_is_json_and_those_of_a_run_name_it(traced: Traced) -> None:
             assert line["run"] == run
             assert line["assignment"].startswith(f"{run}/")
             assert line["worker"] == taken["worker"]
-
-
-def test_a_line_that_is_logged_in_a_span_names_it(traced: Traced) -> None:
-    known = {span.span_id for span in traced.spans}
-    (in_worker,) = (
-        line
-        for line in lines(traced.logs[2])
-        if line["message"].startswith("learner") and "/0 is in" in line["message"]
-    )
-    assert in_worker["trace_id"] == traced.named("lipt run start")[0].trace_id
-    assert in_worker["span_id"] in known

@@ -1,9 +1,15 @@
-"""Workers that are there before their coordinator, or leave in the middle of a learner."""
+"""Workers that come before their coordinator or leave mid-learner; pools of them; `lipt up`."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from lipt.common.states import RunState
 from tests.cluster import Cluster
@@ -57,3 +63,60 @@ def test_worker_that_allows_a_module_which_it_lacks_says_so_at_its_start(cluster
     cluster.address = "127.0.0.1:1"
     worker = cluster.start_worker("vm", "--allow-module", "absent_module")
     assert "lipt-worker: --allow-module absent_module: there is no module" in worker.refused()
+
+
+POOL = ("-m", "lipt.worker.pool")
+# The script, for a command that is plugged in is found by what is installed.
+UP = (str(Path(sys.executable).with_name("lipt")), "up")
+
+
+def test_flag_that_no_worker_knows_ends_the_pool_with_the_worker_s_own_words(
+    cluster: Cluster,
+) -> None:
+    cluster.start_coordinator()
+    flags = ["--coordinator", cluster.address, "--min-workers", "1", "--", "--nonsense"]
+    refused = cluster.start("pool", [*POOL, *flags]).refused()
+    assert "lipt-worker-pool: worker 0 does not take its arguments" in refused
+    assert "No such option: --nonsense" in refused
+
+
+def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    flags = ["--data", "digits", "--model", "resnet8", "--listen", "127.0.0.1:0"]
+    flags += ["--state-dir", str(cluster.state), "--workers", "2", "--idle-seconds", "1"]
+    cache = ["--", "--cache-dir", str(cluster.directory / "cache")]
+    up = cluster.start("up", [*UP, *flags, *cache])
+    cluster.address = up.wait_for(r"lipt serves digits on (\S+), for up to 2 workers")[1]
+    up.wait_for(f"lipt run start --watch --coordinator {cluster.address}")
+    assert len(up.children()) == 1  # no worker before there are learners
+    with cluster.client() as client:
+        run = client.wait(client.start_run(small_run).run_id)
+        assert run.state is RunState.READY, run.message
+    up.wait_for("starting 2 workers: learners: 4")
+    up.wait_for("; 0 workers left|ending [12] workers?: there has been no learner for")
+    assert up.stop(signal.SIGINT) == 0
+    assert "coordinator | " in up.text()
+    assert "worker 0 | " in up.text()
+    assert "Traceback" not in up.text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--data", "digits", "--workers", "0"], "lipt: workers = 0"),
+        (["--data", "absent:data"], "lipt: the coordinator has ended with status 1: see above"),
+    ],
+)
+def test_up_that_cannot_serve_says_why(flags: list[str], sentence: str, cluster: Cluster) -> None:
+    where = ["--listen", "127.0.0.1:0", "--state-dir", str(cluster.state)]
+    assert sentence in cluster.start("up", [*UP, *flags, *where]).refused()
+
+
+def test_up_ends_with_its_coordinator(cluster: Cluster) -> None:
+    flags = ["--data", "digits", "--listen", "127.0.0.1:0", "--state-dir", str(cluster.state)]
+    up = cluster.start("up", [*UP, *flags])
+    up.wait_for("lipt serves digits")
+    for child in up.children():
+        os.kill(child, signal.SIGKILL)
+    assert "the coordinator has ended with status -9" in up.refused()
