@@ -15,22 +15,14 @@ from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtra
 
 
 def require_extra(module: str, *, package: str, extra: str, needed_for: str) -> None:
-    """Look for an optional package without importing it, which may take seconds.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-    """
+    """Look for an optional package without importing it, which may take seconds."""
     # What is imported already need not have come from a file.
     if sys.modules.get(module) is None and importlib.util.find_spec(module) is None:
         raise MissingExtraError(package, extra=extra, needed_for=needed_for)
 
 
 def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> ModuleType:
-    """Import `module` of an optional package.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-    """
+    """Import `module` of an optional package."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -1,8 +1,4 @@
-"""Terminal: where command lines print, each line made printable.
-
-Nothing else writes to standard output or standard error; the linter sees to it. Apart from
-`common/text.py`, which clients and services import without typer.
-"""
+"""Terminal: where command lines print, each line made printable."""
 
 from __future__ import annotations
 
@@ -32,8 +28,6 @@ def complain(program: str, sentence: str) -> None:
     """Print on standard error why a program ends; what has several lines keeps them, indented."""
     typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
 
-
-# `--version`, as every command line of the package has it.
 
 SHORT_HELP = {"help_option_names": ["-h", "--help"]}
 

@@ -28,12 +28,10 @@ _PEM = "x509_pem_cert"
 
 @dataclass(frozen=True)
 class CertificateIdentity:
-    """Who showed a certificate.
+    """The identity in a certificate.
 
-    name: the subject's common name, or else the first DNS name or URI that is no role, or else the
-        beginning of `sha256`; printable.
+    name: the common name, else the first DNS name or URI that is no role, else a part of `sha256`.
     sha256: of the certificate (DER), in hexadecimal.
-    roles: what the authority lets it do; may be none.
     expires_at: seconds since 1970; None where the certificate could not be read.
     """
 

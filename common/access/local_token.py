@@ -1,15 +1,12 @@
 """Local token: how a coordinator on loopback knows the processes of its own user.
 
-Whoever is on this machine can connect to a loopback port. So a coordinator that listens there
-without TLS puts a token into a folder that only its user can read, under the number of the port,
-and clients look there by themselves:
+Without TLS it writes a token into a folder that only its user can read, where clients find it:
 
     $XDG_RUNTIME_DIR/lipt/PORT.token
     TEMPORARY/lipt-UID/PORT.token
 
-It is put into all of these that there are, for a client may have been started without the first
-variable. The coordinator holds a lock on the file as long as it lives, which the kernel drops with
-the process: what a dead one has left behind is never shown to whoever has its port now.
+Both are written, as a client may lack the variable. The coordinator holds a lock on the file, which
+ends with its process: a dead coordinator's token is never shown to the next user of its port.
 """
 
 from __future__ import annotations

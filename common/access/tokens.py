@@ -23,11 +23,7 @@ _FORM = re.compile(r"lipt_([a-z0-9]{1,20})_[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True)
 class Token:
-    """A token.
-
-    token_id: names it; no secret.
-    text: all of it, which no log and no error may show.
-    """
+    """A token; `token_id` is no secret, `text` is never logged."""
 
     token_id: str
     text: str = field(repr=False)

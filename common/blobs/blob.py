@@ -24,15 +24,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True)
 class BlobName:
-    """A digest and a size; every instance is well formed, so it is safe in a path.
-
-    Attributes:
-        sha256: lower-case hexadecimal SHA-256 of the content.
-        size_bytes: the content's length.
-
-    Raises:
-        InvalidRequestError: the digest or the size has another form.
-    """
+    """A SHA-256 digest and a size; every instance is well formed, so it is safe in a path."""
 
     sha256: str
     size_bytes: int
@@ -75,11 +67,7 @@ def blob_to_proto(name: BlobName) -> blob_pb2.BlobRef:
 
 
 def blob_from_proto(message: blob_pb2.BlobRef) -> BlobName:
-    """A blob's name, checked.
-
-    Raises:
-        InvalidRequestError: not a digest and a size.
-    """
+    """A blob's name, checked."""
     return BlobName(message.sha256, message.size_bytes)
 
 
@@ -94,13 +82,7 @@ def fill_chunk(chunk: blob_pb2.Chunk, offset_bytes: int, data: bytes) -> None:
 
 
 def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> bytes:
-    """The bytes of a chunk that continues a blob at `offset_bytes`, checked.
-
-    Raises:
-        WrongOffsetError: it starts elsewhere, or goes on after the blob's end.
-        BlobTooLargeError: more than `MAX_CHUNK_BYTES`.
-        CorruptBlobError: the bytes differ from their checksum.
-    """
+    """The bytes of a chunk that continues a blob at `offset_bytes`, checked."""
     data = chunk.data
     if len(data) > MAX_CHUNK_BYTES:
         raise BlobTooLargeError(

@@ -76,11 +76,7 @@ def try_lock(file: FileIO, path: Path) -> bool | None:
 
 @contextmanager
 def directory_lock(path: Path, *, exclusive: bool, wait: bool = True) -> Iterator[bool]:
-    """Lock a directory for the block, alone or with all who share it; a process's end unlocks it.
-
-    Raises:
-        FileNotFoundError: there is no such directory.
-    """
+    """Lock a directory for the block, alone or shared; a process's end unlocks it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH

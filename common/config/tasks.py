@@ -24,11 +24,7 @@ from lipt.common.targets.values import OtherTarget, SingleLabel
 
 @dataclass(frozen=True, kw_only=True)
 class ModelTask:
-    """What every task says of its model.
-
-    What its examples are is either `image` or `columns`. `num_classes` is the number of the
-    model's outputs, which are classes where `other_target` says nothing else.
-    """
+    """A task's model, and either `image` or `columns`; `other_target` is None for classes."""
 
     model: str
     num_classes: Annotated[int, Field(ge=1)]
@@ -103,17 +99,11 @@ class LearnerTask(ModelTask):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringTask(ModelTask):
-    """Of which examples errors and features are wanted, and how they are computed.
+    """Which examples to score, and how.
 
-    fingerprint: of the data set whose ids they have.
-    start: the first example's place among those that are used.
-    stop: the place behind the last one's.
-    batch_size: examples of a batch, from the first one on.
-    threads: of the CPU.
-    half_errors: errors are float16, else float32.
-    half_features: features likewise.
-    quarantined: ids that are left out, ascending: examples are counted without them.
-    seed: of what the model draws when it is built and its weights do not have.
+    start, stop: positions among the examples in use.
+    quarantined: ids that are left out, ascending.
+    seed: of what the model draws when it is built and its weights lack.
     """
 
     fingerprint: Annotated[str, Field(min_length=1, max_length=100)]

@@ -47,10 +47,9 @@ def setting_names(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def closest(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The known names that are meant most likely, at most three; the likeliest first.
+    """The known names that are most likely meant, at most three, the likeliest first.
 
-    Those that end as the name does, or as what it is short for, then those that are spelt alike.
-    Where several sections have the setting, that of the learners is what is set most.
+    Names with the same last part, or what it abbreviates, come before similar spellings.
     """
     leaf = _leaf(name).lower()
     meant = _SHORT.get(leaf, leaf)

@@ -63,12 +63,7 @@ SOON_DAYS = 14
 
 @dataclass(frozen=True)
 class PemFile:
-    """A PEM file as it was read, and what gave its path.
-
-    flag: the option, for errors.
-    path: where it was.
-    content: what it held.
-    """
+    """The content of a PEM file, and the option that named it."""
 
     flag: str
     path: Path

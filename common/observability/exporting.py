@@ -1,8 +1,6 @@
-"""Exporting: this process's spans on their way to a collector, as OTEL_* variables say.
+"""Exporting: this process's spans to a collector, as OpenTelemetry's own OTEL_* variables say.
 
-The variables are OpenTelemetry's own, so that what is known of them holds here: tracing is on where
-an endpoint or an exporter is named. It never gets in the way: spans wait in a bounded queue of a
-thread of its own, and a collector that is away is a warning.
+Spans wait in a bounded queue of a thread; a collector that is away is a warning.
 """
 
 from __future__ import annotations
@@ -37,11 +35,7 @@ _END_SECONDS = 2.0
 def exporting(
     service: str, *, instance: str = "", problem_level: int = logging.WARNING
 ) -> Iterator[None]:
-    """Export the spans that end during the block, where the environment asks for it.
-
-    A process that has a tracer provider already (`opentelemetry-instrument` gives it one)
-    keeps that.
-    """
+    """Export the spans of the block, unless the process already has a tracer provider."""
     provider = None
     if wanted := wanted_exporters(os.environ):
         try:

@@ -33,13 +33,10 @@ OTHER = "other"
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """What all of them have; one is the same as itself alone, which is quick to tell.
+    """A metric's declaration; compared by identity.
 
     Attributes:
-        name: as it is shown.
-        text: what it counts, for people.
-        labels: what its series are told apart by.
-        most: how many values of each label; what comes after them is called `OTHER`.
+        most: values of each label that are told apart; further ones are called `OTHER`.
     """
 
     name: str
@@ -57,8 +54,7 @@ class Instrument:
 class Counter(Instrument):
     """Grows from 0 since the process started.
 
-    at_zero: label values of the series that are there from the start. What begins with its first
-        event has not grown by it, as Prometheus sees it.
+    `at_zero` are label values that are shown before the first event.
     """
 
     at_zero: tuple[tuple[str, ...], ...] = ()
@@ -115,11 +111,7 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Distribution:
-    """What a histogram holds.
-
-    counts: of observations in each bucket, and above the last; not summed up.
-    total: of all observed values.
-    """
+    """Observations in each bucket and above the last, not cumulative, and the sum of all values."""
 
     counts: tuple[int, ...]
     total: float

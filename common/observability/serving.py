@@ -1,7 +1,7 @@
-"""Serving: a WSGI application over HTTP or HTTPS from threads of its own.
+"""Serving: a WSGI application over HTTP or HTTPS in threads of its own.
 
-The certificate is the one that the files hold when a connection comes in. The handshake is left to
-the connection's thread: who connects and says nothing keeps nobody else waiting.
+A new connection gets the certificate that the files hold then. Its own thread makes the handshake,
+so that a silent peer blocks nobody.
 """
 
 from __future__ import annotations

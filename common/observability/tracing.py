@@ -1,9 +1,7 @@
-"""Tracing: spans of OpenTelemetry where a process has it, and nothing at all where it has not.
+"""Tracing: spans of OpenTelemetry where the process has it, else nothing.
 
-Nothing is imported here. A command line sets tracing up (`lipt.common.observability.exporting`), a
-script that uses this package may have a tracer provider of its own: spans go to whatever the
-process has. What travels between processes is W3C's `traceparent`; a process without OpenTelemetry
-hands it on as it is.
+OpenTelemetry is never imported here. W3C's `traceparent` travels between processes; a process
+without OpenTelemetry passes it on.
 """
 
 from __future__ import annotations

@@ -74,11 +74,7 @@ def kind_of(device: str, versions: Mapping[str, str]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions that a result depends on, by name: python, lipt, torch, torchvision.
-
-    From the installed packages' metadata, without importing them; a package that
-    runs from its source tree has none and is "not installed".
-    """
+    """Versions of python, lipt, torch and torchvision, read from metadata without imports."""
     return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 

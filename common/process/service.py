@@ -1,4 +1,4 @@
-"""Service managers: readiness, early ends, and what a start says."""
+"""Service managers: readiness, and an early end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import logging
 import os
 import signal
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 _VARIABLE = "NOTIFY_SOCKET"
 
@@ -37,8 +33,7 @@ def tell_manager(**state: str) -> None:
 def end_at_signals(program: str, *, status_variable: str = "") -> None:
     """Let SIGTERM and SIGINT end this process with status 0 until other handlers are set.
 
-    At once and without any clean-up: made for a process that has opened nothing yet. An
-    exception in its place could be caught by whatever is being imported.
+    At once and without clean-up: an exception could be caught by a module under import.
     """
     told = os.environ.get(status_variable, "")
     status = int(told) if told.isdecimal() and int(told) < 256 else 0
@@ -49,26 +44,3 @@ def end_at_signals(program: str, *, status_variable: str = "") -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-
-
-_SILENCE_SECONDS = 9.0
-
-
-@contextmanager
-def talking(
-    activity: str, say: Callable[[str], object], *, silence_seconds: float = _SILENCE_SECONDS
-) -> Iterator[None]:
-    """Say what is done in the block, and for how long, whenever it has taken so long again."""
-    done, began = threading.Event(), time.monotonic()
-
-    def talk() -> None:
-        while not done.wait(silence_seconds):
-            say(f"{activity} (for {time.monotonic() - began:.0f} s now)")
-
-    thread = threading.Thread(target=talk, name="lipt-talking", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()

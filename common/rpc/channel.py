@@ -25,11 +25,7 @@ MessageT = TypeVar("MessageT")
 
 
 class IdleWatchdog:
-    """Cancels a call when one wait on it takes longer than `idle_seconds`.
-
-    Attributes:
-        expired: whether it did.
-    """
+    """Cancels a call, and sets `expired`, when one wait on it takes longer than `idle_seconds`."""
 
     def __init__(self, idle_seconds: float) -> None:
         self.expired = False

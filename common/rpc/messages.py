@@ -29,11 +29,7 @@ class _Limited:
 
 
 def require_lengths(request: Message) -> None:
-    """Refuse texts that are longer, and lists that have more entries, than their fields take.
-
-    Raises:
-        InvalidRequestError: names the field, its length and the limit.
-    """
+    """Refuse texts that are longer, and lists that have more entries, than their fields take."""
     for field in _limited_fields(request.DESCRIPTOR):
         value = getattr(request, field.name)
         if isinstance(value, Message):
@@ -165,11 +161,7 @@ def _prefix(enum: EnumDescriptor) -> str:
 
 
 def enum_value(enum: EnumDescriptor, number: int) -> str:
-    """The member's value for a number of the wire: 2 -> "snip".
-
-    An unspecified or unknown number has no member; its text fails validation
-    with the list of those that exist.
-    """
+    """The member's value for a number of the wire: 2 -> "snip"; an unknown number as text."""
     member = enum.values_by_number.get(number)
     return member.name.removeprefix(_prefix(enum)).lower() if member else str(number)
 

@@ -71,10 +71,9 @@ def _shortened(sentence: str) -> str:
 
 
 def from_rpc_error(error: grpc.RpcError) -> LiptError:
-    """The error that the server raised, or what the connection's failure means.
+    """The error that the server raised.
 
-    Statuses without this service's reason (a broken connection, another kind
-    of server) become `UnreachableError` or a plain `LiptError`.
+    Other statuses become `UnreachableError` or a plain `LiptError`.
     """
     call = cast("grpc.Call", error)
     # Whoever shows an error shows what its peer wrote.
@@ -207,10 +206,9 @@ Entries = Callable[[], tuple[tuple[str, str], ...]]
 
 
 def local_credentials(port: int) -> grpc.ChannelCredentials:
-    """For a connection in the clear to a loopback port: the local token, wherever there is one.
+    """The local token for a loopback port, read whenever a connection is made.
 
-    gRPC asks for it once a connection stands, and again when it repeats the call: a call that
-    waits for a coordinator to come up finds the token that was not there when it was made.
+    A call that waits for a coordinator to start finds the token that came with it.
     """
     return grpc.composite_channel_credentials(
         grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP),

@@ -1,7 +1,6 @@
-"""Traced calls: the trace that a call belongs to travels in its metadata, as W3C's `traceparent`.
+"""Traced calls: a call's trace travels in its metadata, as W3C's `traceparent`.
 
-A call that does something is a span on either side. Those that only wait, or come again and
-again, are not: they would bury the others. What a peer sends is read by the grammar, or not at all.
+Calls that only wait, or repeat often, are no spans.
 """
 
 from __future__ import annotations

@@ -89,17 +89,7 @@ def split(tensor: torch.Tensor) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]
 def join(
     mask: npt.NDArray[np.uint8], values: npt.NDArray[Any], spec: TensorSpec, name: str
 ) -> torch.Tensor:
-    """The tensor that has these bit patterns where its bitmask says.
-
-    Args:
-        mask: as many bytes as the tensor's bitmask has.
-        values: unsigned integers of the tensor's item size.
-        spec: the tensor's shape and dtype.
-        name: what errors call it.
-
-    Raises:
-        WeightsError: the mask goes on after its end, or keeps another number of values.
-    """
+    """The tensor with the bit patterns `values` where `mask` has bits."""
     num_padding = -spec.num_elements % 8
     if num_padding and int(mask[-1]) >> (8 - num_padding):
         raise contradiction(f"the mask of {quoted(name)} sets bits after its end")
@@ -129,11 +119,7 @@ def describe(key: str, version: int, **part: Mapping[str, Any]) -> dict[str, str
 def read_description(
     metadata: Mapping[str, str], key: str, version: int, part: str
 ) -> dict[str, Any]:
-    """What a file's metadata says of its tensors, by name.
-
-    Raises:
-        WeightsError: it is not of this form, or of another version.
-    """
+    """What a file's metadata says of its tensors, by name."""
     try:
         description = json.loads(metadata[key])
         found, entries = description["version"], dict(description[part].items())
@@ -176,11 +162,7 @@ _VERSION = 1
 
 
 def encode_sparse(weights: Mapping[str, torch.Tensor]) -> bytes:
-    """Encode weights without loss; equal weights give equal bytes.
-
-    Raises:
-        WeightsError: a tensor's dtype is not one of the format's.
-    """
+    """Encode weights without loss; equal weights give equal bytes."""
     stored: dict[str, torch.Tensor] = {}
     shapes: dict[str, list[int]] = {}
     for name, tensor in sorted(weights.items()):
