@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -225,7 +225,11 @@ def showing(token: TokenSource | None, channel: grpc.Channel) -> grpc.Channel:
 
 def with_metadata(channel: grpc.Channel, entries: Entries) -> grpc.Channel:
     """The channel, each of whose calls has what `entries` says then in its metadata, too."""
-    return grpc.intercept_channel(channel, _WithMetadata(entries))
+
+    def intercept(continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
+        return continuation(with_entries(details, entries()), requests)
+
+    return grpc.intercept_channel(channel, EveryCall(intercept))
 
 
 class _LocalToken(grpc.AuthMetadataPlugin):
@@ -252,35 +256,36 @@ class Details(NamedTuple):
     compression: grpc.Compression | None
 
 
-class _WithMetadata(
+def with_entries(details: Any, entries: Iterable[tuple[str, str]]) -> Details:
+    """A call's details with more metadata."""
+    return Details(
+        details.method,
+        details.timeout,
+        (*(details.metadata or ()), *entries),
+        details.credentials,
+        details.wait_for_ready,
+        details.compression,
+    )
+
+
+class EveryCall(
     grpc.UnaryUnaryClientInterceptor,
     grpc.UnaryStreamClientInterceptor,
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    def __init__(self, entries: Entries) -> None:
-        self._entries = entries
+    """Intercepts a channel's calls of every kind with one function.
 
-    def intercept_unary_unary(
-        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
-    ) -> Any:
-        return continuation(self._shown(client_call_details), request)
+    `intercept` takes what continues the call, the call's details, and its request or requests.
+    """
 
-    intercept_unary_stream = intercept_unary_unary
+    def __init__(self, intercept: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
+        self._intercept = intercept
 
-    def intercept_stream_unary(
-        self, continuation: Callable[..., Any], client_call_details: Any, request_iterator: Any
-    ) -> Any:
-        return continuation(self._shown(client_call_details), request_iterator)
+    def _call(self, continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
+        return self._intercept(continuation, details, requests)
 
-    intercept_stream_stream = intercept_stream_unary
-
-    def _shown(self, details: Any) -> Details:
-        return Details(
-            details.method,
-            details.timeout,
-            (*(details.metadata or ()), *self._entries()),
-            details.credentials,
-            details.wait_for_ready,
-            details.compression,
-        )
+    intercept_unary_unary: Any = _call
+    intercept_unary_stream: Any = _call
+    intercept_stream_unary: Any = _call
+    intercept_stream_stream: Any = _call

@@ -22,8 +22,10 @@ from lipt.common.errors import (
     UploadInProgressError,
     WrongOffsetError,
 )
+from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
+from tests.faults.proxy import Fault, Proxy
 
 DATA = random.Random(0).randbytes(10 * CHUNK_BYTES + 5)
 NAME = BlobName.of(DATA)
@@ -222,3 +224,49 @@ async def test_a_shared_cache_waits_for_the_process_that_is_downloading(
     )
     assert path.read_bytes() == DATA
     assert blobs.num_calls == 0
+
+
+CONTENT = random.Random(0).randbytes(20 * CHUNK_BYTES + 5)
+CONTENT_NAME = BlobName.of(CONTENT)
+NUM_CUTS = 10
+POLICY = RetryPolicy(max_failures=20, first_seconds=0.05, max_seconds=0.5)
+
+
+def cuts(*, upstream: bool) -> list[Fault]:
+    """Connections get one to two chunks far, so that all of them are cut."""
+    draw = random.Random(1)
+    return [
+        Fault(upstream=upstream, offset_bytes=draw.randrange(CHUNK_BYTES, 2 * CHUNK_BYTES))
+        for _ in range(NUM_CUTS)
+    ]
+
+
+async def test_a_download_survives_a_network_that_is_cut_ten_times(
+    blobs: Any, cache: BlobStore
+) -> None:
+    blobs.store.put_bytes(CONTENT)
+    counted = list[int]()
+    with (
+        Proxy(blobs.address, cuts(upstream=False)) as proxy,
+        open_channel(proxy.address) as channel,
+    ):
+        stub = BlobServiceStub(channel)
+        await asyncio.to_thread(
+            Transfers(stub, on_bytes=counted.append, policy=POLICY).download, CONTENT_NAME, cache
+        )
+    assert not proxy.faults
+    assert cache.read_bytes(CONTENT_NAME) == CONTENT
+    # No byte that was kept is asked for again.
+    assert sum(counted) == len(CONTENT)
+
+
+async def test_an_upload_survives_a_network_that_is_cut_ten_times(blobs: Any) -> None:
+    with (
+        Proxy(blobs.address, cuts(upstream=True)) as proxy,
+        open_channel(proxy.address) as channel,
+    ):
+        await asyncio.to_thread(Transfers(BlobServiceStub(channel), policy=POLICY).upload, CONTENT)
+    assert not proxy.faults
+    assert blobs.store.read_bytes(CONTENT_NAME) == CONTENT
+    # A cut costs at most the chunk that had arrived and was not yet written.
+    assert len(CONTENT) <= blobs.num_bytes <= len(CONTENT) + NUM_CUTS * CHUNK_BYTES

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
@@ -54,3 +55,15 @@ def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) ->
     section, _, field = path.partition(".")
     with pytest.raises(ConfigError, match=rf"{section}\.{field} = .*finite"):
         validate(RunConfig, {section: {field: value}})
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "kind"),
+    [
+        ("f" * 64, FingerprintKind.SAMPLED),
+        ("full-" + "f" * 64, FingerprintKind.FULL),
+        ("", FingerprintKind.SAMPLED),
+    ],
+)
+def test_kind_is_told_from_the_value(fingerprint: str, kind: FingerprintKind) -> None:
+    assert FingerprintKind.of(fingerprint) is kind
