@@ -188,3 +188,11 @@ def test_shared_examples_are_counted_beside_what_chance_gives() -> None:
     assert found.jaccard == pytest.approx(2 / 6)
     # Of the first class 2 x 3 / 4, of the second 1 x 2 / 2.
     assert found.by_chance == pytest.approx(2.5)
+
+
+def test_differences_go_on_from_block_to_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subsets, "_BLOCK", 4)
+    packed = examples(np.arange(11) ** 2, np.arange(11))
+    found = unpack(pack(packed), 11)
+    assert found.indices_K.tolist() == packed.indices_K.tolist()
+    assert found.weights_K.tolist() == packed.weights_K.tolist()

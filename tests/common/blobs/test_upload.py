@@ -167,3 +167,11 @@ def test_arrivals_that_nobody_asks_for_do_not_pile_up(
             upload.write(content)
             upload.finish()
     assert [store.take_arrival(BlobName.of(content)) for content in contents] == [False, True, True]
+
+
+def test_an_unfinished_upload_keeps_what_it_has(store: BlobStore) -> None:
+    with store.open_upload(NAME, 0) as upload:
+        upload.write(DATA[:300])
+        with pytest.raises(WrongOffsetError, match="ends at byte 300"):
+            upload.finish()
+    assert store.committed_offset(NAME) == 300

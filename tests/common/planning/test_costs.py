@@ -106,3 +106,8 @@ def test_frozen_layers_have_neither_gradient_nor_momentum_nor_snapshots() -> Non
         learner_memory(learners, "mine", figures, example_bytes=12).total for figures in kinds
     )
     assert whole - parts == (3 + 7) * 40
+
+
+def test_a_step_on_a_few_images_counts_as_one_on_64() -> None:
+    learners = LearnersConfig(num_steps=10, num_minibatches=2, batch_size=1, max_attempts=1)
+    assert learner_images(learners).total == 10 * 2 * 64
