@@ -112,6 +112,7 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.common.observability.exporting import exporting
     from lipt.common.observability.logs import configure_logging
     from lipt.common.process.machine import wait_passively
+    from lipt.common.process.service import talking
     from lipt.coordinator.compute.children import start_server
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))
@@ -126,7 +127,8 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
         settings.state_dir,
     )
     start_server()
-    from lipt.coordinator.server import serve
+    with talking("importing PyTorch", say):
+        from lipt.coordinator.server import serve
 
     with exporting("lipt-coordinator"):
         asyncio.run(serve(settings))

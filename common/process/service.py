@@ -6,6 +6,10 @@ import logging
 import os
 import signal
 import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 _VARIABLE = "NOTIFY_SOCKET"
 
@@ -44,3 +48,26 @@ def end_at_signals(program: str, *, status_variable: str = "") -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+
+
+_SILENCE_SECONDS = 9.0
+
+
+@contextmanager
+def talking(
+    activity: str, say: Callable[[str], object], *, silence_seconds: float = _SILENCE_SECONDS
+) -> Iterator[None]:
+    """Say in another thread what the block does, and for how long, every `silence_seconds`."""
+    done, began = threading.Event(), time.monotonic()
+
+    def talk() -> None:
+        while not done.wait(silence_seconds):
+            say(f"{activity} (for {time.monotonic() - began:.0f} s now)")
+
+    thread = threading.Thread(target=talk, name="lipt-talking", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
