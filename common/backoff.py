@@ -21,8 +21,7 @@ ResultT = TypeVar("ResultT")
 class Backoff:
     """Pauses that double from `first_seconds` up to `max_seconds`.
 
-    `jitter` draws in [0, 1), so that peers that were cut at the same moment come back spread
-    out: a pause is half of its length and this share of the other half.
+    `jitter` draws in [0, 1): a pause is half of its length and this share of the other half.
     """
 
     first_seconds: float
@@ -39,10 +38,7 @@ class Backoff:
 class RetryPolicy(Backoff):
     """How often, and how soon, something is tried again.
 
-    Attributes:
-        max_failures: so many failures in a row without progress are the end.
-        sleep: how to pause; `Event.wait` makes the pause end early.
-        on_retry: told of every failure that is tried again.
+    `max_failures` in a row without progress are the end; `sleep` may be an `Event.wait`.
     """
 
     first_seconds: float = 0.2
@@ -74,19 +70,14 @@ def retry(
 ) -> ResultT:
     """Call `attempt` until it succeeds.
 
-    What gets any further is never given up: only failures in a row without progress are counted
-    (tenacity counts attempts, whatever they achieved). A pause is never shorter than the error
-    asks for.
+    Only failures in a row without progress are counted. Pauses are as long as an error asks for.
 
     Args:
-        attempt: goes on from where it is.
+        attempt: continues from where it is.
         on: the errors that are tried again; all others are raised at once.
         unless: those among them that are raised at once, too.
         policy: how often and how soon.
-        progress: how far it is; further than ever before means that the failure is not counted.
-
-    Raises:
-        LiptError: what `attempt` raised last.
+        progress: a failure further than ever before is not counted.
     """
     num_failures, furthest = 0, progress()
     while True:

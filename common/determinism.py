@@ -8,13 +8,9 @@ from contextlib import contextmanager
 
 import torch
 
-# Kernels: what a result depends on besides its inputs, pinned for the time of a block.
-#
-# Measured: with contiguous activations a convolution's forward pass gives the same bits
-# with any number of threads, its backward pass does not, nor does a batch norm over
-# channels-last activations, nor MobileNet's forward pass. On CUDA, cuDNN may choose among kernels
-# that sum in any order, and round their inputs to TF32. Layers such as dropout
-# draw from the process's global generators.
+# Measured: a convolution's backward pass, a batch norm over channels-last activations and
+# MobileNet's forward pass depend on the number of threads. cuDNN may choose kernels that sum in any
+# order, or round to TF32. Layers such as dropout draw from the global generators.
 
 
 @contextmanager
@@ -22,10 +18,6 @@ def pinned_kernels(cpu_threads: int | None = None) -> Iterator[None]:
     """Compute with this many threads, deterministic cuDNN kernels and full float32.
 
     The previous settings come back at the end; nothing else is changed.
-
-    Args:
-        cpu_threads: for operations on the CPU, at least 1; None keeps their number, for
-            a caller that has pinned it or whose kernels do not depend on it.
     """
     previous = torch.get_num_threads()
     torch.set_num_threads(previous if cpu_threads is None else cpu_threads)
@@ -65,10 +57,7 @@ def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-# Seeds: every random draw comes from the run's seed, a purpose, and an index.
-#
-# Nothing draws from a global generator, so a retried or moved assignment gives
-# the same learner and one seed gives one subset, whatever happened between.
+# Nothing draws from a global generator: a retried or moved assignment gives the same learner.
 
 
 def derive_seed(run_seed: int, purpose: str, index: int = 0) -> int:

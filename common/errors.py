@@ -1,17 +1,15 @@
 """Errors: every refusal of the service, a sentence with the values and the remedy.
 
-    LiptError              what nobody foresaw; the base of all others
+    LiptError              unforeseen; the base of all others
       RequestError         refused until the request, a flag or an installation is changed
       InputError           data, weights, features or a learner that cannot be used
       LifecycleError       a run, worker, lease or blob that is gone, over, or not there yet
       TransferError        bytes that came damaged or out of order: sending them again helps
-      UnavailableError     who should answer is away, or has trouble of its own: waiting helps
+      UnavailableError     the peer is away or in trouble: waiting helps
 
-Families are for `except`, and are never raised themselves. Below them there is one class per
-reason: it decides its gRPC status once, and `reason` travels in `google.rpc.ErrorInfo` (domain
-"lipt"), so that the peer raises the same class. `retryable` says whether the same call, made
-again unchanged, may succeed; it is the one definition of "transient". A loop that repeats a call
-may do so after fewer errors than these, never after others.
+Families are for `except` and are never raised. Below them there is one class per reason. The reason
+travels in `google.rpc.ErrorInfo` (domain "lipt"), so that the peer raises the same class.
+`retryable` says whether the same call, unchanged, may succeed: the definition of "transient".
 """
 
 from __future__ import annotations
@@ -32,6 +30,17 @@ class LiptError(Exception):
     retryable: ClassVar[bool] = True
     # When the same call is worth making again, where whoever refused it knows.
     retry_after_seconds: float | None = None
+
+    def __init_subclass__(
+        cls, *, reason: str = "", code: str = "", retryable: bool | None = None
+    ) -> None:
+        super().__init_subclass__()
+        if reason:
+            cls.reason = reason
+        if code:
+            cls.code = grpc.StatusCode[code]
+        if retryable is not None:
+            cls.retryable = retryable
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -57,110 +66,64 @@ def revive(
     return error
 
 
-class RequestError(LiptError):
+class RequestError(LiptError, code="INVALID_ARGUMENT", retryable=False):
     """It is refused until something is changed: the request, a flag, an installation."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    # The answer follows from the request alone.
-    retryable = False
 
-
-class ConfigError(RequestError):
+class ConfigError(RequestError, reason="INVALID_CONFIG"):
     """A configuration value, alone or with the data, cannot be used."""
 
-    reason = "INVALID_CONFIG"
 
-
-class BudgetError(RequestError):
+class BudgetError(RequestError, reason="INVALID_BUDGET"):
     """The requested subset cannot be taken from the data set."""
 
-    reason = "INVALID_BUDGET"
 
-
-class OverLimitError(RequestError):
+class OverLimitError(RequestError, reason="OVER_LIMIT"):
     """What is asked for costs more than this process's limits; the message has the figures."""
 
-    reason = "OVER_LIMIT"
 
-
-class OutOfMemoryError(RequestError):
+class OutOfMemoryError(RequestError, reason="OUT_OF_MEMORY", code="RESOURCE_EXHAUSTED"):
     """A computation needed more memory than its process may take, or than there was."""
 
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    # Made again unchanged it would only do the same damage again.
-    reason = "OUT_OF_MEMORY"
 
-
-class UnknownNameError(RequestError):
+class UnknownNameError(RequestError, reason="UNKNOWN_NAME"):
     """A strategy, model or data set that does not exist; the message lists those that do."""
 
-    reason = "UNKNOWN_NAME"
 
-
-class StrategyOptionError(RequestError):
+class StrategyOptionError(RequestError, reason="INVALID_OPTION"):
     """A strategy's option does not exist or has a value that it does not take."""
 
-    reason = "INVALID_OPTION"
 
-
-class ProxyError(RequestError):
+class ProxyError(RequestError, reason="INVALID_PROXY"):
     """A proxy that does not exist, or that cannot be had on what the request is about."""
 
-    reason = "INVALID_PROXY"
 
-
-class InvalidRequestError(RequestError):
+class InvalidRequestError(RequestError, reason="INVALID_REQUEST"):
     """A request whose fields are missing or out of range."""
 
-    reason = "INVALID_REQUEST"
 
-
-class InvalidBlobNameError(RequestError):
-    """A blob reference that is not a SHA-256 digest and a size."""
-
-    reason = "INVALID_BLOB_NAME"
-
-
-class BlobTooLargeError(RequestError):
+class BlobTooLargeError(RequestError, reason="BLOB_TOO_LARGE", code="RESOURCE_EXHAUSTED"):
     """A blob, message or tensor count over the limit, refused from what it declares."""
 
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "BLOB_TOO_LARGE"
 
-
-class FactoryNotAllowedError(RequestError):
+class FactoryNotAllowedError(RequestError, reason="FACTORY_NOT_ALLOWED", code="PERMISSION_DENIED"):
     """A remote peer named a factory in a module that this process's flags do not allow."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
-    reason = "FACTORY_NOT_ALLOWED"
 
-
-class UnauthenticatedError(RequestError):
+class UnauthenticatedError(RequestError, reason="UNAUTHENTICATED", code="UNAUTHENTICATED"):
     """The caller shows no token, or one that is unknown, revoked or expired."""
 
-    code = grpc.StatusCode.UNAUTHENTICATED
-    reason = "UNAUTHENTICATED"
 
-
-class PermissionDeniedError(RequestError):
+class PermissionDeniedError(RequestError, reason="PERMISSION_DENIED", code="PERMISSION_DENIED"):
     """The caller is known, and has not the role that the call takes."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
-    reason = "PERMISSION_DENIED"
 
-
-class ForeignWorkerError(RequestError):
+class ForeignWorkerError(RequestError, reason="NOT_THIS_WORKER", code="PERMISSION_DENIED"):
     """A call under the id of a worker that does not come from that worker."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
-    reason = "NOT_THIS_WORKER"
 
-
-class MissingExtraError(RequestError):
+class MissingExtraError(RequestError, reason="MISSING_EXTRA", code="FAILED_PRECONDITION"):
     """An optional dependency is not installed; the message has the command that installs it."""
-
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "MISSING_EXTRA"
 
     def __init__(self, package: str, *, extra: str, needed_for: str) -> None:
         super().__init__(
@@ -169,193 +132,114 @@ class MissingExtraError(RequestError):
         )
 
 
-class IncompatibleProtocolError(RequestError):
+class IncompatibleProtocolError(
+    RequestError, reason="INCOMPATIBLE_PROTOCOL", code="FAILED_PRECONDITION"
+):
     """Two peers whose protocol majors differ."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "INCOMPATIBLE_PROTOCOL"
 
-
-class InputError(LiptError):
+class InputError(LiptError, code="INVALID_ARGUMENT", retryable=False):
     """What there is to work on cannot be used: data, weights, features, a learner."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    # The same bytes, and the same computation on them, are found wanting every time.
-    retryable = False
 
-
-class DataError(InputError):
+class DataError(InputError, reason="BAD_DATA", code="FAILED_PRECONDITION"):
     """The data set is missing, empty, or holds an example that cannot be read."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "BAD_DATA"
 
-
-class OtherDataError(DataError):
+class OtherDataError(DataError, reason="OTHER_DATA"):
     """The data is whole, and another than that of the run: it goes on when its own is back."""
 
-    reason = "OTHER_DATA"
 
-
-class SignalsError(InputError):
+class SignalsError(InputError, reason="BAD_SIGNALS", code="FAILED_PRECONDITION"):
     """The model's outputs on the data are not finite, so nothing can be selected on them."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "BAD_SIGNALS"
 
-
-class WeightsError(InputError):
+class WeightsError(InputError, reason="INVALID_WEIGHTS"):
     """Weights that are not those of the model, or a file that is not safetensors."""
 
-    reason = "INVALID_WEIGHTS"
 
-
-class FeaturesError(InputError):
+class FeaturesError(InputError, reason="INVALID_FEATURES"):
     """A user's own features do not fit the data set, or are no such file."""
 
-    reason = "INVALID_FEATURES"
 
-
-class LearnerRejectedError(InputError):
+class LearnerRejectedError(InputError, reason="LEARNER_REJECTED"):
     """A committed learner that the soup must not see."""
 
-    reason = "LEARNER_REJECTED"
 
-
-class LearnerDivergedError(InputError):
+class LearnerDivergedError(InputError, reason="LEARNER_DIVERGED", code="FAILED_PRECONDITION"):
     """The learner's loss or weights are no longer finite; no soup can use them."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "LEARNER_DIVERGED"
 
-
-class TrainingDivergedError(InputError):
+class TrainingDivergedError(InputError, reason="TRAINING_DIVERGED", code="FAILED_PRECONDITION"):
     """Main training's loss is no longer finite; its weights are worth nothing."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "TRAINING_DIVERGED"
 
-
-class LifecycleError(LiptError):
+class LifecycleError(LiptError, code="FAILED_PRECONDITION", retryable=False):
     """What is asked for is gone, over, or not there yet: a run, a worker, a lease, a blob."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    # Something else has to happen first: another call, or the run's going on (`Client.wait`).
-    retryable = False
 
-
-class UnknownRunError(LifecycleError):
+class UnknownRunError(LifecycleError, reason="UNKNOWN_RUN", code="NOT_FOUND"):
     """No run has that id or name."""
 
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "UNKNOWN_RUN"
 
-
-class RunNotReadyError(LifecycleError):
+class RunNotReadyError(LifecycleError, reason="RUN_NOT_READY"):
     """The run has not got as far as the request needs, or ended without it."""
 
-    reason = "RUN_NOT_READY"
 
-
-class RunFailedError(LifecycleError):
+class RunFailedError(LifecycleError, reason="RUN_FAILED"):
     """The run cannot go on; the message is what its record says."""
 
-    reason = "RUN_FAILED"
 
-
-class UnknownWorkerError(LifecycleError):
+class UnknownWorkerError(LifecycleError, reason="UNKNOWN_WORKER", code="NOT_FOUND"):
     """The coordinator does not know the worker (it was restarted): register again."""
 
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "UNKNOWN_WORKER"
 
-
-class StaleLeaseError(LifecycleError):
+class StaleLeaseError(LifecycleError, reason="STALE_LEASE"):
     """The assignment's lease is over; the result is not used."""
 
-    reason = "STALE_LEASE"
 
-
-class ForeignBlobError(LifecycleError):
+class ForeignBlobError(LifecycleError, reason="NOT_ITS_BLOB", code="PERMISSION_DENIED"):
     """A worker asked for, or sent, a blob that is not of the learner it has the lease of."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
-    reason = "NOT_ITS_BLOB"
 
-
-class LearnerStoppedError(LifecycleError):
+class LearnerStoppedError(LifecycleError, reason="LEARNER_STOPPED", code="CANCELLED"):
     """The learner was asked to stop, and its weights are worth nothing."""
 
-    code = grpc.StatusCode.CANCELLED
-    reason = "LEARNER_STOPPED"
 
-
-class UnknownBlobError(LifecycleError):
+class UnknownBlobError(LifecycleError, reason="UNKNOWN_BLOB", code="NOT_FOUND"):
     """Nothing is stored under that digest."""
 
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "UNKNOWN_BLOB"
 
-
-class UnknownTokenError(LifecycleError):
+class UnknownTokenError(LifecycleError, reason="UNKNOWN_TOKEN", code="NOT_FOUND"):
     """No token has that id."""
 
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "UNKNOWN_TOKEN"
 
-
-class ProcessEndedError(LifecycleError):
+class ProcessEndedError(LifecycleError, reason="PROCESS_ENDED", code="INTERNAL"):
     """A process that a command needs has ended; the message says how, or has its last lines."""
 
-    code = grpc.StatusCode.INTERNAL
-    reason = "PROCESS_ENDED"
 
-
-class TransferError(LiptError):
+class TransferError(LiptError, code="DATA_LOSS", retryable=True):
     """Bytes came damaged or out of order."""
 
-    code = grpc.StatusCode.DATA_LOSS
-    # They are whole where they come from, so they are sent again, from where the receiver is.
-    retryable = True
 
-
-class CorruptChunkError(TransferError):
-    """A chunk's bytes differ from their CRC."""
-
-    reason = "CORRUPT_CHUNK"
-
-
-class CorruptBlobError(TransferError):
+class CorruptBlobError(TransferError, reason="CORRUPT_BLOB"):
     """A blob's bytes differ from their SHA-256 digest."""
 
-    reason = "CORRUPT_BLOB"
 
-
-class SubsetError(TransferError):
+class SubsetError(TransferError, reason="BAD_SUBSET"):
     """A subset whose examples differ from its digest, or a file that does not hold one."""
 
-    # Of a coordinator it is asked for again; a file is nobody's to ask again.
-    reason = "BAD_SUBSET"
 
-
-class DiagnosisError(TransferError):
+class DiagnosisError(TransferError, reason="BAD_DIAGNOSIS"):
     """A diagnosis whose file, columns and findings do not fit each other."""
 
-    reason = "BAD_DIAGNOSIS"
 
-
-class WrongOffsetError(TransferError):
+class WrongOffsetError(TransferError, reason="WRONG_OFFSET", code="FAILED_PRECONDITION"):
     """A chunk does not continue what is stored; ask for the status and resume there."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "WRONG_OFFSET"
 
-
-class UploadInProgressError(TransferError):
+class UploadInProgressError(TransferError, reason="UPLOAD_IN_PROGRESS", code="ABORTED"):
     """Another peer is sending the same blob; try again, it may be complete by then."""
-
-    code = grpc.StatusCode.ABORTED
-    reason = "UPLOAD_IN_PROGRESS"
 
     @classmethod
     def of(cls, name: object) -> Self:
@@ -365,52 +249,32 @@ class UploadInProgressError(TransferError):
         )
 
 
-class UnavailableError(LiptError):
+class UnavailableError(LiptError, retryable=True):
     """The other side cannot answer now: it is away, or its disk or child process failed."""
 
-    # A coordinator is restarted, a network mended, a disk emptied; the request is as good as ever.
-    retryable = True
 
-
-class UnreachableError(UnavailableError):
+class UnreachableError(UnavailableError, reason="UNREACHABLE", code="UNAVAILABLE"):
     """The coordinator does not answer."""
 
-    code = grpc.StatusCode.UNAVAILABLE
-    reason = "UNREACHABLE"
 
-
-class ForkedError(UnreachableError):
+class ForkedError(UnreachableError, reason="FORKED"):
     """This process forked during a call, which ended it; it can be made again at once."""
 
-    reason = "FORKED"
 
-
-class NotACoordinatorError(UnavailableError):
+class NotACoordinatorError(UnavailableError, reason="NOT_A_COORDINATOR", code="UNIMPLEMENTED"):
     """What answers at the address is another kind of gRPC server."""
 
-    # A proxy may, for a coordinator that is being restarted.
-    code = grpc.StatusCode.UNIMPLEMENTED
-    reason = "NOT_A_COORDINATOR"
 
-
-class StateError(UnavailableError):
+class StateError(UnavailableError, reason="BAD_STATE"):
     """The state directory cannot be used."""
 
-    # A full disk, most of all: it passes when somebody has made room.
-    reason = "BAD_STATE"
 
-
-class ComputeError(UnavailableError):
+class ComputeError(UnavailableError, reason="COMPUTE_FAILED"):
     """The compute process ended without an answer."""
 
-    reason = "COMPUTE_FAILED"
 
-
-class QueueFullError(UnavailableError):
+class QueueFullError(UnavailableError, reason="QUEUE_FULL", code="RESOURCE_EXHAUSTED"):
     """Too much waits to be computed already; it says when to ask again."""
-
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "QUEUE_FULL"
 
     def __init__(
         self,
@@ -430,23 +294,16 @@ class QueueFullError(UnavailableError):
         self.retry_after_seconds = retry_after_seconds
 
 
-class StorageFullError(UnavailableError):
+class StorageFullError(UnavailableError, reason="STORAGE_FULL", code="RESOURCE_EXHAUSTED"):
     """A peer, or all of them together, have uploaded as much as the coordinator takes."""
-
-    # Uploads end, and what nobody uses expires.
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "STORAGE_FULL"
 
     def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
 
 
-class TooManyCallsError(UnavailableError):
+class TooManyCallsError(UnavailableError, reason="TOO_MANY_CALLS", code="RESOURCE_EXHAUSTED"):
     """A peer calls more often, or more at once, than one may; it says when to call again."""
-
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "TOO_MANY_CALLS"
 
     def __init__(self, message: str, *, retry_after_seconds: float) -> None:
         super().__init__(message)

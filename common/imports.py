@@ -13,38 +13,16 @@ from typing import Any
 
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError
 
-# Extras: optional packages, imported when first needed, and named when they are missing.
-
 
 def require_extra(module: str, *, package: str, extra: str, needed_for: str) -> None:
-    """Look for an optional package without importing it, which may take seconds.
-
-    Args:
-        module: top-level name, for example `pyarrow`.
-        package: as of `import_extra`, like the others.
-        extra: see there.
-        needed_for: see there.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-    """
+    """Look for an optional package without importing it, which may take seconds."""
     # What is imported already need not have come from a file.
     if sys.modules.get(module) is None and importlib.util.find_spec(module) is None:
         raise MissingExtraError(package, extra=extra, needed_for=needed_for)
 
 
 def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> ModuleType:
-    """Import `module` of an optional package.
-
-    Args:
-        module: dotted name, for example `pyarrow.parquet`.
-        package: what the package registry calls it, for example `pyarrow`.
-        extra: the extra of this distribution that installs it.
-        needed_for: what the user wanted, as the message's first words.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-    """
+    """Import `module` of an optional package."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -54,10 +32,7 @@ def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> M
         raise MissingExtraError(package, extra=extra, needed_for=needed_for) from None
 
 
-# Factory import: a user's own `package.module:factory`, for models, data sets and towers alike.
-#
-# The spec may have come over the wire, so nothing is imported unless this
-# process's own flags allow the module: importing is running its code.
+# A spec may come over the wire, and importing runs code: only allowed modules are imported.
 
 # One attribute only: `module:os.system` must not reach through what a module imported.
 _SPEC = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*)")
@@ -94,12 +69,7 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
     The current directory is importable, as under `python -m`, so that a file
     beside the user's configuration works without being installed.
 
-    Args:
-        spec: `package.module:factory`.
-        allowed_modules: modules that may be imported; each allows its submodules, too.
-
     Raises:
-        ConfigError: the spec is malformed, or the module or attribute cannot be had.
         FactoryNotAllowedError: neither the module nor a parent of it is allowed.
     """
     match = _SPEC.fullmatch(spec)
@@ -127,11 +97,7 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
 
 
 def require_importable(modules: Collection[str]) -> None:
-    """Import the modules that `--allow-module` names.
-
-    Raises:
-        ConfigError: one cannot be; the message has its name and why.
-    """
+    """Import the modules that `--allow-module` names."""
     for module_name in modules:
         _import(f"--allow-module {module_name}", module_name)
 
@@ -150,7 +116,6 @@ def _require_allowed(spec: str, module_name: str, allowed_modules: Collection[st
 
 
 def _import(named: str, module_name: str) -> ModuleType:
-    """Import a module; `named` is where its name comes from, for messages."""
     directory = os.getcwd()  # noqa: PTH109 - sys.path holds strings
     # What is imported already is not looked for, and no path changes for it.
     if module_name not in sys.modules and directory not in sys.path:

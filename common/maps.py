@@ -27,19 +27,7 @@ MOST_SUSPECTS = 100
 def rows_to_draw(
     num_examples: int, subsets: Sequence[NDArray[np.int64]], suspects: Sequence[int], seed: int
 ) -> Tensor:
-    """The rows of a map, ascending: a random sample, more of each subset, the worst suspects.
-
-    Some thousand points are what an eye and a page can take.
-
-    Args:
-        num_examples: N.
-        subsets: the rows of each.
-        suspects: rows, the worst first.
-        seed: decides the sample.
-
-    Returns:
-        int64, M.
-    """
+    """The rows of a map, ascending: a random sample, more of each subset, the worst suspects."""
     order = np.random.default_rng(derive_seed(seed, "map")).permutation(num_examples)
     share = _MOST_CHOSEN // max(len(subsets), 1)
     parts = [order[:_MOST_AT_RANDOM], np.array(suspects[:MOST_SUSPECTS], np.int64)]
@@ -58,17 +46,7 @@ def principal_components(features_MD: Tensor) -> Tensor:
 
 
 def placed(places_M2: Tensor, *, width: float, height: float, margin: float) -> Tensor:
-    """Points in the middle of a rectangle, as large as fits it.
-
-    Args:
-        places_M2: at least one, any floating type.
-        width: of the rectangle.
-        height: of the rectangle.
-        margin: that stays free on every side.
-
-    Returns:
-        float64, M x 2; one scale for both axes.
-    """
+    """Scale points to a rectangle with a margin, centred, with one scale for both axes."""
     places_M2 = places_M2.double()
     low_2, high_2 = places_M2.amin(dim=0), places_M2.amax(dim=0)
     size_2 = torch.tensor([width, height], dtype=torch.float64)

@@ -6,11 +6,9 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run is.
+    """Where a run is, in this order.
 
-    It moves down this list. Two things break the order: a run goes back from MERGING to
-    TRAINING when the coordinator's disk has damaged a learner's result, which is then trained
-    again, and it goes to FAILED or CANCELLED from any state that is not an end.
+    MERGING goes back to TRAINING where the disk lost a learner; any state may FAIL or be CANCELLED.
     """
 
     PENDING = "pending"

@@ -59,10 +59,6 @@ def budget_from_fraction(fraction: float, num_examples: int) -> int:
     The fraction is taken as the decimal number it is written as: 0.145 of 100
     examples is 14.5 and so 15, though the nearest double is below 0.145.
 
-    Args:
-        fraction: share of the examples, in (0, 1].
-        num_examples: the data set's length.
-
     Raises:
         BudgetError: the fraction is outside (0, 1], or keeps no example.
     """
@@ -81,11 +77,7 @@ def budget_from_fraction(fraction: float, num_examples: int) -> int:
 
 
 def require_budget(budget: int, num_examples: int) -> None:
-    """Refuse a budget that the data set cannot serve.
-
-    Raises:
-        BudgetError: it is outside 1..num_examples.
-    """
+    """Refuse a budget that the data set cannot serve."""
     if not 1 <= budget <= num_examples:
         raise BudgetError(
             f"budget {budget} is outside 1..{num_examples}, the data set's length. "
@@ -94,11 +86,7 @@ def require_budget(budget: int, num_examples: int) -> None:
 
 
 def resolve_budget(*, fraction: float | None, budget: int | None, num_examples: int) -> int:
-    """The budget that a request asks for, by either of its two forms.
-
-    Raises:
-        BudgetError: neither or both are given, or what is given cannot be served.
-    """
+    """The budget that a request asks for, by either of its two forms."""
     if fraction is not None and budget is None:
         return budget_from_fraction(fraction, num_examples)
     if budget is None or fraction is not None:
@@ -176,15 +164,7 @@ def pack(examples: Examples) -> bytes:
 
 
 def unpack(content: bytes, num_examples: int) -> Examples:
-    """The examples of a file, of which nothing is believed; `subset_digest` tells if they ascend.
-
-    Args:
-        content: the file.
-        num_examples: how many were announced; no more is unpacked.
-
-    Raises:
-        SubsetError: the file is damaged, or holds another number of examples.
-    """
+    """The examples of an untrusted file; `subset_digest` checks their order."""
     if len(content) not in packed_sizes(num_examples):
         raise _no_file(f"{len(content)} bytes cannot hold {num_examples} examples")
     indices_K, weights_K = np.empty(num_examples, np.int64), np.empty(num_examples, np.float32)
@@ -231,10 +211,7 @@ def _no_file(reason: str) -> SubsetError:
 class Overlap:
     """What two subsets have in common.
 
-    shared: examples that are in both.
-    jaccard: shared examples among those of either.
-    by_chance: how many they would share in the mean, had each drawn as many examples of every
-        class at random.
+    by_chance: expected shared examples of random subsets with the same number in each class.
     """
 
     shared: int
@@ -245,13 +222,7 @@ class Overlap:
 def overlap(
     first_K: NDArray[np.int64], second_L: NDArray[np.int64], labels_N: NDArray[np.int64]
 ) -> Overlap:
-    """What two subsets have in common.
-
-    Args:
-        first_K: rows, each once.
-        second_L: those of the other.
-        labels_N: of all examples.
-    """
+    """Compare two subsets, each with unique rows of `labels_N`."""
     all_C = np.bincount(labels_N)
     first_C, second_C = (
         np.bincount(labels_N[rows], minlength=len(all_C)) for rows in (first_K, second_L)

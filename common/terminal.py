@@ -1,8 +1,4 @@
-"""Terminal: where command lines print, each line made printable.
-
-Nothing else writes to standard output or standard error; the linter sees to it. Apart from
-`common/text.py`, which clients and services import without typer.
-"""
+"""Terminal: where command lines print, each line made printable."""
 
 from __future__ import annotations
 
@@ -33,9 +29,6 @@ def complain(program: str, sentence: str) -> None:
     typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
 
 
-# `--version`, as every command line of the package has it.
-
-# Of a typer application: `-h` beside `--help`, here and in the commands below it.
 SHORT_HELP = {"help_option_names": ["-h", "--help"]}
 
 

@@ -5,18 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-# Empty classes: those that no example has, which is a mistake more often than not.
-
 _MOST_NAMED = 5
 
 
 def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> str:
-    """What to say of classes without examples, as a clause; empty where every class has some.
-
-    Args:
-        class_names: of all classes.
-        class_counts: how many examples each has; empty where nobody counted.
-    """
+    """What to say of classes without examples, as a clause; empty where every class has some."""
     if len(class_counts) != len(class_names):
         return ""
     empty = [name for name, count in zip(class_names, class_counts, strict=True) if not count]
@@ -31,13 +24,8 @@ def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> st
     return clause
 
 
-# Printable text: characters that stand for nothing but themselves.
-#
-# A peer's name, or the text of its error, may hold anything: a line end that begins a line of its
-# own, escape sequences that clear a screen or set a window's title, marks that turn the direction
-# of what follows, half a surrogate pair, four million characters. What Python calls not printable
-# stands here as Python's escape for it (`\x1b`, `\n`, `\u202e`), so that it is seen and does
-# nothing.
+# A peer's text may hold line ends, terminal escapes, direction marks or millions of characters.
+# What is not printable is shown as Python's escape for it (`\x1b`).
 
 # Longer than any sentence of this package; a table of names is cut far earlier by the contract.
 MAX_CHARACTERS = 4000

@@ -50,7 +50,6 @@ TRIALS = {
         ("mlflow", "tensorboard", "wandb"),
         ("tests/trainer/main_training/test_callbacks.py", "tests/trainer/test_tracking.py"),
     ),
-    "metrics": Trial(("prometheus_client",), ("tests/common/observability/test_metrics.py",)),
     "neighbours": Trial(("faiss",), ("tests/core/selection/solvers/test_neighbours.py",)),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),

@@ -28,12 +28,10 @@ _PEM = "x509_pem_cert"
 
 @dataclass(frozen=True)
 class CertificateIdentity:
-    """Who showed a certificate.
+    """The identity in a certificate.
 
-    name: the subject's common name, or else the first DNS name or URI that is no role, or else the
-        beginning of `sha256`; printable.
+    name: the common name, else the first DNS name or URI that is no role, else a part of `sha256`.
     sha256: of the certificate (DER), in hexadecimal.
-    roles: what the authority lets it do; may be none.
     expires_at: seconds since 1970; None where the certificate could not be read.
     """
 
@@ -58,11 +56,7 @@ _BY_UNIT = {role_unit(role): role for role in Role}
 
 
 def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdentity | None:
-    """Who is behind a call, or None where the peer showed no certificate.
-
-    Args:
-        auth_context: gRPC's, of the call. What it holds was written by the peer's authority.
-    """
+    """Who is behind a call, or None where the peer showed no certificate."""
     pem = next(iter(auth_context.get(_PEM, ())), None)
     if pem is None:
         return None
@@ -89,7 +83,6 @@ def _subject(certificate: x509.Certificate, part: ObjectIdentifier) -> list[str]
 
 
 def _alternative_names(certificate: x509.Certificate) -> tuple[list[str], list[str]]:
-    """DNS names and URIs."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

@@ -1,15 +1,12 @@
 """Local token: how a coordinator on loopback knows the processes of its own user.
 
-Whoever is on this machine can connect to a loopback port. So a coordinator that listens there
-without TLS puts a token into a folder that only its user can read, under the number of the port,
-and clients look there by themselves:
+Without TLS it writes a token into a folder that only its user can read, where clients find it:
 
     $XDG_RUNTIME_DIR/lipt/PORT.token
     TEMPORARY/lipt-UID/PORT.token
 
-It is put into all of these that there are, for a client may have been started without the first
-variable. The coordinator holds a lock on the file as long as it lives, which the kernel drops with
-the process: what a dead one has left behind is never shown to whoever has its port now.
+Both are written, as a client may lack the variable. The coordinator holds a lock on the file, which
+ends with its process: a dead coordinator's token is never shown to the next user of its port.
 """
 
 from __future__ import annotations
@@ -40,11 +37,7 @@ def find_local_token(port: int) -> str | None:
 
 @contextmanager
 def published(port: int, token: str) -> Iterator[tuple[Path, ...]]:
-    """Let this user's clients find the token during the block.
-
-    Yields:
-        The files that it is in; none where no folder can be used.
-    """
+    """Let this user's clients find the token during the block."""
     with ExitStack() as stack:
         paths: list[Path] = []
         for folder in _folders():
@@ -64,7 +57,6 @@ def _folders() -> Iterator[Path]:
 
 
 def _publish(path: Path, token: str) -> int:
-    """Put the file in its place, whole; the descriptor holds its lock."""
     with suppress(FileExistsError):
         path.parent.mkdir(mode=0o700)
     _require_own(path.parent.lstat(), stat.S_ISDIR)
@@ -94,11 +86,6 @@ def _withdraw(path: Path, descriptor: int) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """The content of a file that is this user's alone, and whose coordinator lives.
-
-    Raises:
-        OSError: there is none, or it is not this user's alone.
-    """
     _require_own(path.parent.lstat(), stat.S_ISDIR)
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:

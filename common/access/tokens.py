@@ -23,11 +23,7 @@ _FORM = re.compile(r"lipt_([a-z0-9]{1,20})_[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True)
 class Token:
-    """A token.
-
-    token_id: names it; no secret.
-    text: all of it, which no log and no error may show.
-    """
+    """A token; `token_id` is no secret, `text` is never logged."""
 
     token_id: str
     text: str = field(repr=False)
@@ -52,9 +48,6 @@ class Token:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-# Token source: where a client has its token from, read anew for every call.
-
-
 @dataclass(frozen=True)
 class TokenSource:
     """A file with a token, or the token itself.
@@ -67,11 +60,7 @@ class TokenSource:
 
     @classmethod
     def from_options(cls, path: Path | None, text: str | None) -> Self | None:
-        """That of `--token-file` or, where none is given, LIPT_TOKEN; None where neither is.
-
-        Raises:
-            ConfigError: as `read`.
-        """
+        """That of `--token-file` or, where none is given, LIPT_TOKEN; None where neither is."""
         if path is None and not text:
             return None
         source = cls(path, "" if path is not None else text or "")
@@ -79,11 +68,7 @@ class TokenSource:
         return source
 
     def read(self) -> str:
-        """The token.
-
-        Raises:
-            ConfigError: the file cannot be read, or what is given is no token; it is not shown.
-        """
+        """The token."""
         text = self.text if self.path is None else _content(self.path)
         token = Token.parse(text)
         if token is None:
@@ -106,11 +91,8 @@ def _content(path: Path) -> str:
         ) from None
 
 
-# Worker secret: the metadata by which a worker proves, with every call, that it is itself.
-#
-# A worker's secret is its `instance_id`, which it draws at random and tells nobody but the
-# coordinator; the worker id that everybody sees is a hash of it.
+# A worker proves with its secret, the random `instance_id`, that it is itself. Its id is a hash.
 
 WORKER_SECRET = "lipt-worker-secret"  # noqa: S105 - the name of a metadata key
-# Of a peer's own making: so many characters as nobody guesses, 128 bits in hexadecimal.
+# 128 bits in hexadecimal.
 MIN_SECRET_CHARACTERS = 32

@@ -11,14 +11,12 @@ from typing import Self
 
 from lipt.common.errors import (
     BlobTooLargeError,
-    CorruptChunkError,
-    InvalidBlobNameError,
+    CorruptBlobError,
+    InvalidRequestError,
     WrongOffsetError,
 )
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2
-
-# Blob name: the digest and the size of a content, so that equal contents are stored once.
 
 # `$` would let a line break follow.
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -26,27 +24,19 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True)
 class BlobName:
-    """A digest and a size; every instance is well formed, so it is safe in a path.
-
-    Attributes:
-        sha256: lower-case hexadecimal SHA-256 of the content.
-        size_bytes: the content's length.
-
-    Raises:
-        InvalidBlobNameError: the digest or the size has another form.
-    """
+    """A SHA-256 digest and a size; every instance is well formed, so it is safe in a path."""
 
     sha256: str
     size_bytes: int
 
     def __post_init__(self) -> None:
         if not _SHA256.match(self.sha256):
-            raise InvalidBlobNameError(
+            raise InvalidRequestError(
                 f"{self.sha256[:80]!r} does not name a blob. "
                 "Give 64 lower-case hexadecimal digits: the SHA-256 of its content."
             )
         if not 0 <= self.size_bytes < 2**63:
-            raise InvalidBlobNameError(
+            raise InvalidRequestError(
                 f"blob {self.sha256[:12]} cannot have {self.size_bytes} bytes. "
                 "Give the length of its content."
             )
@@ -67,8 +57,6 @@ class BlobName:
         return f"{self.sha256[:12]} ({self.size_bytes} bytes)"
 
 
-# Blob messages: a reference, and the chunks, each with its place and its checksum.
-
 # A peer of a later version may send larger chunks; its messages stay far below gRPC's 4 MiB.
 MAX_CHUNK_BYTES = 4 * CHUNK_BYTES
 
@@ -79,11 +67,7 @@ def blob_to_proto(name: BlobName) -> blob_pb2.BlobRef:
 
 
 def blob_from_proto(message: blob_pb2.BlobRef) -> BlobName:
-    """A blob's name, checked.
-
-    Raises:
-        InvalidBlobNameError: not a digest and a size.
-    """
+    """A blob's name, checked."""
     return BlobName(message.sha256, message.size_bytes)
 
 
@@ -98,13 +82,7 @@ def fill_chunk(chunk: blob_pb2.Chunk, offset_bytes: int, data: bytes) -> None:
 
 
 def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> bytes:
-    """The bytes of a chunk that continues a blob at `offset_bytes`, checked.
-
-    Raises:
-        WrongOffsetError: it starts elsewhere, or goes on after the blob's end.
-        BlobTooLargeError: more than `MAX_CHUNK_BYTES`.
-        CorruptChunkError: the bytes differ from their checksum.
-    """
+    """The bytes of a chunk that continues a blob at `offset_bytes`, checked."""
     data = chunk.data
     if len(data) > MAX_CHUNK_BYTES:
         raise BlobTooLargeError(
@@ -122,7 +100,7 @@ def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> b
             "Send the blob of the declared size."
         )
     if zlib.crc32(data) != chunk.crc32:
-        raise CorruptChunkError(
+        raise CorruptBlobError(
             f"the chunk of blob {blob} at {offset_bytes} differs from its CRC-32 "
             f"({zlib.crc32(data):08x}, declared {chunk.crc32:08x}). Send it again."
         )

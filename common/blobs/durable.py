@@ -26,11 +26,7 @@ _REMEDIES = {
 
 @contextmanager
 def state_errors(path: Path) -> Iterator[None]:
-    """Turn the file system's refusals (disk full, read-only) into a sentence.
-
-    Raises:
-        StateError: for any OSError of the block.
-    """
+    """Turn the file system's refusals (disk full, read-only) into a sentence."""
     try:
         yield
     except OSError as error:
@@ -67,12 +63,7 @@ def publish(file: FileIO, source: Path, target: Path) -> None:
 
 
 def try_lock(file: FileIO, path: Path) -> bool | None:
-    """Lock an open file for this process; its death unlocks it.
-
-    Returns:
-        True when it is locked; False when someone else has it; None when `path`
-        has become another file meanwhile: open it again.
-    """
+    """Lock an open file for this process; its death unlocks it."""
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -85,14 +76,7 @@ def try_lock(file: FileIO, path: Path) -> bool | None:
 
 @contextmanager
 def directory_lock(path: Path, *, exclusive: bool, wait: bool = True) -> Iterator[bool]:
-    """Lock a directory for the block, alone or with all who share it; a process's end unlocks it.
-
-    Yields:
-        Whether it is locked: False only where nobody waits for it.
-
-    Raises:
-        FileNotFoundError: there is no such directory.
-    """
+    """Lock a directory for the block, alone or shared; a process's end unlocks it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH

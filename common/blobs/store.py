@@ -1,16 +1,18 @@
-"""Blob store: files named by digest, and their expiry."""
+"""Blob store: files named by digest, resumable uploads into it, and expiry."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from typing import Self
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import (
@@ -24,18 +26,16 @@ from lipt.common.blobs.durable import (
     try_lock,
     write_all,
 )
-from lipt.common.blobs.upload import Upload
 from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
     UnknownBlobError,
+    UploadInProgressError,
+    WrongOffsetError,
 )
 
-# Expiry: old blobs and cut uploads are removed from a store while it is in use.
-#
-# A blob is as old as its last use. Whoever is told that it is there uses it first, under a lock
-# that its removal takes as well, also between processes: what was acknowledged a moment ago is
-# never removed, however old its content is.
+# A blob is as old as its last use. Who is told that it is there touches it under the lock that its
+# removal takes, also between processes, so what was acknowledged a moment ago is never removed.
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,7 @@ class Expiry:
         yield from filter(None, map(_file, found))
 
     def touch(self, path: Path) -> bool:
-        """Whether a file is there; it counts as used now.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Whether a file is there; it counts as used now."""
         with state_errors(path), contextlib.suppress(FileNotFoundError):
             with directory_lock(path.parent, exclusive=False):
                 try:
@@ -107,11 +103,7 @@ class Expiry:
                 self._held += Counter()
 
     def remove_blob(self, sha256: str, *, before: float) -> bool:
-        """Remove a blob unless it is held, or was used after `before`; whether it was removed.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Remove a blob unless it is held, or was used after `before`; whether it was removed."""
         path = self._blobs / sha256[:2] / sha256
         with (
             state_errors(path),
@@ -125,11 +117,7 @@ class Expiry:
         return False
 
     def remove_part(self, sha256: str, *, before: float) -> bool:
-        """Remove a beginning unless it is being sent, or got a byte after `before`.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Remove a beginning unless it is being sent, or got a byte after `before`."""
         path = self._uploads / f"{sha256}.part"
         with (
             state_errors(path),
@@ -155,14 +143,125 @@ def _file(path: Path) -> StoredFile | None:
     return None
 
 
-# Blob store: a directory of contents, each in a file named by its digest and durable.
-#
-#     blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
-#     uploads/SHA256.part  the beginning of one that is being received
-#     uploads/*.tmp        one that this machine is writing; deleted when its process died
-#
-# Several processes may use one directory: a blob appears under its name all at
-# once, and a partial file has one writer, by a lock that dies with its process.
+_READ_BYTES = 1024 * 1024
+
+
+class Upload:
+    """The only writer of a partial blob, made by `BlobStore.open_upload`; safe in any thread."""
+
+    def __init__(
+        self,
+        name: BlobName,
+        offset_bytes: int,
+        *,
+        part: Path,
+        target: Path,
+        on_arrival: Callable[[BlobName], object],
+    ) -> None:
+        self.name = name
+        self.offset_bytes = 0
+        self._part = part
+        self._target = target
+        self._on_arrival = on_arrival
+        self._digest = hashlib.sha256()
+        self._lock = threading.Lock()
+        with state_errors(part):
+            self._file = _open_locked(name, part)
+        try:
+            with state_errors(part):
+                self._resume(offset_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _resume(self, offset_bytes: int) -> None:
+        # A longer one was begun by a peer that declared another size.
+        if self._file.seek(0, 2) > self.name.size_bytes:
+            self._file.truncate(0)
+        self.offset_bytes = self._file.seek(0, 2)
+        if self.offset_bytes != offset_bytes:
+            raise WrongOffsetError(
+                f"blob {self.name} is kept up to byte {self.offset_bytes}, not {offset_bytes}. "
+                "Ask for the status and resume there."
+            )
+        self._file.seek(0)
+        while piece := self._file.read(_READ_BYTES):
+            self._digest.update(piece)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; they survive this process from here on, and a power cut once synced."""
+        with self._lock:
+            if self.offset_bytes + len(data) > self.name.size_bytes:
+                raise WrongOffsetError(
+                    f"{len(data)} bytes at {self.offset_bytes} go on after the end of blob "
+                    f"{self.name}. Send the blob of the declared size."
+                )
+            try:
+                with state_errors(self._part):
+                    write_all(self._file, data)
+            except BaseException:
+                self._file.close()
+                raise
+            self._digest.update(data)
+            self.offset_bytes += len(data)
+
+    def finish(self) -> BlobName:
+        """Verify the digest and make the blob durable under its name; closes the upload."""
+        with self._lock, self._file, state_errors(self._part):
+            if self.offset_bytes != self.name.size_bytes:
+                if not self.offset_bytes:
+                    self._part.unlink()
+                raise WrongOffsetError(
+                    f"blob {self.name} ends at byte {self.offset_bytes}. Send the rest from there."
+                )
+            if self._digest.hexdigest() != self.name.sha256:
+                self._part.unlink()
+                raise CorruptBlobError(
+                    f"blob {self.name} arrived as {self._digest.hexdigest()[:12]}: bytes changed "
+                    "on the way or while it was read. Send it again from the start."
+                )
+            # Its age counts from now, also where its last byte came long ago.
+            os.utime(self._part)
+            publish(self._file, self._part, self._target)
+            self._on_arrival(self.name)
+        return self.name
+
+    def close(self) -> None:
+        """Give the partial file back for a later upload; harmless after `finish`."""
+        with self._lock, state_errors(self._part):
+            if not self._file.closed and self.offset_bytes == 0:
+                self._part.unlink(missing_ok=True)
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open_locked(name: BlobName, part: Path) -> FileIO:
+    while True:
+        file = FileIO(str(part), "a+", opener=_private)
+        try:
+            locked = try_lock(file, part)
+        except BaseException:
+            file.close()
+            raise
+        if locked:
+            return file
+        file.close()
+        if locked is False:
+            raise UploadInProgressError.of(name)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+# blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
+# uploads/SHA256.part  a partial blob, with one writer by a lock that ends with its process
+# uploads/*.tmp        written by this machine; deleted when its process died
 
 # Most are asked for at once; what nobody ever asks for must not pile up.
 _MAX_ARRIVALS = 10_000
@@ -172,15 +271,6 @@ class BlobStore:
     """A directory of blobs."""
 
     def __init__(self, root: Path, *, max_blob_bytes: int) -> None:
-        """Open or create the directory.
-
-        Args:
-            root: the directory.
-            max_blob_bytes: larger blobs are refused before anything is written.
-
-        Raises:
-            StateError: the directory cannot be created or written.
-        """
         self.root = root
         self.max_blob_bytes = max_blob_bytes
         self.expiry = Expiry(root)
@@ -193,29 +283,15 @@ class BlobStore:
             remove_stale_temporaries(self._uploads)
 
     def has(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Whether the whole blob is stored."""
         return _size(self._target(name)) == name.size_bytes
 
     def use(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored; it counts as used now, and does not expire soon.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Whether the whole blob is stored; it counts as used now, and does not expire soon."""
         return self.expiry.touch(self._target(name)) and self.has(name)
 
     def find(self, sha256: str) -> BlobName:
-        """The name of the stored blob with that digest.
-
-        Raises:
-            InvalidBlobNameError: not a digest.
-            UnknownBlobError: nothing is stored under it.
-            StateError: the disk refuses.
-        """
+        """The name of the stored blob with that digest."""
         size = _size(self._target(BlobName(sha256, 0)))
         if size is None:
             raise UnknownBlobError(
@@ -224,11 +300,7 @@ class BlobStore:
         return BlobName(sha256, size)
 
     def path(self, name: BlobName) -> Path:
-        """The file of a stored blob: it never changes.
-
-        Raises:
-            UnknownBlobError: nothing is stored under that name.
-        """
+        """The file of a stored blob: it never changes."""
         if not self.has(name):
             raise UnknownBlobError(
                 f"there is no blob {name} here. Ask for one that the coordinator named, "
@@ -237,12 +309,7 @@ class BlobStore:
         return self._target(name)
 
     def read_bytes(self, name: BlobName) -> bytes:
-        """The content of a stored blob, compared with its digest.
-
-        Raises:
-            UnknownBlobError: nothing is stored under that name.
-            CorruptBlobError: the file was changed, or the disk lost some of it.
-        """
+        """The content of a stored blob, compared with its digest."""
         path = self.path(name)
         with state_errors(path):
             data = path.read_bytes()
@@ -250,12 +317,7 @@ class BlobStore:
         return data
 
     def verified_path(self, name: BlobName) -> Path:
-        """The file of a stored blob, compared with its digest a piece at a time.
-
-        Raises:
-            UnknownBlobError: nothing is stored under that name.
-            CorruptBlobError: the file was changed, or the disk lost some of it.
-        """
+        """The file of a stored blob, compared with its digest a piece at a time."""
         path = self.path(name)
         with state_errors(path):
             _require_same(BlobName.of_file(path), name, path)
@@ -285,12 +347,7 @@ class BlobStore:
         return True
 
     def put_bytes(self, data: bytes) -> BlobName:
-        """Store a content, durably; what is there and damaged is replaced.
-
-        Raises:
-            BlobTooLargeError: over the store's limit.
-            StateError: the disk refuses.
-        """
+        """Store a content, durably; what is there and damaged is replaced."""
         name = BlobName.of(data)
         self._check_size(name)
         if self.use(name) and self._is_durable(name):
@@ -302,15 +359,7 @@ class BlobStore:
         return name
 
     def trim(self, max_bytes: int, *, keep: BlobName) -> None:
-        """Delete the blobs that were not used for longest until the rest fits: for caches only.
-
-        Args:
-            max_bytes: what may stay.
-            keep: is used now, and stays whatever its size.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Delete the blobs that were not used for longest until the rest fits: for caches only."""
         with state_errors(self.root):
             self._target(keep).touch()
             blobs = []
@@ -325,12 +374,7 @@ class BlobStore:
                 total -= stat.st_size
 
     def committed_offset(self, name: BlobName) -> int:
-        """How many bytes of a blob are kept: where an upload has to go on.
-
-        Raises:
-            BlobTooLargeError: over the store's limit.
-            StateError: the disk refuses.
-        """
+        """How many bytes of a blob are kept: where an upload has to go on."""
         self._check_size(name)
         if self.has(name):
             return name.size_bytes
@@ -345,15 +389,10 @@ class BlobStore:
     def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
         """Begin or continue to receive a blob, as the only one who does.
 
-        Args:
-            name: the blob; what arrives is compared with it at the end.
-            offset_bytes: where the first write goes: the committed offset.
-
         Raises:
             BlobTooLargeError: over the store's limit; nothing is written.
             WrongOffsetError: what is kept ends elsewhere.
             UploadInProgressError: someone else is sending the same blob.
-            StateError: the disk refuses.
         """
         self._check_size(name)
         self._make_uploads()
@@ -380,10 +419,6 @@ class BlobStore:
                 del self._arrivals[next(iter(self._arrivals))]
 
     def _make_uploads(self) -> None:
-        """Have the directory of partial blobs: whoever tidies up may take it for rubbish.
-
-        Not the store's own directory: where that is gone, so is what was in it.
-        """
         with state_errors(self._uploads):
             self._uploads.mkdir(exist_ok=True)
 
@@ -410,7 +445,6 @@ class BlobStore:
 
 
 def _size(path: Path) -> int | None:
-    """A file's size; None where there is none."""
     with state_errors(path), contextlib.suppress(FileNotFoundError):
         return path.stat().st_size
     return None

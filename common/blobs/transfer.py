@@ -1,7 +1,6 @@
-"""Blob transfer, the client's side: downloads and uploads that go on where they were cut.
+"""Blob transfer, the client's side: downloads and uploads that resume after a cut.
 
-Every chunk is compared with its CRC and every blob with its digest; what does not agree is
-asked for again. A transfer may take as long as it needs: only the peer's silence is timed.
+Every chunk is compared with its CRC and every blob with its digest. Only silence is timed.
 """
 
 from __future__ import annotations
@@ -46,15 +45,12 @@ _MENDED = (UnreachableError, TooManyCallsError, TransferError)
 class Transfers:
     """Downloads and uploads over one connection.
 
-    What they raise besides the errors that they name: `UnreachableError` where the coordinator
-    stayed away, `CorruptBlobError` and `CorruptChunkError` where bytes came damaged each time.
+    Both may raise `UnreachableError`, and `CorruptBlobError` where bytes came damaged each time.
 
     Attributes:
-        stub: the coordinator's blobs.
-        on_bytes: called with how many bytes have just come, or, in another thread, gone; what it
-            raises ends the transfer, and the part that is there stays for the next one.
-        policy: how often a cut is mended.
-        idle_seconds: a call on which nothing moved for so long is cut, and tried again.
+        on_bytes: called with the number of bytes moved; what it raises ends the transfer, and the
+            partial file stays.
+        idle_seconds: a call without bytes for so long is cut and tried again.
     """
 
     stub: blob_pb2_grpc.BlobServiceStub
@@ -63,19 +59,7 @@ class Transfers:
     idle_seconds: float = 30.0
 
     def download(self, name: BlobName, store: BlobStore) -> Path:
-        """Bring a blob into a local store, unless it is there; goes on with a partial one.
-
-        Args:
-            name: which.
-            store: where to; several processes may share it.
-
-        Returns:
-            The blob's file in the store.
-
-        Raises:
-            UnknownBlobError: the coordinator does not have it.
-            BlobTooLargeError: over the store's limit.
-        """
+        """Bring a blob into a local store, unless it is there; goes on with a partial one."""
 
         def attempt() -> Path:
             if not store.has(name):
@@ -87,16 +71,7 @@ class Transfers:
         return self._retried(attempt, lambda: store.committed_offset(name))
 
     def download_bytes(self, name: BlobName, *, max_bytes: int) -> bytes:
-        """Bring a blob into memory; goes on after a cut.
-
-        Args:
-            name: which.
-            max_bytes: a larger one is refused from its name.
-
-        Raises:
-            UnknownBlobError: the coordinator does not have it.
-            BlobTooLargeError: over `max_bytes`; nothing is asked for.
-        """
+        """Bring a blob into memory; goes on after a cut."""
         if name.size_bytes > max_bytes:
             raise BlobTooLargeError(
                 f"blob {name} is larger than the {max_bytes} bytes that are taken here. "
@@ -111,15 +86,7 @@ class Transfers:
         return self._retried(attempt, lambda: memory.offset_bytes)
 
     def upload(self, data: bytes | Path) -> BlobName:
-        """Store a content at the coordinator, durably, unless it is there.
-
-        Args:
-            data: the content, or a file of it, which must not change meanwhile.
-
-        Raises:
-            BlobTooLargeError: over the coordinator's limit.
-            UploadInProgressError: someone else was sending the same and did not get on.
-        """
+        """Store a content at the coordinator, durably, unless it is there."""
         name = BlobName.of(data) if isinstance(data, bytes) else BlobName.of_file(data)
         committed = 0
 
@@ -139,7 +106,6 @@ class Transfers:
         return retry(attempt, on=_MENDED, policy=self.policy, progress=progress)
 
     def _receive(self, name: BlobName, sink: _Sink) -> None:
-        """One call's worth of a blob, from where the sink is."""
         if sink.offset_bytes == name.size_bytes:
             return
         request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=sink.offset_bytes)
@@ -153,7 +119,6 @@ class Transfers:
                     self.on_bytes(len(data))
 
     def _send(self, name: BlobName, data: bytes | Path, offset_bytes: int) -> None:
-        """One call's worth of a blob, from where the coordinator is."""
         watchdog = IdleWatchdog(self.idle_seconds)
         errors: list[Exception] = []
 
@@ -206,7 +171,6 @@ class _Memory:
         self.offset_bytes += len(data)
 
     def finish(self) -> bytes:
-        """The content; one that is damaged is dropped."""
         if self.offset_bytes != self._name.size_bytes:
             raise WrongOffsetError(f"blob {self._name} ended at byte {self.offset_bytes}.")
         if self._digest.hexdigest() != self._name.sha256:
@@ -218,7 +182,6 @@ class _Memory:
 def _pieces(
     data: bytes | Path, offset_bytes: int, size_bytes: int, stack: ExitStack
 ) -> Iterator[tuple[int, bytes]]:
-    """Offsets and bytes; one empty piece where nothing is left but to finish."""
     offsets = range(offset_bytes, max(size_bytes, offset_bytes + 1), CHUNK_BYTES)
     if isinstance(data, bytes):
         return ((offset, data[offset : offset + CHUNK_BYTES]) for offset in offsets)

@@ -1,9 +1,6 @@
-"""Fingerprint kind: how closely data was looked at, which a fingerprint's value tells.
+"""Fingerprint kind: how much of the data a fingerprint covers.
 
-    64 hexadecimal digits         sampled
-    "full-" and 64 such digits    full
-
-So two of different kinds are never equal, whatever the data.
+A full one begins with "full-", so that two kinds are never equal.
 """
 
 from __future__ import annotations

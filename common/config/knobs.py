@@ -1,7 +1,6 @@
-"""Knobs: the settings that a model class has, read off its fields.
+"""Knobs: the settings of a model class, read off its fields.
 
-A knob is described once, in the docstring below its field. The example files in deploy/, the
-help of the command lines and the documentation's tables are made from that one sentence.
+The example files, the help of flags and the docs' tables come from the docstring below a field.
 """
 
 from __future__ import annotations
@@ -34,12 +33,9 @@ class Knob:
     """One setting.
 
     Attributes:
-        name: as it is written below its section's heading.
-        description: what it does, as a sentence or two.
-        allowed: the values that are taken, in words; "" where the type says it all.
-        default: what holds where nothing is set; None where that is decided later.
-        example: a value to show in place of a default.
-        required: whether it has to be set.
+        allowed: the values that are taken, in words; "" where the type says it.
+        default: None where it is decided later.
+        example: shown in place of a default.
     """
 
     name: str
@@ -68,10 +64,6 @@ def example_toml(model: Model, heading: str) -> str:
     """A TOML file with every setting, described, at its default.
 
     What has no default is shown by an example: commented out, unless it is required.
-
-    Args:
-        model: the settings' class.
-        heading: the comment at the top.
     """
     blocks = [_comment(heading)]
     for section in sections(model):
@@ -96,17 +88,7 @@ def markdown_tables(model: Model, *, level: int = 2) -> str:
 
 
 def option_help(model: Model, name: str, *, note: str = "", show_default: bool = True) -> str:
-    """What a command line says about the flag for a setting.
-
-    Args:
-        model: the settings' class.
-        name: dotted, as in "run.learners.num_steps".
-        note: what else there is to say about the flag, as a sentence.
-        show_default: whether the setting's default is the flag's as well.
-
-    Raises:
-        KeyError: there is no such setting.
-    """
+    """What a command line says about the flag for a setting."""
     section, _, leaf = name.rpartition(".")
     knobs = {part.name: part.knobs for part in sections(model)}[section]
     knob = {knob.name: knob for knob in knobs}[leaf]

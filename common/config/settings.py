@@ -16,18 +16,14 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-# Example files: every setting of a command in TOML, installed with the package.
-
 
 def example_file(name: str) -> str:
     """The content of a file of deploy/, such as "run.example.toml"."""
     return files("lipt.deploy").joinpath(name).read_text(encoding="utf-8")
 
 
-# Settings of a process: from a TOML file, then LIPT_* variables, then flags.
-#
-# Later ones win. A nested key is `LIPT_RUN__LEARNERS__NUM_STEPS` in the environment. Errors bring
-# gRPC along, and are imported where they are raised: a command's help needs settings, and no more.
+# A TOML file, then LIPT_* variables (`LIPT_RUN__LEARNERS__NUM_STEPS`), then flags: later ones win.
+# Errors import gRPC, so they are imported where they are raised: `--help` stays fast.
 
 SettingsT = TypeVar("SettingsT", bound="LayeredSettings")
 
@@ -47,7 +43,7 @@ MetricsAddress = Annotated[
     str | None,
     Field(
         description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
-        "Needs the package's extra `metrics`. Default: none are served."
+        "Default: none are served."
     ),
 ]
 TokenFile = Annotated[
@@ -101,17 +97,7 @@ def _part(
 def load_settings(
     model: type[SettingsT], *, config: Path | None, flags: Mapping[str, Any]
 ) -> SettingsT:
-    """Settings of all three layers, validated together.
-
-    Args:
-        model: the process's settings class.
-        config: a TOML file, or None.
-        flags: nested values of the command line; None stands for "not given".
-
-    Raises:
-        ConfigError: the file is not TOML, a key does not exist, a value is out of
-            range; the sentence names the file, the key, the value and what is allowed.
-    """
+    """Settings of all three layers, validated together."""
     from lipt.common.config.values import explain
     from lipt.common.errors import ConfigError
 
@@ -124,11 +110,7 @@ def load_settings(
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Raises:
-        ConfigError: there is no such file, or it is not TOML.
-    """
+    """The tables of a TOML file."""
     from lipt.common.errors import ConfigError
 
     try:

@@ -21,16 +21,10 @@ from lipt.common.inputs.specs import ColumnsFormat, InputFormat
 from lipt.common.targets.target import Target
 from lipt.common.targets.values import OtherTarget, SingleLabel
 
-# Model task: what a worker's model is, what it is given and what it gives.
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelTask:
-    """What every task says of its model.
-
-    What its examples are is either `image` or `columns`. `num_classes` is the number of the
-    model's outputs, which are classes where `other_target` says nothing else.
-    """
+    """A task's model, and either `image` or `columns`; `other_target` is None for classes."""
 
     model: str
     num_classes: Annotated[int, Field(ge=1)]
@@ -39,11 +33,6 @@ class ModelTask:
     other_target: OtherTarget | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a task of which it is not sure what its examples are.
-
-        Raises:
-            ConfigError: it says both, or nothing; or how many outputs there are in two ways.
-        """
         if self.target.num_outputs != self.num_classes:
             raise ConfigError(
                 f"the task says {self.num_classes} outputs and targets of "
@@ -69,9 +58,6 @@ class ModelTask:
         return inputs
 
 
-# Learner task: how to train one learner on its shard; the wire's `LearnerTask` has its fields.
-
-
 @dataclass(frozen=True, kw_only=True)
 class LearnerTask(ModelTask):
     """How to train one learner on its shard."""
@@ -93,16 +79,7 @@ class LearnerTask(ModelTask):
         index: int,
         density: float,
     ) -> Self:
-        """What a run's learner is told; the same for every attempt.
-
-        Args:
-            config: the run's.
-            inputs: what models are given.
-            num_classes: of the models' outputs.
-            other_target: what these are, where they are no classes.
-            index: the learner's.
-            density: the share of weights that it keeps.
-        """
+        """What a run's learner is told; the same for every attempt."""
         return cls(
             model=config.model,
             num_classes=num_classes,
@@ -117,25 +94,16 @@ class LearnerTask(ModelTask):
         )
 
 
-# Scoring task: which examples to pass through a model; the wire's `ScoringTask` has its fields.
-#
-# Whoever passes the same examples through the same weights in the same batches, with as many
-# threads on the same kind of device, comes to the same bits.
+# The same examples, weights, batches, threads and device kind give the same bits.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringTask(ModelTask):
-    """Of which examples errors and features are wanted, and how they are computed.
+    """Which examples to score, and how.
 
-    fingerprint: of the data set whose ids they have.
-    start: the first example's place among those that are used.
-    stop: the place behind the last one's.
-    batch_size: examples of a batch, from the first one on.
-    threads: of the CPU.
-    half_errors: errors are float16, else float32.
-    half_features: features likewise.
-    quarantined: ids that are left out, ascending: examples are counted without them.
-    seed: of what the model draws when it is built and its weights do not have.
+    start, stop: positions among the examples in use.
+    quarantined: ids that are left out, ascending.
+    seed: of what the model draws when it is built and its weights lack.
     """
 
     fingerprint: Annotated[str, Field(min_length=1, max_length=100)]
@@ -149,11 +117,6 @@ class ScoringTask(ModelTask):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a task of no examples.
-
-        Raises:
-            ConfigError: it ends before it begins; or as of every task.
-        """
         super().__post_init__()
         if self.stop <= self.start:
             raise ConfigError(
@@ -162,5 +125,4 @@ class ScoringTask(ModelTask):
             )
 
     def __len__(self) -> int:
-        """How many examples it is of."""
         return self.stop - self.start

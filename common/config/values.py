@@ -15,8 +15,6 @@ from lipt.common.errors import ConfigError
 from lipt.common.rpc.messages import fill_message, message_to_dict
 from lipt.v1 import config_pb2, worker_pb2
 
-# Suggestions: the settings that somebody may have meant who named one that there is not.
-
 # What people say for short, and write elsewhere.
 _SHORT = {
     "aug": "augmentation",
@@ -34,12 +32,7 @@ _ALIKE = 0.75
 
 
 def did_you_mean(name: str, model: type[BaseModel]) -> str:
-    """A question that names the closest settings; empty where none is close.
-
-    Args:
-        name: what was given, dotted.
-        model: has the settings that there are.
-    """
+    """A question that names the closest settings; empty where none is close."""
     found = closest(name, setting_names(model))
     return f"did you mean {' or '.join(found)}?" if found else ""
 
@@ -54,10 +47,9 @@ def setting_names(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def closest(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The known names that are meant most likely, at most three; the likeliest first.
+    """The known names that are most likely meant, at most three, the likeliest first.
 
-    Those that end as the name does, or as what it is short for, then those that are spelt alike.
-    Where several sections have the setting, that of the learners is what is set most.
+    Names with the same last part, or what it abbreviates, come before similar spellings.
     """
     leaf = _leaf(name).lower()
     meant = _SHORT.get(leaf, leaf)
@@ -74,10 +66,6 @@ def _leaf(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-# Validation: nested values to models, and pydantic's complaints as sentences.
-#
-# A sentence says which field, which value, and what is allowed.
-
 ValueT = TypeVar("ValueT")
 
 # Making one takes milliseconds, and a task is written for every learner that goes out.
@@ -85,11 +73,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def validate(kind: type[ValueT], values: Mapping[str, Any]) -> ValueT:
-    """A pydantic model, or a dataclass, of `values`; complaints become one sentence.
-
-    Raises:
-        ConfigError: values are missing, unknown or out of range.
-    """
+    """A pydantic model, or a dataclass, of `values`; complaints become one sentence."""
     try:
         validated: ValueT = _adapter(kind).validate_python(dict(values))
     except ValidationError as error:
@@ -105,12 +89,7 @@ def dump(value: Any) -> dict[str, Any]:
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """What pydantic found wrong: field, value and what is allowed, one clause each.
-
-    Args:
-        error: pydantic's complaints.
-        model: what was validated; its fields are listed where one does not exist.
-    """
+    """What pydantic found wrong: field, value and what is allowed, one clause each."""
     clauses = []
     for item in error.errors(include_url=False):
         field = ".".join(str(part) for part in item["loc"])
@@ -131,7 +110,6 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str
 
 
 def _fields_beside(loc: tuple[int | str, ...], model: type[BaseModel] | None) -> list[str]:
-    """The names that exist where an unknown one was given; empty where that is not known."""
     for part in loc[:-1]:
         field = model.model_fields.get(str(part)) if model is not None else None
         inner = field.annotation if field is not None else None
@@ -152,11 +130,6 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-# Configuration messages: a run's configuration and a learner's task, to checked values and back.
-#
-# Both have the same fields in the same tree on both sides, so one walk over the message's
-# descriptor converts them.
-
 if TYPE_CHECKING:
     from lipt.common.config.tasks import LearnerTask, ScoringTask
 
@@ -167,26 +140,14 @@ def run_config_to_proto(config: RunConfig) -> config_pb2.RunConfig:
 
 
 def overrides_to_proto(overrides: Mapping[str, Any]) -> config_pb2.RunConfig:
-    """The message with just the given fields set.
-
-    Args:
-        overrides: nested as in `RunConfig`, e.g. {"learners": {"num_steps": 5}}.
-
-    Raises:
-        ConfigError: a field that does not exist (says which may be meant), or a value of
-            another kind.
-    """
+    """The message with just the given fields set."""
     return fill_message(
         config_pb2.RunConfig(), overrides, meant=lambda name: did_you_mean(name, RunConfig)
     )
 
 
 def run_config_from_proto(message: config_pb2.RunConfig, defaults: RunConfig) -> RunConfig:
-    """`defaults` with the fields that are set in `message`, validated together.
-
-    Raises:
-        ConfigError: a value out of range; the sentence names field and value.
-    """
+    """`defaults` with the fields that are set in `message`, validated together."""
     return validate(RunConfig, merge(dump(defaults), message_to_dict(message)))
 
 
@@ -196,12 +157,7 @@ def task_to_proto(task: LearnerTask) -> worker_pb2.LearnerTask:
 
 
 def task_from_proto(message: worker_pb2.LearnerTask) -> LearnerTask:
-    """A learner's task, checked.
-
-    Raises:
-        ConfigError: a value that no learner can be trained with; the sentence names field
-            and value.
-    """
+    """A learner's task, checked."""
     from lipt.common.config.tasks import LearnerTask  # noqa: PLC0415 - imports torch
 
     # A message does not tell a zero from nothing.
@@ -219,12 +175,7 @@ def scoring_to_proto(task: ScoringTask) -> worker_pb2.ScoringTask:
 
 
 def scoring_from_proto(message: worker_pb2.ScoringTask) -> ScoringTask:
-    """A scoring task, checked.
-
-    Raises:
-        ConfigError: a value that no example can be scored with; the sentence names field and
-            value.
-    """
+    """A scoring task, checked."""
     from lipt.common.config.tasks import ScoringTask  # noqa: PLC0415 - imports torch
 
     zeros = dict.fromkeys(("num_classes", "start", "stop", "batch_size", "threads"), 0)

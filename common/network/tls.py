@@ -21,15 +21,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from lipt.common.errors import ConfigError
 
-# Addresses: host and port, who can reach them, and whether that needs to be asked for.
-
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as a pair.
-
-    Raises:
-        ConfigError: the address has another form, or its port is out of range.
-    """
+    """`host:port` or `[v6]:port` as a pair."""
     host, separator, port = address.rpartition(":")
     if not separator or not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"address {address!r} is not host:port. Example: 127.0.0.1:50051")
@@ -49,11 +43,7 @@ def is_loopback(host: str) -> bool:
 def require_deliberate_exposure(
     listen: str, tls: TlsFiles | None, *, insecure: bool, flag: str = "--listen"
 ) -> None:
-    """Refuse to listen beyond this machine unencrypted unless it was asked for.
-
-    Raises:
-        ConfigError: `listen` is beyond loopback, there is no TLS, and no `--insecure`.
-    """
+    """Refuse to listen beyond this machine unencrypted unless it was asked for."""
     host, _ = split_address(listen)
     # A client's authority alone encrypts nothing that is served.
     encrypted = tls is not None and tls.cert is not None
@@ -65,7 +55,7 @@ def require_deliberate_exposure(
         )
 
 
-# Certificates: PEM files looked at before they are used, for gRPC says little of what fails it.
+# Files are checked before use: gRPC says little about one that fails.
 
 # From here on whoever starts or looks is told.
 SOON_DAYS = 14
@@ -73,12 +63,7 @@ SOON_DAYS = 14
 
 @dataclass(frozen=True)
 class PemFile:
-    """A PEM file as it was read, and what gave its path.
-
-    flag: the option, for errors.
-    path: where it was.
-    content: what it held.
-    """
+    """The content of a PEM file, and the option that named it."""
 
     flag: str
     path: Path
@@ -86,11 +71,7 @@ class PemFile:
 
     @classmethod
     def read(cls, flag: str, path: Path) -> PemFile:
-        """The file of an option.
-
-        Raises:
-            ConfigError: it is no file, or cannot be read.
-        """
+        """The file of an option."""
         if not path.is_file():
             raise ConfigError(f"{flag} {path} is not a file. Give the path of a PEM file.")
         try:
@@ -105,32 +86,19 @@ class PemFile:
 
 
 def require_certificate(pem: PemFile, now: datetime) -> None:
-    """Refuse a certificate's file that nobody could be shown.
-
-    Raises:
-        ConfigError: it holds no certificate, or the first one is not valid at this time.
-    """
+    """Refuse a certificate's file that nobody could be shown."""
     _require_valid(pem, read_certificates(pem)[0], now)
 
 
 def require_authority(pem: PemFile, now: datetime) -> None:
-    """Refuse an authority's file that would let nobody in.
-
-    Raises:
-        ConfigError: it holds no certificate, or none that is valid at this time.
-    """
+    """Refuse an authority's file that would let nobody in."""
     certificates = read_certificates(pem)
     # The one that counts for longest stands for all: older ones may stay in the file.
     _require_valid(pem, max(certificates, key=lambda each: each.not_valid_after_utc), now)
 
 
 def require_key(key: PemFile, cert: PemFile) -> None:
-    """Refuse a key that cannot be used, or is another certificate's.
-
-    Raises:
-        ConfigError: it is encrypted, no key at all, of a kind that gRPC does not take, or does
-            not belong to `cert`.
-    """
+    """Refuse a key that cannot be used, or is another certificate's."""
     private = read_key(key)
     if isinstance(private, Ed25519PrivateKey | Ed448PrivateKey):
         # Its library, BoringSSL, has none of these in a handshake, and closes without a word.
@@ -146,11 +114,7 @@ def require_key(key: PemFile, cert: PemFile) -> None:
 
 
 def read_certificates(pem: PemFile) -> list[x509.Certificate]:
-    """All of a file, in their order; at least one.
-
-    Raises:
-        ConfigError: there is none, or one is damaged.
-    """
+    """All of a file, in their order; at least one."""
     try:
         return x509.load_pem_x509_certificates(pem.content)
     except ValueError as error:
@@ -161,11 +125,7 @@ def read_certificates(pem: PemFile) -> list[x509.Certificate]:
 
 
 def dns_names(pem: PemFile) -> tuple[str, ...]:
-    """The host names that a certificate is for, addresses aside.
-
-    Raises:
-        ConfigError: the file holds no certificate.
-    """
+    """The host names that a certificate is for, addresses aside."""
     try:
         names = read_certificates(pem)[0].extensions.get_extension_for_class(
             x509.SubjectAlternativeName
@@ -176,11 +136,7 @@ def dns_names(pem: PemFile) -> tuple[str, ...]:
 
 
 def read_key(pem: PemFile) -> PrivateKeyTypes:
-    """The private key of a file.
-
-    Raises:
-        ConfigError: there is none, or it is encrypted.
-    """
+    """The private key of a file."""
     try:
         return load_pem_private_key(pem.content, password=None)
     except TypeError:  # a password was not given
@@ -212,15 +168,11 @@ def shown(time: datetime) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What OpenSSL or its successor says, without a pointer to its manual."""
     return str(error).split(". See ", maxsplit=1)[0].rstrip(".")
 
 
-# TLS files: certificates by the same three flags on all three sides.
-#
-# A server with `ca` asks its peers for a certificate of that authority (mTLS); a
-# client with `ca` alone checks the server, with `cert` and `key` it also proves
-# who it is.
+# A server with `ca` asks clients for a certificate (mTLS). A client checks the server with `ca` and
+# shows `cert`.
 
 _CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
 # All that gRPC says of a server that did not like our certificate, or missed it.
@@ -241,11 +193,7 @@ class TlsContents:
     ca: bytes | None = field(repr=False)
 
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:
-        """What a server shows, and whom it lets in.
-
-        Raises:
-            ConfigError: there is no certificate to show.
-        """
+        """What a server shows, and whom it lets in."""
         if self.cert is None or self.key is None:
             raise ConfigError("a server needs --tls-cert and --tls-key; --tls-ca adds mTLS.")
         return grpc.ssl_server_certificate_configuration(
@@ -276,12 +224,7 @@ class TlsFiles:
         *,
         now: Callable[[], datetime] = utc_now,
     ) -> Self | None:
-        """The files of `--tls-cert --tls-key --tls-ca`, or None where none was given.
-
-        Raises:
-            ConfigError: a certificate without its key or the reverse; a file that is not
-                there, is not what it should be, or is out of its time; the message has which.
-        """
+        """The files of `--tls-cert --tls-key --tls-ca`, or None where none was given."""
         if cert is None and key is None and ca is None:
             return None
         if (cert is None) != (key is None):
@@ -292,12 +235,7 @@ class TlsFiles:
         return files
 
     def read(self, now: datetime) -> TlsContents:
-        """The files as they are now, looked at.
-
-        Raises:
-            ConfigError: one is not there, is not what it should be, is out of its time, or
-                belongs to another; the message has which.
-        """
+        """The files as they are now, looked at."""
         cert, key, ca = (
             None if path is None else PemFile.read(flag, path)
             for flag, path in ((_CERT, self.cert), (_KEY, self.key), (_CA, self.ca))
@@ -310,11 +248,7 @@ class TlsFiles:
         return TlsContents(*(None if pem is None else pem.content for pem in (cert, key, ca)))
 
     def why_closed(self, details: str) -> str:
-        """What it may mean that a coordinator closes a client's connection; empty if it did not.
-
-        Args:
-            details: gRPC's, of a call that failed.
-        """
+        """What it may mean that a coordinator closes a client's connection; empty if it did not."""
         if _CLOSED not in details:
             return ""
         if self.cert is None:
@@ -328,11 +262,7 @@ class TlsFiles:
         )
 
     def expires_at(self) -> datetime | None:
-        """When this side's own certificate expires; None where it has none.
-
-        Raises:
-            ConfigError: its file cannot be read.
-        """
+        """When this side's own certificate expires; None where it has none."""
         if self.cert is None:
             return None
         return read_certificates(PemFile.read(_CERT, self.cert))[0].not_valid_after_utc
@@ -351,24 +281,17 @@ class TlsFiles:
         )
 
 
-# Renewal: TLS files that are read again when they change, and used from then on where they work.
-#
-# A process runs for longer than its certificate counts. Who renews the files replaces them while
-# they are in use, one after the other: what is half written, or a pair that does not fit together,
-# leaves in use what was there before.
+# Files are replaced one after the other while they are in use. A half-written file, or a pair that
+# does not match, leaves the previous contents in use.
 
 logger = logging.getLogger(__name__)
 
-# When a file was written, its size and its number: no replacement leaves all three as they were.
+# Modification time, size and inode.
 _Stamp = tuple[int, int, int]
 
 
 class Renewal:
-    """The newest contents of TLS files that work; may be asked in any thread.
-
-    Raises:
-        ConfigError: the files do not work to begin with.
-    """
+    """The newest contents of TLS files that work; may be asked in any thread."""
 
     def __init__(self, files: TlsFiles, *, now: Callable[[], datetime] = utc_now) -> None:
         self._files, self._now = files, now
@@ -405,11 +328,7 @@ class Renewal:
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """What a server shows, and whom it lets in, at each connection as the files are then.
-
-    Raises:
-        ConfigError: there is no certificate to show, or the files do not work.
-    """
+    """What a server shows, and whom it lets in, at each connection as the files are then."""
     renewal = Renewal(files)
     shown = renewal.current()
 

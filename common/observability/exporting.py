@@ -1,8 +1,6 @@
-"""Exporting: this process's spans on their way to a collector, as OTEL_* variables say.
+"""Exporting: this process's spans to a collector, as OpenTelemetry's own OTEL_* variables say.
 
-The variables are OpenTelemetry's own, so that what is known of them holds here: tracing is on where
-an endpoint or an exporter is named. It never gets in the way: spans wait in a bounded queue of a
-thread of its own, and a collector that is away is a warning.
+Spans wait in a bounded queue of a thread; a collector that is away is a warning.
 """
 
 from __future__ import annotations
@@ -37,16 +35,7 @@ _END_SECONDS = 2.0
 def exporting(
     service: str, *, instance: str = "", problem_level: int = logging.WARNING
 ) -> Iterator[None]:
-    """Export the spans that end during the block, where the environment asks for it.
-
-    A process that has a tracer provider already (`opentelemetry-instrument` gives it one)
-    keeps that.
-
-    Args:
-        service: what this process is called where OTEL_SERVICE_NAME does not say it.
-        instance: which of several it is.
-        problem_level: at which it is logged that nothing can be exported.
-    """
+    """Export the spans of the block, unless the process already has a tracer provider."""
     provider = None
     if wanted := wanted_exporters(os.environ):
         try:
@@ -79,7 +68,6 @@ def wanted_exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _set_up(wanted: Sequence[str], service: str, instance: str) -> Any:
-    """A tracer provider, which is the process's from here on; None where it had one."""
     from lipt.common.imports import require_extra  # noqa: PLC0415 - it imports gRPC
 
     require_extra(
@@ -141,14 +129,11 @@ def _resource(service: str, instance: str) -> Any:
 
 
 class _OnceTold:
-    """An exporter that warns once while spans do not get through, and not at each attempt."""
-
     def __init__(self, exporter: Any) -> None:
         self._exporter = exporter
         self._away = False
 
     def export(self, spans: Sequence[Any]) -> Any:
-        """As the exporter's."""
         result = self._exporter.export(spans)
         away = result.name != "SUCCESS"
         if away and not self._away:
@@ -162,9 +147,7 @@ class _OnceTold:
         return result
 
     def shutdown(self) -> None:
-        """As the exporter's."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """As the exporter's."""
         return bool(self._exporter.force_flush(timeout_millis))

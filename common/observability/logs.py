@@ -17,10 +17,7 @@ from typing import Any, Literal
 
 from lipt.common.text import printable, printable_lines
 
-# Log context: which run, learner and worker a log line belongs to, whoever logs it.
-#
-# Kept where asyncio keeps what belongs to a task, so that a line of a library has it as well. A
-# task has what its maker had; a thread has to be given it (`contextvars.copy_context().run`).
+# Kept per asyncio task; a thread needs `contextvars.copy_context().run`.
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _context: ContextVar[Mapping[str, str]] = ContextVar("lipt_log_context", default=_NOTHING)
@@ -107,11 +104,6 @@ def _trace() -> dict[str, str]:
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
-# Log: one line per event, to standard error, as text or JSON, the same for both services.
-#
-# What a peer wrote cannot add a line or steer a terminal, whoever logs it: the formatter makes
-# every record printable.
-
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
@@ -150,10 +142,8 @@ def configure_logging(level: str, log_format: Literal["text", "json"] = "text") 
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
-# Events: what an operator wants to know and count, as log lines and counters.
-#
-# A line is `event=KIND` and `name=value` pairs, in quotes with JSON's escapes where a
-# value holds anything but a plain word: a peer's text cannot begin a line of its own.
+# A line is `event=KIND` and `name=value` pairs. All but plain words are quoted with JSON's escapes,
+# so that a peer's text cannot begin a line.
 
 logger = logging.getLogger(__name__)
 
@@ -225,14 +215,7 @@ class Events:
     def record(
         self, kind: EventKind, *, detail: str = "", level: int = logging.INFO, **fields: object
     ) -> None:
-        """Log an event and count it.
-
-        Args:
-            kind: what happened.
-            detail: which kind of it, from a small fixed set: it names a counter.
-            level: of the log line.
-            fields: what it happened to, for the log line only.
-        """
+        """Log an event and count it."""
         self._counts[kind, detail] += 1
         said = {"detail": detail, **fields}
         given = {name: value for name, value in said.items() if value != ""}

@@ -12,34 +12,31 @@ from itertools import accumulate
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
 from lipt.common.errors import ConfigError
-from lipt.common.imports import import_extra
 from lipt.common.network.tls import TlsFiles, split_address
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.serving import serving_http
 from lipt.common.process.devices import versions
 
-# Instruments: what a process measures, declared once, with the name that Prometheus shows.
-#
-# Names and units follow Prometheus' conventions: base units (seconds, bytes, ratios), `_total` at
-# the end of a counter. A process declares all of its own in one file, `instruments.py` of its
-# package.
-
-# How many values of one label are told apart, unless an instrument says otherwise: each of them is
-# a series of its own wherever the figures are kept.
+# Values of one label that are told apart: each is a series.
 _MOST = 64
 OTHER = "other"
 
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """What all of them have; one is the same as itself alone, which is quick to tell.
+    """A metric's declaration; compared by identity.
 
     Attributes:
-        name: as it is shown.
-        text: what it counts, for people.
-        labels: what its series are told apart by.
-        most: how many values of each label; what comes after them is called `OTHER`.
+        most: values of each label that are told apart; further ones are called `OTHER`.
     """
 
     name: str
@@ -57,8 +54,7 @@ class Instrument:
 class Counter(Instrument):
     """Grows from 0 since the process started.
 
-    at_zero: label values of the series that are there from the start. What begins with its first
-        event has not grown by it, as Prometheus sees it.
+    `at_zero` are label values that are shown before the first event.
     """
 
     at_zero: tuple[tuple[str, ...], ...] = ()
@@ -108,22 +104,14 @@ CERTIFICATE_EXPIRY = Gauge(
 EVERYWHERE: tuple[Instrument, ...] = (EVENTS, BUILD, CERTIFICATE_EXPIRY)
 
 
-# Meters: what the instruments of one process have counted, written where things happen.
-#
-# Plain numbers under one lock, so that recording costs a few microseconds in any thread, and works
-# where nobody ever asks and Prometheus' library is not installed. Label values are bounded:
-# whatever peers send, the number of series has an end.
+# Label values are bounded: whatever peers send, the number of series has an end.
 
 Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """What a histogram holds.
-
-    counts: of observations in each bucket, and above the last; not summed up.
-    total: of all observed values.
-    """
+    """Observations in each bucket and above the last, not cumulative, and the sum of all values."""
 
     counts: tuple[int, ...]
     total: float
@@ -146,13 +134,7 @@ class Meters:
         self._seen: dict[tuple[Instrument, str], set[str]] = defaultdict(set)
 
     def add(self, counter: Counter | Gauge, *labels: str, by: float = 1.0) -> None:
-        """Count `by` more.
-
-        Args:
-            counter: which; a gauge is counted up and down.
-            labels: a value for each of its labels.
-            by: how much; of a counter not negative.
-        """
+        """Count `by` more."""
         with self._lock:
             series = self._sums[counter]
             if labels not in series:
@@ -160,13 +142,7 @@ class Meters:
             series[labels] = series.get(labels, 0.0) + by
 
     def observe(self, histogram: Histogram, value: float, *labels: str) -> None:
-        """Note one value.
-
-        Args:
-            histogram: which.
-            value: in the unit that its name ends in.
-            labels: a value for each of its labels.
-        """
+        """Note one value."""
         with self._lock:
             series = self._distributions[histogram]
             if labels not in series:
@@ -217,7 +193,6 @@ class Phases:
     """
 
     def __init__(self, *phases: str, clock: Callable[[], float] = perf_counter) -> None:
-        """Begin with the first of `phases`."""
         self._lock = threading.Lock()
         self._clock = clock
         self._seconds = dict.fromkeys(phases, 0.0)
@@ -241,12 +216,6 @@ class Phases:
         self._since = now
 
 
-# Metrics: the instruments of a process over HTTP at `/metrics`, in Prometheus' text format.
-#
-# Figures are put together when they are asked for. Prometheus' library makes text of them; `Meters`
-# works without it.
-
-
 @contextmanager
 def serving_metrics(
     listen: str,
@@ -256,36 +225,17 @@ def serving_metrics(
     instruments: Sequence[Instrument],
     readings: Callable[[], Readings],
 ) -> Iterator[str]:
-    """Answer scrapes from a thread of its own until the block ends.
-
-    Args:
-        listen: host:port; port 0 takes a free one.
-        tls: the certificate to serve HTTPS with, and with `ca` whose scrapers are let in; read
-            again when the files change.
-        events: what is counted.
-        meters: what was recorded.
-        instruments: what this process declares; those of both services are shown besides.
-        readings: the figures of this moment; called in the serving thread at every scrape.
-
-    Yields:
-        The address that is served.
-
-    Raises:
-        MissingExtraError: prometheus-client is not installed.
-        ConfigError: the address is not host:port, or cannot be had.
-    """
-    prometheus = _import("prometheus_client")
-    families = _import("prometheus_client.core")
+    """Answer scrapes from a thread of its own until the block ends."""
     host, port = split_address(listen)
-    registry = prometheus.CollectorRegistry()
+    registry = CollectorRegistry()
     # Memory, processor time and open files of this process, under the names that all services use.
-    prometheus.ProcessCollector(registry=registry)
+    ProcessCollector(registry=registry)
 
     def read() -> Readings:
         return {**_of_both(events, tls), **readings()}
 
-    registry.register(_Collector(families, meters, (*EVERYWHERE, *instruments), read))
-    application = prometheus.make_wsgi_app(registry)
+    registry.register(_Collector(meters, (*EVERYWHERE, *instruments), read))
+    application = make_wsgi_app(registry)
     with ExitStack() as stack:
         try:
             served = stack.enter_context(serving_http(host, port, application, tls))
@@ -296,14 +246,7 @@ def serving_metrics(
         yield f"[{host}]:{served}" if ":" in host else f"{host}:{served}"
 
 
-def _import(module: str) -> Any:
-    return import_extra(
-        module, package="prometheus-client", extra="metrics", needed_for="--metrics-listen"
-    )
-
-
 def _of_both(events: Events, tls: TlsFiles | None) -> Readings:
-    """What both services show."""
     counts = {(kind.value, detail): float(n) for (kind, detail), n in events.counts().items()}
     expiry: dict[tuple[str, ...], float] = {}
     if tls is not None:
@@ -318,23 +261,18 @@ def _of_both(events: Events, tls: TlsFiles | None) -> Readings:
     }
 
 
-class _Collector:
-    """Makes the library's families of instruments, each time that it is asked to."""
-
+class _Collector(Collector):
     def __init__(
         self,
-        families: Any,
         meters: Meters,
         instruments: Sequence[Instrument],
         read: Callable[[], Readings],
     ) -> None:
-        self._families = families
         self._meters = meters
         self._instruments = instruments
         self._read = read
 
     def collect(self) -> Iterator[Any]:
-        """Every metric as it stands."""
         readings = self._read()
         for instrument in self._instruments:
             match instrument:
@@ -345,13 +283,11 @@ class _Collector:
                     yield self._family(instrument, found)
 
     def describe(self) -> tuple[Any, ...]:
-        """Nothing: who registers this has nothing else, and no scrape is to come of that."""
+        # Nothing else is registered, and registering must not scrape.
         return ()
 
     def _histogram(self, histogram: Histogram, found: dict[tuple[str, ...], Distribution]) -> Any:
-        family = self._families.HistogramMetricFamily(
-            histogram.name, histogram.text, labels=histogram.labels
-        )
+        family = HistogramMetricFamily(histogram.name, histogram.text, labels=histogram.labels)
         bounds = [*(f"{float(bound)}" for bound in histogram.buckets), "+Inf"]
         for labels, distribution in found.items():
             numbers = accumulate(distribution.counts)
@@ -360,11 +296,7 @@ class _Collector:
         return family
 
     def _family(self, instrument: Counter | Gauge, found: Mapping[tuple[str, ...], float]) -> Any:
-        make = (
-            self._families.CounterMetricFamily
-            if isinstance(instrument, Counter)
-            else self._families.GaugeMetricFamily
-        )
+        make = CounterMetricFamily if isinstance(instrument, Counter) else GaugeMetricFamily
         family = make(instrument.name, instrument.text, labels=instrument.labels)
         for labels, figure in found.items():
             family.add_metric(labels, figure)

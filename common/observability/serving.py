@@ -1,7 +1,7 @@
-"""Serving: a WSGI application over HTTP or HTTPS from threads of its own.
+"""Serving: a WSGI application over HTTP or HTTPS in threads of its own.
 
-The certificate is the one that the files hold when a connection comes in. The handshake is left to
-the connection's thread: who connects and says nothing keeps nobody else waiting.
+A new connection gets the certificate that the files hold then. Its own thread makes the handshake,
+so that a silent peer blocks nobody.
 """
 
 from __future__ import annotations
@@ -31,21 +31,7 @@ _SILENCE_SECONDS = 30.0
 def serving_http(
     host: str, port: int, application: Callable[..., Any], tls: TlsFiles | None
 ) -> Iterator[int]:
-    """Serve until the block ends.
-
-    Args:
-        host: a name or address of this machine.
-        port: 0 takes a free one.
-        application: WSGI's; called in a thread for each connection.
-        tls: the certificate to serve HTTPS with, and with `ca` whose peers are let in.
-
-    Yields:
-        The port that is served.
-
-    Raises:
-        OSError: the address cannot be had.
-        ConfigError: the files of TLS do not work.
-    """
+    """Serve until the block ends."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
     server = _Server(host, port, family, _contexts(tls))
     server.set_app(application)
@@ -63,13 +49,6 @@ def server_context(tls: TlsFiles | None, *, asks_peers: bool) -> ssl.SSLContext 
     """One context for a server that takes no other; None where connections are in the clear.
 
     Each of its connections gets the certificate that the files hold by then.
-
-    Args:
-        tls: the certificate to show.
-        asks_peers: whether peers have to show one of `tls.ca`.
-
-    Raises:
-        ConfigError: the files of TLS do not work.
     """
     contexts = _contexts(tls if asks_peers or tls is None else replace(tls, ca=None))
     if contexts is None:
@@ -84,7 +63,6 @@ def server_context(tls: TlsFiles | None, *, asks_peers: bool) -> ssl.SSLContext 
 
 
 def _contexts(tls: TlsFiles | None) -> Callable[[], ssl.SSLContext] | None:
-    """What makes the context of a new connection."""
     if tls is None or tls.cert is None:
         return None
     renewal = Renewal(tls)
@@ -105,7 +83,6 @@ def _contexts(tls: TlsFiles | None) -> Callable[[], ssl.SSLContext] | None:
 
 
 def _context(tls: TlsFiles) -> ssl.SSLContext:
-    """Read from the files, for Python takes a key from nowhere else."""
     if tls.cert is None:
         raise ConfigError("HTTPS needs --tls-cert and --tls-key.")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,9 +1,7 @@
-"""Tracing: spans of OpenTelemetry where a process has it, and nothing at all where it has not.
+"""Tracing: spans of OpenTelemetry where the process has it, else nothing.
 
-Nothing is imported here. A command line sets tracing up (`lipt.common.observability.exporting`), a
-script that uses this package may have a tracer provider of its own: spans go to whatever the
-process has. What travels between processes is W3C's `traceparent`; a process without OpenTelemetry
-hands it on as it is.
+OpenTelemetry is never imported here. W3C's `traceparent` travels between processes; a process
+without OpenTelemetry passes it on.
 """
 
 from __future__ import annotations
@@ -72,15 +70,7 @@ def span(
     named: dict[str, str | float] | None = None,
     **attributes: str | float,
 ) -> Iterator[Span]:
-    """The block as a span within the one that is current; an error in it fails it.
-
-    Args:
-        name: what is done, from a small fixed set.
-        kind: one of OpenTelemetry's.
-        link: the `traceparent` of another trace that it has to do with.
-        named: attributes whose names are conventions of OpenTelemetry.
-        attributes: others, which are named `lipt.NAME`.
-    """
+    """The block as a span within the one that is current; an error in it fails it."""
     api = _api()
     if api is None:
         yield Span()
@@ -213,6 +203,5 @@ def _own(attributes: dict[str, str | float]) -> dict[str, str | float]:
 
 
 def _kind_of(error: Exception) -> str:
-    """The reason of an error of this package; of others the class. Never its text."""
     reason = getattr(error, "reason", None)
     return reason if isinstance(reason, str) and reason.isupper() else type(error).__name__

@@ -1,7 +1,6 @@
-"""Costs: what is taken in one place, as a sum of parts; and their limits.
+"""Costs as sums of parts, and their limits.
 
-A part grows with one setting, so that a cost over its limit can be blamed on a setting, and it
-can be said how low that would have to be.
+Each part grows with one setting, so a violation names the setting and its largest fitting value.
 """
 
 from __future__ import annotations
@@ -29,12 +28,10 @@ class Part:
     """What one setting's value costs.
 
     Attributes:
-        knob: the setting, dotted; empty for what no setting decides.
-        value: how many there are of what costs.
-        each: what one of it costs.
-        what: what that is, as a phrase.
-        lowest: the smallest value that the setting takes; None where it is another number.
-        name: what the setting is set to, where that is not `value`.
+        knob: the setting, dotted; empty for a fixed cost.
+        value: the count; `each` is the cost of one.
+        lowest: the smallest value of the setting; None where it is no number.
+        name: the setting's value where that is not `value`.
     """
 
     knob: str
@@ -66,13 +63,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that may be taken.
-
-    Attributes:
-        name: the setting that decides it, or what there is.
-        at_most: that.
-        remedy: what makes it more, as a clause; empty for raising the setting.
-    """
+    """The most that may be taken; `remedy` is a clause in place of "raise NAME"."""
 
     name: str
     at_most: int
@@ -81,15 +72,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Violation:
-    """A cost that is over its limit, and the setting to blame.
-
-    Attributes:
-        knob: of the settings that decide it the one that most comes from; empty for none.
-        value: what it is set to.
-        cost: what is taken in all.
-        limit: what it is over.
-        sentence: all of that with the remedy.
-    """
+    """A cost over its limit, and the setting with the largest part of it."""
 
     knob: str
     value: str

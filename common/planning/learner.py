@@ -53,14 +53,7 @@ def learner_images(learners: LearnersConfig) -> Cost:
 def learner_memory(
     learners: LearnersConfig, model: str, figures: ModelFigures, *, example_bytes: int
 ) -> Cost:
-    """Memory of a worker while it trains a learner.
-
-    Args:
-        learners: how it is trained.
-        model: the model's name.
-        figures: what the model takes.
-        example_bytes: of an example as it is stored; a byte a pixel of each channel.
-    """
+    """Memory of a worker while it trains a learner."""
     sent = figures.sent_bytes
     # In the mean.
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES

@@ -18,18 +18,7 @@ _MAX_NAME_CHARACTERS = 80
 
 
 def resolve_device(spec: str) -> torch.device:
-    """The device that `--device` names.
-
-    Args:
-        spec: "auto" (the first CUDA device if there is one, else the CPU), "cpu",
-            "cuda" (device 0), or "cuda:N".
-
-    Returns:
-        A device that exists, with its index where it has one.
-
-    Raises:
-        ConfigError: no such kind of device, or this machine has none; the message says what it has.
-    """
+    """The device that `--device` names."""
     kind, colon, index = spec.strip().lower().partition(":")
     if colon and not (kind == "cuda" and index.isascii() and index.isdecimal()):
         raise _not_usable(spec, "is not a device")
@@ -79,22 +68,13 @@ def versions_on(device: torch.device) -> dict[str, str]:
 
 
 def kind_of(device: str, versions: Mapping[str, str]) -> str:
-    """What computes the same bits: a device's name, the processor, and PyTorch's version.
-
-    Args:
-        device: as `device_name` has it.
-        versions: as `versions_on` has them.
-    """
+    """What computes the same bits: a device's name, the processor, and PyTorch's version."""
     processor, torch = versions.get("cpu", ""), versions.get("torch", "")
     return f"{device}{f' ({processor})' if processor else ''}{f', torch {torch}' if torch else ''}"
 
 
 def versions() -> dict[str, str]:
-    """Versions that a result depends on, by name: python, lipt, torch, torchvision.
-
-    From the installed packages' metadata, without importing them; a package that
-    runs from its source tree has none and is "not installed".
-    """
+    """Versions of python, lipt, torch and torchvision, read from metadata without imports."""
     return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 

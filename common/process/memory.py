@@ -1,10 +1,7 @@
-"""Memory of a process: how much it may take, and how to tell that it was not enough.
+"""Memory of a process: its limit, and how to recognise that it was too low.
 
-Measured on Linux with torch's CUDA build: merely imported it reserves 2.3 GB of addresses more than
-it uses, so a limit on addresses (RLIMIT_AS) says little. What may be written to (RLIMIT_DATA)
-follows what is in use: 110 MB above it, and 8 MB for each thread's stack. What is mapped from
-files is not counted. The driver's mappings are, so a process that uses a CUDA device is not
-limited in this way.
+RLIMIT_AS says little: torch's CUDA build reserves 2.3 GB of unused addresses. RLIMIT_DATA follows
+memory in use within 110 MB. It counts a GPU driver's mappings, so it is not used with CUDA.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Service managers: readiness, early ends, and what a start says."""
+"""Service managers: readiness, and an early end."""
 
 from __future__ import annotations
 
@@ -11,22 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Service manager: tells systemd, or whoever listens at NOTIFY_SOCKET, how far this process is.
-#
-# The protocol of sd_notify(3): one datagram of NAME=VALUE lines. What has no such variable in its
-# environment tells nobody.
-
 _VARIABLE = "NOTIFY_SOCKET"
 
 logger = logging.getLogger(__name__)
 
 
 def tell_manager(**state: str) -> None:
-    """Send what has changed: READY="1" when all is up, STOPPING="1", STATUS in words.
-
-    Args:
-        state: values by the names that the protocol gives them.
-    """
+    """Send what has changed: READY="1" when all is up, STOPPING="1", STATUS in words."""
     path = os.environ.get(_VARIABLE)
     if not path:
         return
@@ -40,23 +31,13 @@ def tell_manager(**state: str) -> None:
         logger.warning("the service manager at %s was not told %s: %s", path, message, error)
 
 
-# Early end: a process that is told to stop while it is still starting.
-#
-# The imports of a service take seconds. A service manager that changes its mind meanwhile
-# would see a process that died of a signal, or a KeyboardInterrupt's traceback. Imports
-# nothing heavy itself.
+# Services import for seconds: one stopped meanwhile ends without a traceback.
 
 
 def end_at_signals(program: str, *, status_variable: str = "") -> None:
     """Let SIGTERM and SIGINT end this process with status 0 until other handlers are set.
 
-    At once and without any clean-up: made for a process that has opened nothing yet. An
-    exception in its place could be caught by whatever is being imported.
-
-    Args:
-        program: what to call it in the line that it says.
-        status_variable: environment variable with another status than 0. What is no status in it
-            is left to whoever reads the settings.
+    At once and without clean-up: an exception could be caught by a module under import.
     """
     told = os.environ.get(status_variable, "")
     status = int(told) if told.isdecimal() and int(told) < 256 else 0
@@ -69,8 +50,6 @@ def end_at_signals(program: str, *, status_variable: str = "") -> None:
         signal.signal(number, end)
 
 
-# Talking: a line now and then from a process whose main thread is busy, as with long imports.
-
 _SILENCE_SECONDS = 9.0
 
 
@@ -78,13 +57,7 @@ _SILENCE_SECONDS = 9.0
 def talking(
     activity: str, say: Callable[[str], object], *, silence_seconds: float = _SILENCE_SECONDS
 ) -> Iterator[None]:
-    """Say what is done in the block, and for how long, whenever it has taken so long again.
-
-    Args:
-        activity: in words.
-        say: takes a line, in another thread.
-        silence_seconds: between two lines, and before the first.
-    """
+    """Say in another thread what the block does, and for how long, every `silence_seconds`."""
     done, began = threading.Event(), time.monotonic()
 
     def talk() -> None:

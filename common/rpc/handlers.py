@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-# Handlers: gRPC's, of the four kinds of calls, as an interceptor puts something around them.
-
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -60,18 +58,10 @@ def _kind(handler: Any) -> str:
     return "_".join("stream" if several else "unary" for several in streams)
 
 
-# Kept handlers: interceptors wrap the handler of a method once, and not at every call.
-#
-# gRPC asks them for one at each call. That it may be kept is a rule for the interceptors behind
-# this one: what they put around a handler depends on its method alone, and what is particular to a
-# call is asked of its context.
-
-
 class KeptHandlers(grpc.aio.ServerInterceptor):
     """Comes first: keeps what all others have made of each method's handler."""
 
     def __init__(self) -> None:
-        """Keep nothing yet."""
         self._handlers: dict[str, Any] = {}
 
     async def intercept_service(

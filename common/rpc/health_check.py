@@ -1,7 +1,6 @@
 """Health check: `python -m lipt.common.rpc.health_check` has status 0 where a coordinator serves.
 
-Made for who can run a command in a container and nothing else, every few seconds: it asks gRPC's
-standard health where LIPT_HEALTH_LISTEN says, or else LIPT_LISTEN, and imports no PyTorch.
+It asks gRPC's standard health at LIPT_HEALTH_LISTEN, or else LIPT_LISTEN, without PyTorch.
 """
 
 from __future__ import annotations

@@ -14,11 +14,6 @@ from google.protobuf.message import Message
 from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.v1 import limits_pb2
 
-# Lengths: the texts of a request, compared with what the contract says of their fields.
-#
-# One place for all calls: a field that is new in `proto/lipt/v1` is limited before anybody thinks
-# of it, and more loosely or strictly by its option `max_characters`.
-
 # As limits.proto says.
 _CHARACTERS = 200
 _ENTRIES = 1000
@@ -26,8 +21,6 @@ _ENTRIES = 1000
 
 @dataclass(frozen=True)
 class _Limited:
-    """A field that is text, a list or map of texts, or a message with such fields."""
-
     name: str
     # As errors call it: Message.field.
     label: str
@@ -36,11 +29,7 @@ class _Limited:
 
 
 def require_lengths(request: Message) -> None:
-    """Refuse texts that are longer, and lists that have more entries, than their fields take.
-
-    Raises:
-        InvalidRequestError: names the field, its length and the limit.
-    """
+    """Refuse texts that are longer, and lists that have more entries, than their fields take."""
     for field in _limited_fields(request.DESCRIPTOR):
         value = getattr(request, field.name)
         if isinstance(value, Message):
@@ -96,10 +85,7 @@ def _limited(kind: Descriptor, field: FieldDescriptor) -> _Limited:
     )
 
 
-# Protobuf messages: one walk between a message and nested values of the same names.
-#
-# Enum members have the same names on both sides: `PRUNING_METHOD_SNIP` is "snip". What is
-# particular to a message stands beside what it is converted to, as in `config/values.py`.
+# Enum members have the same names on both sides: `PRUNING_METHOD_SNIP` is "snip".
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -126,17 +112,7 @@ def fill_message(
     path: str = "",
     meant: Callable[[str], str] = lambda _: "",
 ) -> MessageT:
-    """Set the fields of `message` from a nested mapping of the same names.
-
-    Args:
-        message: is changed.
-        values: by the names of its fields.
-        path: before the names in messages, ending in a dot.
-        meant: asks, of a name that there is not, for one that may be meant.
-
-    Raises:
-        ConfigError: an unknown field (the known ones are listed) or a bad value.
-    """
+    """Set the fields of `message` from a nested mapping of the same names."""
     fields = message.DESCRIPTOR.fields_by_name
     for key, value in values.items():
         name = f"{path}{key}"
@@ -185,21 +161,13 @@ def _prefix(enum: EnumDescriptor) -> str:
 
 
 def enum_value(enum: EnumDescriptor, number: int) -> str:
-    """The member's value for a number of the wire: 2 -> "snip".
-
-    An unspecified or unknown number has no member; its text fails validation
-    with the list of those that exist.
-    """
+    """The member's value for a number of the wire: 2 -> "snip"; an unknown number as text."""
     member = enum.values_by_number.get(number)
     return member.name.removeprefix(_prefix(enum)).lower() if member else str(number)
 
 
 def enum_number(enum: EnumDescriptor, value: str, name: str) -> int:
-    """The number on the wire for a member's value: "snip" -> 2.
-
-    Raises:
-        ConfigError: there is no such member.
-    """
+    """The number on the wire for a member's value: "snip" -> 2."""
     member = enum.values_by_name.get(f"{_prefix(enum)}{value.upper()}")
     if member is None or member.number == 0:
         known = [enum_value(enum, item.number) for item in enum.values if item.number]
@@ -212,8 +180,6 @@ def enum_to_proto(enum: EnumDescriptor, value: StrEnum) -> str:
     name: str = enum.values_by_number[enum_number(enum, value.value, enum.name)].name
     return name
 
-
-# Protocol numbers: what both ends of the wire have to agree on.
 
 # Peers whose majors differ refuse each other; a higher minor only adds.
 PROTOCOL_MAJOR = 1

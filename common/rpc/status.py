@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -38,11 +38,6 @@ from lipt.common.rpc.handlers import (
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.text import printable
 
-# Status: an error on the wire, a `google.rpc.Status` with the reason in `ErrorInfo`.
-#
-# The server turns a `LiptError` into its status in one place, an interceptor, so
-# that servicers simply raise; the client turns the status back into the class.
-
 logger = logging.getLogger(__name__)
 
 # A status travels as metadata, twice, a byte as up to three; peers refuse 8 KiB and more of it.
@@ -68,7 +63,6 @@ def _packed(message: Message) -> any_pb2.Any:
 
 
 def _shortened(sentence: str) -> str:
-    """A sentence that fits; its end stays, for that is where the remedy stands."""
     content = sentence.encode(errors="replace")
     if len(content) > _MAX_MESSAGE_BYTES:
         half = _MAX_MESSAGE_BYTES // 2
@@ -77,10 +71,9 @@ def _shortened(sentence: str) -> str:
 
 
 def from_rpc_error(error: grpc.RpcError) -> LiptError:
-    """The error that the server raised, or what the connection's failure means.
+    """The error that the server raised.
 
-    Statuses without this service's reason (a broken connection, another kind
-    of server) become `UnreachableError` or a plain `LiptError`.
+    Other statuses become `UnreachableError` or a plain `LiptError`.
     """
     call = cast("grpc.Call", error)
     # Whoever shows an error shows what its peer wrote.
@@ -109,7 +102,6 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Maps what a servicer raises to a status; an unforeseen error gets an incident number."""
 
     def __init__(self, events: Events | None = None) -> None:
-        """Count refused calls in `events`."""
         self._events = events or Events()
 
     async def intercept_service(
@@ -134,8 +126,6 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True)
 class _Malformed:
-    """Takes the place of a request whose bytes are no such message."""
-
     why: str
 
 
@@ -151,7 +141,6 @@ def _deserializer(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def _read_requests(behaviour: Any, handler: Any) -> Any:
-    """`behaviour` for a handler with `_deserializer`: it never sees a malformed request."""
     if handler.request_streaming:
         return lambda requests, context: behaviour(_all_well_formed(requests), context)
     return lambda request, context: behaviour(_well_formed(request), context)
@@ -213,16 +202,13 @@ def incident(error: Exception, where: str) -> LiptError:
     return LiptError(f"internal error; the coordinator's log has it as incident {number}.")
 
 
-# Showing: how a client's calls carry its token, and what else they prove themselves with.
-
 Entries = Callable[[], tuple[tuple[str, str], ...]]
 
 
 def local_credentials(port: int) -> grpc.ChannelCredentials:
-    """For a connection in the clear to a loopback port: the local token, wherever there is one.
+    """The local token for a loopback port, read whenever a connection is made.
 
-    gRPC asks for it once a connection stands, and again when it repeats the call: a call that
-    waits for a coordinator to come up finds the token that was not there when it was made.
+    A call that waits for a coordinator to start finds the token that came with it.
     """
     return grpc.composite_channel_credentials(
         grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP),
@@ -239,7 +225,11 @@ def showing(token: TokenSource | None, channel: grpc.Channel) -> grpc.Channel:
 
 def with_metadata(channel: grpc.Channel, entries: Entries) -> grpc.Channel:
     """The channel, each of whose calls has what `entries` says then in its metadata, too."""
-    return grpc.intercept_channel(channel, _WithMetadata(entries))
+
+    def intercept(continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
+        return continuation(with_entries(details, entries()), requests)
+
+    return grpc.intercept_channel(channel, EveryCall(intercept))
 
 
 class _LocalToken(grpc.AuthMetadataPlugin):
@@ -266,39 +256,36 @@ class Details(NamedTuple):
     compression: grpc.Compression | None
 
 
-class _WithMetadata(
+def with_entries(details: Any, entries: Iterable[tuple[str, str]]) -> Details:
+    """A call's details with more metadata."""
+    return Details(
+        details.method,
+        details.timeout,
+        (*(details.metadata or ()), *entries),
+        details.credentials,
+        details.wait_for_ready,
+        details.compression,
+    )
+
+
+class EveryCall(
     grpc.UnaryUnaryClientInterceptor,
     grpc.UnaryStreamClientInterceptor,
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Gives every call of a channel what `entries` says then, over whatever it goes."""
+    """Intercepts a channel's calls of every kind with one function.
 
-    def __init__(self, entries: Entries) -> None:
-        self._entries = entries
+    `intercept` takes what continues the call, the call's details, and its request or requests.
+    """
 
-    def intercept_unary_unary(
-        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
-    ) -> Any:
-        """A call with the metadata."""
-        return continuation(self._shown(client_call_details), request)
+    def __init__(self, intercept: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
+        self._intercept = intercept
 
-    intercept_unary_stream = intercept_unary_unary
+    def _call(self, continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
+        return self._intercept(continuation, details, requests)
 
-    def intercept_stream_unary(
-        self, continuation: Callable[..., Any], client_call_details: Any, request_iterator: Any
-    ) -> Any:
-        """As a call of a single request."""
-        return continuation(self._shown(client_call_details), request_iterator)
-
-    intercept_stream_stream = intercept_stream_unary
-
-    def _shown(self, details: Any) -> Details:
-        return Details(
-            details.method,
-            details.timeout,
-            (*(details.metadata or ()), *self._entries()),
-            details.credentials,
-            details.wait_for_ready,
-            details.compression,
-        )
+    intercept_unary_unary: Any = _call
+    intercept_unary_stream: Any = _call
+    intercept_stream_unary: Any = _call
+    intercept_stream_stream: Any = _call

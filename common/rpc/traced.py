@@ -1,7 +1,6 @@
-"""Traced calls: the trace that a call belongs to travels in its metadata, as W3C's `traceparent`.
+"""Traced calls: a call's trace travels in its metadata, as W3C's `traceparent`.
 
-A call that does something is a span on either side. Those that only wait, or come again and
-again, are not: they would bury the others. What a peer sends is read by the grammar, or not at all.
+Calls that only wait, or repeat often, are no spans.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from lipt.common.rpc.handlers import (
     with_behaviour,
     within,
 )
-from lipt.common.rpc.status import Details
+from lipt.common.rpc.status import EveryCall, with_entries
 
 _WITHOUT_SPAN = frozenset(
     {
@@ -50,7 +49,7 @@ _STATUS = "rpc.grpc.status_code"
 
 def traced(channel: grpc.Channel) -> grpc.Channel:
     """The channel, whose calls take the trace along that they are made in, where there are any."""
-    return grpc.intercept_channel(channel, _Tracing()) if is_tracing() else channel
+    return grpc.intercept_channel(channel, EveryCall(_intercept)) if is_tracing() else channel
 
 
 def received(metadata: Any) -> str:
@@ -105,48 +104,18 @@ async def _as_span(context: Context, method: str) -> AsyncIterator[None]:
             raise
 
 
-class _Tracing(
-    grpc.UnaryUnaryClientInterceptor,
-    grpc.UnaryStreamClientInterceptor,
-    grpc.StreamUnaryClientInterceptor,
-    grpc.StreamStreamClientInterceptor,
-):
-    """Gives every call the trace that it is made in."""
-
-    def intercept_unary_unary(
-        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
-    ) -> Any:
-        """A call with the metadata, as a span that ends with it."""
-        details, method = client_call_details, client_call_details.method
-        if method in _WITHOUT_SPAN or not is_of_the_contract(method):
-            return continuation(_with(details, current_traceparent()), request)
-        begun = begin(_name(method), kind="CLIENT", named=_named(method))
-        call = continuation(_with(details, begun.traceparent), request)
-        call.add_done_callback(lambda ended: _end(begun, ended))
-        return call
-
-    intercept_unary_stream = intercept_unary_unary
-
-    def intercept_stream_unary(
-        self, continuation: Callable[..., Any], client_call_details: Any, request_iterator: Any
-    ) -> Any:
-        """As a call of a single request."""
-        return self.intercept_unary_unary(continuation, client_call_details, request_iterator)
-
-    intercept_stream_stream = intercept_stream_unary
+def _intercept(continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
+    method = details.method
+    if method in _WITHOUT_SPAN or not is_of_the_contract(method):
+        return continuation(_with(details, current_traceparent()), requests)
+    begun = begin(_name(method), kind="CLIENT", named=_named(method))
+    call = continuation(_with(details, begun.traceparent), requests)
+    call.add_done_callback(lambda ended: _end(begun, ended))
+    return call
 
 
 def _with(details: Any, traceparent: str) -> Any:
-    if not traceparent:
-        return details
-    return Details(
-        details.method,
-        details.timeout,
-        (*(details.metadata or ()), (TRACEPARENT, traceparent)),
-        details.credentials,
-        details.wait_for_ready,
-        details.compression,
-    )
+    return with_entries(details, [(TRACEPARENT, traceparent)]) if traceparent else details
 
 
 def _end(begun: Span, call: Any) -> None:

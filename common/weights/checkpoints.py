@@ -16,22 +16,14 @@ from lipt.common.errors import WeightsError
 from lipt.common.weights.files import read_container
 from lipt.common.weights.specs import TensorSpec, Weights, quoted
 
-# Torch's own files: what `torch.save` wrote, read as tensors and plain containers alone.
-#
-# The one place where such a file is opened; the linter bans `torch.load`, `pickle` and their like
-# everywhere else. None of these files comes from a peer: an operator or a user names them.
+# The only place that opens such a file; an operator or a user names it, never a peer.
 
 # Where programs put a model's weights among other things.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
 
 
 def read_torch_file(path: Path) -> Any:
-    """The content of the file, with all tensors on the CPU; no object of it is unpickled.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it holds more than tensors and plain containers, is cut, or is no such file.
-    """
+    """The content of the file, with all tensors on the CPU; no object of it is unpickled."""
     try:
         # Of a foreign pickle torch warns before it refuses it.
         with warnings.catch_warnings(action="ignore", category=UserWarning):
@@ -41,13 +33,9 @@ def read_torch_file(path: Path) -> Any:
 
 
 def state_dict_in(content: Any) -> dict[str, torch.Tensor]:
-    """The tensors of a model in what `read_torch_file` gave, by name.
+    """The tensors of a model in what `read_torch_file` returned, by name.
 
-    They are at the top, or one level below: under `state_dict`, `model_state_dict` or `model`, else
-    under the only key that has tensors. What is no tensor beside them is left out.
-
-    Raises:
-        ValueError: there are none, or under several keys.
+    They are at the top, or below `state_dict`, `model_state_dict`, `model` or the only such key.
     """
     parts = content if isinstance(content, Mapping) else {}
     if found := _tensors(parts):
@@ -66,11 +54,8 @@ def _tensors(part: Any) -> dict[str, torch.Tensor]:
     return {str(key): item for key, item in part.items() if isinstance(item, torch.Tensor)}
 
 
-# Checkpoints: a file of weights matched with a model, whose head it may lack.
-#
-# Names and shapes decide, before any value is read. Programs that save a model wrapped in another
-# put a prefix before all names ("module.", "backbone."), or leave out one that the model has: that
-# under which most tensors fit is taken off, or put on.
+# Names and shapes decide before any value is read. Programs that wrap a model put a prefix before
+# all names ("module."): the one under which most tensors fit is removed, or added.
 
 # Another model's file is small enough to be opened and its differences named.
 _SPARE_TENSORS = 1000
@@ -82,15 +67,14 @@ _COUNTER = "num_batches_tracked"
 
 @dataclass(frozen=True)
 class Match:
-    """How a checkpoint fits a model; names are the model's, but for what is left over.
+    """How a checkpoint fits a model, by the model's names.
 
-    taken: what the model begins with, and the checkpoint's name for it.
-    new: what is made anew, whether or not the checkpoint has it.
-    missing: what else the checkpoint lacks.
-    reshaped: what is of another shape or dtype there, and what it is.
-    left_over: what the model has no place for, and what it is.
-    foreign: those left over that are of no head: they have more than two dimensions, or belong
-        to a part that the model has as well.
+    taken: the checkpoint's names of what is used.
+    new: initialized anew.
+    missing: lacking in the checkpoint.
+    reshaped: of another shape or dtype there.
+    left_over: without a place in the model, by the checkpoint's names.
+    foreign: those left over that belong to no head.
     """
 
     taken: Mapping[str, str]
@@ -101,7 +85,6 @@ class Match:
     foreign: frozenset[str]
 
     def __str__(self) -> str:
-        """What came of it, as a sentence."""
         parts = [f"theta* begins with {len(self.taken)} tensors of the weights given"]
         parts += [f"new: {_named(self.new)}"] if self.new else []
         parts += [f"left over: {_named(self.left_over)}"] if self.left_over else []
@@ -113,16 +96,7 @@ def match_checkpoint(
 ) -> Match:
     """Match a checkpoint's tensors with a model's.
 
-    Floating-point numbers of fewer bits fit, for they are widened exactly. Counts of a batch
-    norm's batches may be missing.
-
-    Args:
-        found: what the checkpoint declares.
-        like: what the model has.
-        new: names of `like` that are not taken from it.
-
-    Raises:
-        WeightsError: the checkpoint has the model several times, under different prefixes.
+    Narrower floats fit, as they are widened exactly. Batch norms' counts of batches may be missing.
     """
     body = {name: spec for name, spec in like.items() if name not in new}
     off, on = _prefixes(found, body)
@@ -156,20 +130,10 @@ def read_checkpoint(
 ) -> tuple[Weights, Match]:
     """Read what a model begins with from a safetensors file.
 
-    Args:
-        source: the content, or a path; the file must not change meanwhile.
-        like: the model's tensors.
-        head: the names of the model's head.
-        new_head: whether the head is made anew: the checkpoint may have another one, or none.
-            Without it the checkpoint has to have all of the model's tensors, and no others.
-        max_bytes: the largest file that is read.
+    With `new_head` the checkpoint may have another head, or none; else all tensors must match.
 
     Returns:
-        What is taken, by the model's names and in its dtypes, on the CPU; and how it fits.
-
-    Raises:
-        BlobTooLargeError: the file, its header, or its tensor count is over the limit.
-        WeightsError: not safetensors, or not of this model: names what differs.
+        The tensors by the model's names, in its dtypes, on the CPU; and how they fit.
     """
     container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + _SPARE_TENSORS)
     match = match_checkpoint(container.specs, like, new=head if new_head else ())
@@ -220,7 +184,6 @@ def _fits(found: TensorSpec, expected: TensorSpec) -> bool:
 
 
 def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> tuple[str, str]:
-    """What to take off the checkpoint's names and what to put on; one of them is empty."""
     counts: Counter[tuple[str, str]] = Counter()
     for name, spec in found.items():
         for prefix, rest in _cuts(name):
@@ -243,7 +206,6 @@ def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
-    """Every way to cut a name into a prefix and the rest; the whole name first."""
     at = 0
     while True:
         yield name[:at], name[at:]
@@ -253,7 +215,6 @@ def _cuts(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _part(name: str, prefix: str) -> str:
-    """The part of the model that a tensor is in: what its name begins with."""
     return name.removeprefix(prefix).partition(".")[0]
 
 

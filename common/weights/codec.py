@@ -36,36 +36,23 @@ class EncodedWeights(Mapping[str, torch.Tensor], ABC, Generic[EntryT]):
     values_form: ClassVar[str]
 
     def __init__(self, container: Container, like: Mapping[str, TensorSpec]) -> None:
-        """Compare what a file declares with the tensors of a model, `like`.
-
-        Raises:
-            WeightsError: it contradicts itself or `like`.
-        """
         self.container = container
         self.like = like
         self._masked = self._read_entries(container.metadata)
         check_specs(dict(self._declared()), like)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """Decode one tensor: on the CPU, independent of the file.
-
-        Raises:
-            WeightsError: the file contradicts itself.
-        """
         if name in self._masked:
             return self._decode(name, self._masked[name])
         return self.container.tensor(f"dense/{name}")
 
     def __iter__(self) -> Iterator[str]:
-        """The names, in the model's order."""
         return iter(self.like)
 
     def __len__(self) -> int:
-        """How many tensors there are."""
         return len(self.like)
 
     def _declared(self) -> Iterator[tuple[str, TensorSpec]]:
-        """What the header says the tensors are, once its parts agree with each other."""
         stored = self.container.specs
         for part, spec in stored.items():
             form, _, name = part.partition("/")
@@ -102,17 +89,7 @@ def split(tensor: torch.Tensor) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]
 def join(
     mask: npt.NDArray[np.uint8], values: npt.NDArray[Any], spec: TensorSpec, name: str
 ) -> torch.Tensor:
-    """The tensor that has these bit patterns where its bitmask says.
-
-    Args:
-        mask: as many bytes as the tensor's bitmask has.
-        values: unsigned integers of the tensor's item size.
-        spec: the tensor's shape and dtype.
-        name: what errors call it.
-
-    Raises:
-        WeightsError: the mask goes on after its end, or keeps another number of values.
-    """
+    """The tensor with the bit patterns `values` where `mask` has bits."""
     num_padding = -spec.num_elements % 8
     if num_padding and int(mask[-1]) >> (8 - num_padding):
         raise contradiction(f"the mask of {quoted(name)} sets bits after its end")
@@ -142,11 +119,7 @@ def describe(key: str, version: int, **part: Mapping[str, Any]) -> dict[str, str
 def read_description(
     metadata: Mapping[str, str], key: str, version: int, part: str
 ) -> dict[str, Any]:
-    """What a file's metadata says of its tensors, by name.
-
-    Raises:
-        WeightsError: it is not of this form, or of another version.
-    """
+    """What a file's metadata says of its tensors, by name."""
     try:
         description = json.loads(metadata[key])
         found, entries = description["version"], dict(description[part].items())
@@ -189,14 +162,7 @@ _VERSION = 1
 
 
 def encode_sparse(weights: Mapping[str, torch.Tensor]) -> bytes:
-    """Encode weights without loss; equal weights give equal bytes.
-
-    Args:
-        weights: tensors by name, any shape, dtype, layout and device.
-
-    Raises:
-        WeightsError: a tensor's dtype is not one of the format's.
-    """
+    """Encode weights without loss; equal weights give equal bytes."""
     stored: dict[str, torch.Tensor] = {}
     shapes: dict[str, list[int]] = {}
     for name, tensor in sorted(weights.items()):

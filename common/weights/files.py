@@ -17,19 +17,9 @@ from lipt.common.errors import BlobTooLargeError, WeightsError
 from lipt.common.weights.header import LENGTH_BYTES, malformed, values_begin
 from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
 
-# Finite weights: one NaN or infinity would spread to all that is made of them.
-
 
 def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
-    """Which weights are NaN or infinite, as the beginning of a sentence; empty where none is.
-
-    Args:
-        weights: tensors by name, any shape and dtype. Integers are always finite.
-
-    Returns:
-        The first such tensor by name, how many of its values it concerns, and how many other
-        tensors have some.
-    """
+    """Which weights are NaN or infinite, as the beginning of a sentence; empty where none is."""
     bad = {name: count for name, tensor in weights.items() if (count := _num_non_finite(tensor))}
     if not bad:
         return ""
@@ -49,8 +39,6 @@ def _num_non_finite(tensor: torch.Tensor) -> int:
     return tensor.numel() - int(torch.isfinite(tensor).sum())
 
 
-# Dense weights: a state dict read from a safetensors file; `container.pack` writes one.
-
 # Another model's file is small enough to be opened and its differences named.
 _SPARE_TENSORS = 1000
 _MAX_TENSORS = 100_000
@@ -62,19 +50,6 @@ def read_weights(
     """Read a safetensors file that must hold exactly the tensors of a model.
 
     Nothing is allocated for its values before the header was compared with `like`.
-
-    Args:
-        source: the content, or a path; the file must not change meanwhile.
-        like: the model's tensors.
-        max_bytes: the largest file that is read.
-
-    Returns:
-        Tensors on the CPU in the order of `like`, independent of `source`.
-
-    Raises:
-        BlobTooLargeError: the file, its header, or its tensor count is over the limit.
-        WeightsError: not safetensors (a pickle, zip or numpy file is named, with
-            how to convert it), or names, shapes or dtypes that are not the model's.
     """
     container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + _SPARE_TENSORS)
     check_specs(container.specs, like)
@@ -82,12 +57,7 @@ def read_weights(
 
 
 def read_specs(path: Path) -> dict[str, TensorSpec]:
-    """What the tensors of a safetensors file are, from its header.
-
-    Raises:
-        BlobTooLargeError: it has more tensors than any model.
-        WeightsError: not safetensors, or one that contradicts itself.
-    """
+    """What the tensors of a safetensors file are, from its header."""
     max_bytes = path.stat().st_size if path.is_file() else 0
     return read_container(path, max_bytes=max_bytes, max_tensors=_MAX_TENSORS).specs
 
@@ -128,26 +98,15 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The file that holds these tensors: equal tensors and metadata give equal bytes.
+    """The file of these tensors: equal tensors and metadata give equal bytes.
 
-    Args:
-        tensors: by name, any shape, layout and device, of a dtype that the format has; those
-            that share memory are stored each on its own.
-        metadata: texts for the header; left out when there are none.
-
-    Raises:
-        WeightsError: a tensor's dtype is not one of the format's.
+    Tensors that share memory are stored each on its own.
     """
     return b"".join(_parts(tensors, metadata))
 
 
 def write_packed(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write what `pack` gives into a file, without a copy of it in memory.
-
-    Raises:
-        WeightsError: a tensor's dtype is not one of the format's.
-        OSError: the file cannot be written.
-    """
+    """Write what `pack` gives into a file, without a copy of it in memory."""
     with path.open("wb", buffering=0) as file:
         for part in _parts(tensors, None):
             left = memoryview(part)
@@ -218,19 +177,9 @@ class Container:
 def read_container(
     source: bytes | Path, *, max_bytes: int, max_tensors: int, max_metadata_bytes: int = 0
 ) -> Container:
-    """Open a file and believe nothing: sizes first, then the header, then its sums.
+    """Open a file without trust: sizes first, then the header, then its sums.
 
-    Args:
-        source: the content, or a path to map into memory. A mapped file must not
-            change while its container is in use.
-        max_bytes: the largest file that is read at all.
-        max_tensors: the most tensors that a header may declare; its length is
-            limited in proportion.
-        max_metadata_bytes: how much longer it may be for the sake of its metadata.
-
-    Raises:
-        BlobTooLargeError: the file, its header, or its tensor count is over a limit.
-        WeightsError: not a safetensors file, or one that contradicts itself.
+    A path is mapped: the file must not change while the container is in use.
     """
     data = _open(source, max_bytes)
     label = str(source) if isinstance(source, Path) else "the file"

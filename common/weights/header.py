@@ -1,8 +1,7 @@
-"""Safetensors header: where a file's values begin, or what the file is instead.
+"""Safetensors header: where a file's values begin, or which other format it is.
 
-People offer other formats by mistake: each is named, with how to convert it. None of them is
-ever opened: unpickling runs what the file says. Nothing here imports torch, so that a command
-line can look at a file before it is sent.
+Other formats are named with their conversion, and never opened: unpickling runs code. This module
+does not import torch.
 """
 
 from __future__ import annotations
@@ -33,13 +32,7 @@ _FOREIGN = {
 
 
 def require_safetensors(source: bytes | Path) -> None:
-    """Check that a content, or a file, starts as safetensors does; the rest is not read.
-
-    Raises:
-        WeightsError: it does not; a pickle or another known format is named, with how to
-            convert it.
-        OSError: the file cannot be read.
-    """
+    """Check that a content, or a file, starts as safetensors does; the rest is not read."""
     if isinstance(source, bytes):
         values_begin(source[: LENGTH_BYTES + 1], len(source), "the content")
         return
@@ -49,16 +42,7 @@ def require_safetensors(source: bytes | Path) -> None:
 
 
 def values_begin(start: bytes, num_bytes: int, label: str) -> int:
-    """Where a file's header ends and its values begin.
-
-    Args:
-        start: the file's first 9 bytes, or all where it has fewer.
-        num_bytes: the file's size.
-        label: what errors call it.
-
-    Raises:
-        WeightsError: it does not start as safetensors does, or its header is cut off.
-    """
+    """Where a file's header ends and its values begin."""
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
     fits = LENGTH_BYTES + length <= num_bytes
     # Asked first: a header of 640 bytes makes a file start like a pickle.

@@ -59,16 +59,7 @@ def quoted(name: str) -> str:
 
 
 def check_specs(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> None:
-    """Refuse weights that are not those of the model.
-
-    Args:
-        found: what the file declares.
-        like: what the model has.
-
-    Raises:
-        WeightsError: names, shapes or dtypes differ; the sentence names the
-            first few in the model's order, with both values.
-    """
+    """Refuse weights that are not those of the model."""
     differences = list(_differences(found, like))
     if differences:
         more = len(differences) - _MAX_NAMED

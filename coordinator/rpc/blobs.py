@@ -14,8 +14,7 @@ from typing import Any
 import grpc.aio
 
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, chunk_data, fill_chunk
-from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.upload import Upload
+from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import (
     CorruptBlobError,
     InvalidRequestError,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, remove_stale_temporaries, state_errors, sync
-from lipt.common.errors import InvalidBlobNameError, StateError
+from lipt.common.errors import InvalidRequestError, StateError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import packed_sizes
 from lipt.coordinator.state.contents import DATABASE, Contents, open_read_only, read_contents
@@ -156,7 +156,7 @@ def _blob_problem(path: Path) -> str | None:
     shown = Path(*path.parts[-3:])
     try:
         name = BlobName(path.name, path.stat().st_size)
-    except InvalidBlobNameError:
+    except InvalidRequestError:
         return f"{shown} is no blob: its name is no digest"
     if path.parent.name != path.name[:2]:
         return f"{shown} is in the wrong folder"

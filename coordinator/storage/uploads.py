@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.upload import Upload
+from lipt.common.blobs.store import BlobStore, Upload
 from lipt.coordinator.storage.accounts import Accounts, Allowance
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lipt.common.errors import error_classes
 from lipt.common.observability.logs import EventKind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,8 +53,7 @@ def test_links_from_outside_of_the_site_lead_to_files(name: str) -> None:
 
 
 def test_troubleshooting_has_an_entry_for_each_reason() -> None:
-    declared = r'^    reason(?:: ClassVar\[str\])? = "(\w+)"'
-    reasons = set(re.findall(declared, sources(*PACKAGES), re.MULTILINE))
+    reasons = {cls.reason for cls in error_classes()}
     entries = re.findall(r"^### (\w+)$", text(DOCS / "troubleshooting.md"), re.MULTILINE)
     assert sorted(entries) == sorted(reasons)
 

@@ -59,7 +59,6 @@ def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(
 def test_refusals_and_reassignments_are_counted_and_logged(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
-    pytest.importorskip("prometheus_client")
     coordinator = cluster.start_coordinator("--metrics-listen", "127.0.0.1:0")
     address = coordinator.wait_for(r"metrics on (\S+)/metrics")[1]
     learners = {**small_run["learners"], "num_learners": 1}

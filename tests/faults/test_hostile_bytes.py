@@ -20,9 +20,8 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.stored import images_in
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.codec import METADATA_KEY, encode_sparse
-from lipt.common.weights.encodings import open_weights
+from lipt.common.weights.encodings import encode_planes, open_weights
 from lipt.common.weights.files import pack, read_weights
-from lipt.common.weights.planes import encode_planes
 from lipt.common.weights.specs import TensorSpec, specs_of
 from lipt.v1 import blob_pb2
 from tests.faults.memory import memory_growth

@@ -15,7 +15,7 @@ from lipt.common.blobs import transfer
 from lipt.common.blobs.blob import BlobName, blob_to_proto, chunk_data
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.errors import CorruptChunkError
+from lipt.common.errors import CorruptBlobError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2
@@ -136,12 +136,12 @@ def test_flipped_bit_in_a_download_is_noticed_and_asked_for_again(
     num_flips: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    damaged: list[CorruptChunkError] = []
+    damaged: list[CorruptBlobError] = []
 
     def watched(*arguments: Any, **keywords: Any) -> bytes:
         try:
             return chunk_data(*arguments, **keywords)
-        except CorruptChunkError as error:
+        except CorruptBlobError as error:
             damaged.append(error)
             raise
 
@@ -163,11 +163,11 @@ def test_flipped_bit_in_an_upload_is_data_loss_and_is_sent_again(
     cluster: Cluster, coordinator: LoggedProcess, cache: BlobStore, num_flips: int
 ) -> None:
     draw = random.Random(num_flips)
-    before = coordinator.text().count("CORRUPT_CHUNK")
+    before = coordinator.text().count("CORRUPT_BLOB")
     for number in range(num_flips):
         data = content(1000 * num_flips + number, num_chunks=4)
         fault = Fault(True, draw.randrange(len(data)), draw.randrange(8))
         with Proxy(cluster.address, [fault]) as proxy:
             name = send(proxy.address, data)
         assert fetch(cluster.address, name, cache) == data, fault
-    assert coordinator.text().count("CORRUPT_CHUNK") - before >= 0.9 * num_flips
+    assert coordinator.text().count("CORRUPT_BLOB") - before >= 0.9 * num_flips

@@ -75,7 +75,7 @@ class BlobServiceServicer(object):
         """Stores a blob. The first chunk starts at the offset that
         GetUploadStatus answered; the blob is durable when the call returns.
 
-        DATA_LOSS / CORRUPT_CHUNK, CORRUPT_BLOB: bytes differ from their checksum.
+        DATA_LOSS / CORRUPT_BLOB: bytes differ from their checksum.
         RESOURCE_EXHAUSTED / BLOB_TOO_LARGE: refused from the declared size.
         FAILED_PRECONDITION / WRONG_OFFSET: ask for the status and resume there.
         """

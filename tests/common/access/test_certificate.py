@@ -74,11 +74,6 @@ def test_a_role_is_given_by_a_uri_or_by_a_unit(role: Role) -> None:
     assert identity(certificate("a", [role_unit(role)])).roles == {role}
 
 
-def test_roles_of_both_places_add_up() -> None:
-    both = certificate("a", ["research", "lipt-worker"], [Uri("lipt:role:trainer")])
-    assert identity(both).roles == {Role.WORKER, Role.TRAINER}
-
-
 @pytest.mark.parametrize(
     "made",
     [

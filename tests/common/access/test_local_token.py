@@ -52,11 +52,6 @@ def test_folder_and_file_are_their_user_s_alone(folders: tuple[Path, Path]) -> N
         os.umask(before)
 
 
-def test_coordinators_on_two_ports_have_a_file_each() -> None:
-    with published(7, "one"), published(8, "other"):
-        assert (find_local_token(7), find_local_token(8)) == ("one", "other")
-
-
 def test_client_without_the_coordinator_s_environment_finds_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

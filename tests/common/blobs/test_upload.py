@@ -22,34 +22,11 @@ DATA = b"0123456789" * 100
 NAME = BlobName.of(DATA)
 
 
-def test_an_upload_arrives_in_pieces(store: BlobStore) -> None:
-    with store.open_upload(NAME, 0) as upload:
-        upload.write(DATA[:300])
-        assert store.committed_offset(NAME) == 300
-        assert not store.has(NAME)
-        upload.write(DATA[300:])
-        assert upload.finish() == NAME
-    assert store.read_bytes(NAME) == DATA
-    assert store.committed_offset(NAME) == NAME.size_bytes
-    assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
-
-
 def test_what_has_come_is_for_this_user_alone(store: BlobStore) -> None:
     with store.open_upload(NAME, 0) as upload:
         upload.write(DATA[:300])
         [part] = (store.root / "uploads").iterdir()
         assert part.stat().st_mode & 0o777 == 0o600
-
-
-def test_an_upload_goes_on_after_a_restart(store: BlobStore) -> None:
-    with store.open_upload(NAME, 0) as upload:
-        upload.write(DATA[:300])
-    restarted = BlobStore(store.root, max_blob_bytes=10_000)
-    assert restarted.committed_offset(NAME) == 300
-    with restarted.open_upload(NAME, 300) as upload:
-        upload.write(DATA[300:])
-        upload.finish()
-    assert restarted.read_bytes(NAME) == DATA
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -85,14 +62,6 @@ def test_an_upload_that_changed_on_the_disk_is_dropped(store: BlobStore) -> None
         upload.write(DATA[300:])
         with pytest.raises(CorruptBlobError):
             upload.finish()
-
-
-def test_an_unfinished_upload_keeps_what_it_has(store: BlobStore) -> None:
-    with store.open_upload(NAME, 0) as upload:
-        upload.write(DATA[:300])
-        with pytest.raises(WrongOffsetError, match="ends at byte 300"):
-            upload.finish()
-    assert store.committed_offset(NAME) == 300
 
 
 def test_no_more_than_the_declared_size_is_written(store: BlobStore) -> None:
@@ -198,3 +167,11 @@ def test_arrivals_that_nobody_asks_for_do_not_pile_up(
             upload.write(content)
             upload.finish()
     assert [store.take_arrival(BlobName.of(content)) for content in contents] == [False, True, True]
+
+
+def test_an_unfinished_upload_keeps_what_it_has(store: BlobStore) -> None:
+    with store.open_upload(NAME, 0) as upload:
+        upload.write(DATA[:300])
+        with pytest.raises(WrongOffsetError, match="ends at byte 300"):
+            upload.finish()
+    assert store.committed_offset(NAME) == 300

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.config.values import overrides_to_proto, run_config_from_proto, validate
+from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
 
 
@@ -29,26 +30,10 @@ def test_snapshots_are_evenly_spaced_up_to_the_last_state(
     assert config.snapshot_steps == steps
 
 
-def test_every_number_of_snapshots_has_so_many_steps_up_to_the_last() -> None:
-    for num_steps in range(1, 40):
-        for num_snapshots in range(1, num_steps + 1):
-            config = LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
-            steps = config.snapshot_steps
-            assert len(set(steps)) == num_snapshots
-            assert set(steps) <= set(range(1, num_steps + 1))
-            assert steps[-1] == num_steps
-
-
 @pytest.mark.parametrize(("num_steps", "num_snapshots"), [(1, 2), (10, 11), (10, 1000)])
 def test_more_snapshots_than_states_are_refused(num_steps: int, num_snapshots: int) -> None:
     with pytest.raises(ValidationError, match=r"Lower num_snapshots, or raise num_steps"):
         LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
-
-
-def test_number_of_snapshots_travels_with_a_run() -> None:
-    message = overrides_to_proto({"learners": {"num_snapshots": 4}})
-    assert run_config_from_proto(message, RunConfig()).learners.num_snapshots == 4
-    assert RunConfig().learners.num_snapshots == 0
 
 
 def floats(model: type[BaseModel]) -> list[str]:
@@ -70,3 +55,15 @@ def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) ->
     section, _, field = path.partition(".")
     with pytest.raises(ConfigError, match=rf"{section}\.{field} = .*finite"):
         validate(RunConfig, {section: {field: value}})
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "kind"),
+    [
+        ("f" * 64, FingerprintKind.SAMPLED),
+        ("full-" + "f" * 64, FingerprintKind.FULL),
+        ("", FingerprintKind.SAMPLED),
+    ],
+)
+def test_kind_is_told_from_the_value(fingerprint: str, kind: FingerprintKind) -> None:
+    assert FingerprintKind.of(fingerprint) is kind

@@ -85,29 +85,9 @@ def test_deadline_of_a_lease_or_more_or_none_is_taken(deadline: float) -> None:
     assert settings.run.learners.deadline_seconds == deadline
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("cordinator = 'x:1'", "cordinator: there is no such setting; there are coordinator, name"),
-        ("max_learners = 0", "max_learners = 0: .*greater than or equal to 1"),
-        ("cache_bytes = -5", "cache_bytes = -5: .*greater than or equal to 0"),
-    ],
-)
-def test_worker_s_bad_file_is_refused_likewise(tmp_path: Path, text: str, words: str) -> None:
-    config = write(tmp_path / "worker.toml", text)
-    with pytest.raises(ConfigError, match=words) as caught:
-        load_settings(WorkerSettings, config=config, flags={})
-    assert str(config) in str(caught.value)
-
-
 def test_missing_file_is_refused_with_the_example_to_start_from(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="lipt-coordinator --print-config"):
         load_settings(CoordinatorSettings, config=tmp_path / "none.toml", flags={})
-
-
-def test_data_set_has_to_be_named() -> None:
-    with pytest.raises(ConfigError, match="dataset"):
-        load_settings(CoordinatorSettings, config=None, flags={})
 
 
 def test_test_data_variable_is_not_mistaken_for_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

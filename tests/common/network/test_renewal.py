@@ -72,30 +72,6 @@ def test_files_that_are_written_again_with_what_they_held_are_no_change(
     assert log_of(caplog) == []
 
 
-def test_files_behind_a_link_that_is_turned_are_used_together(
-    authority: trustme.CA, tmp_path: Path
-) -> None:
-    # As Kubernetes renews the files of a Secret: in a new folder, which one link then names.
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    for name in ("cert.pem", "key.pem", "ca.pem"):
-        (volume / name).symlink_to(Path("..data") / name)
-
-    def put(folder: str) -> TlsFiles:
-        written = write_files(volume / folder, authority)
-        (volume / "..data_tmp").symlink_to(folder)
-        (volume / "..data_tmp").rename(volume / "..data")
-        return written
-
-    first = put("..first")
-    renewal = Renewal(TlsFiles(*(volume / f"{name}.pem" for name in ("cert", "key", "ca"))))
-    assert renewal.current().cert == content(first.cert)
-    second = put("..second")
-    shutil.rmtree(volume / "..first")
-    assert renewal.current().cert == content(second.cert)
-    assert renewal.current().key == content(second.key)
-
-
 def test_a_key_shows_in_no_text(files: TlsFiles) -> None:
     assert repr(Renewal(files).current()) == "TlsContents()"
 
@@ -231,36 +207,3 @@ async def test_a_server_answers_with_the_new_certificate_and_old_connections_go_
             assert await method(b"", timeout=30) == said
         with pytest.raises(grpc.aio.AioRpcError, match="CERTIFICATE_VERIFY_FAILED"):
             await ask(address, old_peer)
-
-
-async def test_an_authority_that_is_exchanged_shuts_out_peers_of_the_old_one(
-    tmp_path: Path,
-) -> None:
-    old, new = trustme.CA(), trustme.CA()
-    old_peer = write_files(tmp_path / "old", old)
-    new_peer = replace(write_files(tmp_path / "new", new), ca=old_peer.ca)
-    files = write_files(tmp_path / "server", old)
-    assert files.ca is not None
-    async with serving(files) as address:
-        assert await ask(address, old_peer) == b"mutual"
-        with pytest.raises(grpc.aio.AioRpcError, match="Socket closed"):
-            await ask(address, new_peer)
-        # Both for a while, then the new one alone; the server's own certificate stays.
-        files.ca.write_bytes(old.cert_pem.bytes() + new.cert_pem.bytes())
-        assert await ask(address, old_peer) == await ask(address, new_peer) == b"mutual"
-        files.ca.write_bytes(new.cert_pem.bytes())
-        assert await ask(address, new_peer) == b"mutual"
-        with pytest.raises(grpc.aio.AioRpcError, match="Socket closed"):
-            await ask(address, old_peer)
-
-
-async def test_a_server_whose_files_are_half_replaced_goes_on_with_the_old_ones(
-    tmp_path: Path, authority: trustme.CA, files: TlsFiles, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert files.key is not None
-    peer = write_files(tmp_path / "peer", authority)
-    async with serving(files) as address:
-        files.key.write_bytes(content(files.key)[:100])
-        for _ in range(3):
-            assert await ask(address, peer) == b"mutual"
-    assert ["holds no private key" in line for line in log_of(caplog)] == [True]

@@ -11,7 +11,12 @@ import pytest
 import trustme
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.tls import TlsFiles
+from lipt.common.network.tls import (
+    TlsFiles,
+    is_loopback,
+    require_deliberate_exposure,
+    split_address,
+)
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 END = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -60,10 +65,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return made
 
 
-def test_files_that_belong_together_are_taken(files: Files) -> None:
-    assert files.checked() == TlsFiles(files.cert, files.key, files.ca)
-
-
 def test_a_key_of_another_certificate_is_named(files: Files) -> None:
     words = f"--tls-key {files.other_key} does not belong to --tls-cert {files.cert}"
     with pytest.raises(ConfigError, match=words):
@@ -77,14 +78,6 @@ def test_garbage_is_named_by_its_flag_and_file(files: Files) -> None:
         files.checked(cert=files.garbage)
     with pytest.raises(ConfigError, match=f"--tls-ca {files.garbage} holds no certificate"):
         files.checked(ca=files.garbage)
-
-
-def test_a_damaged_certificate_is_named(files: Files, tmp_path: Path) -> None:
-    lines = files.cert.read_text().splitlines()
-    damaged = tmp_path / "damaged.pem"
-    damaged.write_text("\n".join([lines[0], lines[2], lines[1], *lines[3:]]))
-    with pytest.raises(ConfigError, match=f"--tls-cert {damaged} holds no certificate"):
-        files.checked(cert=damaged)
 
 
 def test_an_encrypted_key_is_refused_without_asking_for_its_password(
@@ -166,3 +159,44 @@ def test_an_authority_all_of_whose_certificates_have_expired_is_refused(
         TlsFiles.from_options(None, None, old, now=lambda: now)
     old.write_text(files.cert.read_text() + files.ca.read_text())
     assert TlsFiles.from_options(None, None, old, now=lambda: now) == TlsFiles(ca=old)
+
+
+TLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
+
+
+@pytest.mark.parametrize(
+    ("address", "pair"),
+    [
+        ("127.0.0.1:50051", ("127.0.0.1", 50051)),
+        ("[::1]:0", ("::1", 0)),
+        ("head-node.cluster:1", ("head-node.cluster", 1)),
+    ],
+)
+def test_address_is_host_and_port(address: str, pair: tuple[str, int]) -> None:
+    assert split_address(address) == pair
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:port", "host:65536", "h:-1"])
+def test_malformed_address_is_refused_with_an_example(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"Example: 127\.0\.0\.1:50051"):
+        split_address(address)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_is_this_machine_only(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "head-node", "localhost.evil.org"])
+def test_everything_else_is_not(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_listening_beyond_this_machine_has_to_be_deliberate() -> None:
+    with pytest.raises(ConfigError, match=r"--tls-cert.*--insecure"):
+        require_deliberate_exposure("0.0.0.0:50051", None, insecure=False)
+    with pytest.raises(ConfigError, match="there is no TLS"):
+        require_deliberate_exposure("[::]:9464", TlsFiles(ca=Path("a.pem")), insecure=False)
+    require_deliberate_exposure("0.0.0.0:50051", None, insecure=True)
+    require_deliberate_exposure("0.0.0.0:50051", TLS, insecure=False)
+    require_deliberate_exposure("127.0.0.1:50051", None, insecure=False)

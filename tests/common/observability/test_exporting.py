@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -82,12 +81,6 @@ def test_spans_go_to_the_collector_with_what_the_process_is() -> None:
         collector.wait_for(lambda spans: sum(span.service == "mine" for span in spans) == 3)
 
 
-def test_a_sampler_of_the_environment_is_heeded() -> None:
-    with collecting() as collector:
-        run(collector.environment | {"OTEL_TRACES_SAMPLER": "always_off"})
-        assert collector.spans() == []
-
-
 def test_a_collector_that_is_away_is_one_warning_and_stops_nobody() -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": AWAY, "OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"}
     # Each of them is an attempt.
@@ -120,16 +113,3 @@ def test_a_process_that_traces_already_keeps_its_provider() -> None:
         before=own,
         work="assert trace.get_tracer_provider() is own",
     )
-
-
-def test_the_console_shows_spans_as_well() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(before="", work="pass")],
-        env={**os.environ, "OTEL_TRACES_EXPORTER": "console"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    shown, _ = json.JSONDecoder().raw_decode(done.stdout)
-    assert shown["name"] == "work"
-    assert shown["resource"]["attributes"]["service.instance.id"] == "one"

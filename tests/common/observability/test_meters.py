@@ -6,14 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from lipt.common.observability.logs import EventKind
 from lipt.common.observability.metrics import (
+    EVENTS,
+    EVERYWHERE,
     Counter,
     Distribution,
     Gauge,
     Histogram,
+    Instrument,
     Meters,
     Phases,
 )
+from lipt.coordinator.instruments import COORDINATOR
+from lipt.worker.instruments import WORKER
 from tests.clock import Clock
 
 CALLS = Counter("lipt_calls_total", "Calls.", ("peer", "code"), most=2)
@@ -80,14 +86,6 @@ def test_series_that_are_declared_are_there_before_anything_was_counted() -> Non
     assert meters.sums(sent) == {("a",): 0.0, ("b",): 1.0}
 
 
-def test_a_gauge_is_counted_up_and_down() -> None:
-    meters, open_calls = Meters(), Gauge("lipt_open", "Open.")
-    meters.add(open_calls)
-    meters.add(open_calls)
-    meters.add(open_calls, by=-1.0)
-    assert meters.sums(open_calls) == {(): 1.0}
-
-
 def test_labels_that_were_not_declared_are_refused() -> None:
     with pytest.raises(ValueError, match="lipt_calls_total has labels"):
         Meters().add(CALLS, "a")
@@ -103,3 +101,41 @@ def test_a_phase_that_lasts_counts_already() -> None:
     clock.now += 1.0
     phases.enter("waiting")
     assert phases.seconds() == {("waiting",): 2.0, ("training",): 4.0}
+
+
+ALL = (*EVERYWHERE, *COORDINATOR, *WORKER)
+
+
+@pytest.mark.parametrize("instrument", ALL, ids=lambda instrument: instrument.name)
+def test_names_and_units_follow_the_conventions(instrument: Instrument) -> None:
+    assert instrument.name.startswith("lipt_")
+    assert instrument.name.endswith("_total") == isinstance(instrument, Counter)
+    assert instrument.text.endswith(".")
+    assert "\n" not in instrument.text
+    # Prometheus says these of every series that it scrapes.
+    assert not {"job", "instance"} & set(instrument.labels)
+    if isinstance(instrument, Histogram):
+        assert instrument.name.endswith("_seconds")
+        assert list(instrument.buckets) == sorted(set(instrument.buckets))
+    if isinstance(instrument, Counter):
+        assert {len(labels) for labels in instrument.at_zero} <= {len(instrument.labels)}
+
+
+def test_no_name_is_given_twice() -> None:
+    names = [instrument.name for instrument in ALL]
+    assert len(names) == len(set(names))
+
+
+def test_declarations_are_all_there_is() -> None:
+    from lipt.coordinator import instruments as of_coordinator
+    from lipt.worker import instruments as of_worker
+
+    for module, listed in ((of_coordinator, COORDINATOR), (of_worker, WORKER)):
+        declared = {value for value in vars(module).values() if isinstance(value, Instrument)}
+        assert declared == set(listed)
+    assert any(isinstance(instrument, Gauge) for instrument in ALL)
+
+
+def test_every_kind_of_event_is_at_zero_from_the_start_but_refusals() -> None:
+    kinds = {event for event, _ in EVENTS.at_zero}
+    assert kinds == {kind.value for kind in EventKind} - {"call_refused"}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import builtins
 import socket
 import ssl
 import urllib.error
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import trustme
 
-from lipt.common.errors import ConfigError, MissingExtraError
+from lipt.common.errors import ConfigError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import (
@@ -64,7 +63,6 @@ def served(
 
 
 def test_events_and_readings_are_as_they_stand_at_the_scrape() -> None:
-    pytest.importorskip("prometheus_client")
     events = Events()
     runs = {"ready": 0.0}
 
@@ -86,7 +84,6 @@ def test_events_and_readings_are_as_they_stand_at_the_scrape() -> None:
 
 
 def test_what_was_recorded_is_shown_in_the_text_format_to_the_letter() -> None:
-    pytest.importorskip("prometheus_client")
     meters = Meters()
     meters.add(SENT, "a", by=2.5)
     meters.add(SENT, 'c"\n', by=1)
@@ -118,7 +115,6 @@ def test_what_was_recorded_is_shown_in_the_text_format_to_the_letter() -> None:
 
 
 def test_the_end_of_the_own_certificate_is_shown_as_a_time(tmp_path: Path) -> None:
-    pytest.importorskip("prometheus_client")
     files = write_files(tmp_path / "tls", trustme.CA())
     context = ssl.create_default_context(cafile=files.ca)
     present(context, files)
@@ -132,7 +128,6 @@ def test_the_end_of_the_own_certificate_is_shown_as_a_time(tmp_path: Path) -> No
 
 
 def test_with_certificates_it_is_https_and_strangers_are_kept_out(tmp_path: Path) -> None:
-    pytest.importorskip("prometheus_client")
     files = write_files(tmp_path / "tls", trustme.CA())
     context = ssl.create_default_context(cafile=files.ca)
     with served(files) as address:
@@ -145,7 +140,6 @@ def test_with_certificates_it_is_https_and_strangers_are_kept_out(tmp_path: Path
 def test_certificates_that_change_are_shown_and_asked_for_from_the_next_scrape_on(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("prometheus_client")
     old, new = trustme.CA(), trustme.CA()
     files = write_files(tmp_path / "served", old)
     clients = []
@@ -169,7 +163,6 @@ def test_certificates_that_change_are_shown_and_asked_for_from_the_next_scrape_o
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_who_connects_and_says_nothing_keeps_no_other_waiting(tmp_path: Path, secure: bool) -> None:
-    pytest.importorskip("prometheus_client")
     files = write_files(tmp_path / "tls", trustme.CA()) if secure else None
     with served(files) as address:
         host, port = address.split(":")
@@ -183,31 +176,9 @@ def test_who_connects_and_says_nothing_keeps_no_other_waiting(tmp_path: Path, se
 
 
 def test_address_that_is_taken_is_refused_by_its_flag() -> None:
-    pytest.importorskip("prometheus_client")
     with (
         served() as address,
         pytest.raises(ConfigError, match=f"--metrics-listen {address}"),
         serving_metrics(address, None, Events(), Meters(), (), dict),
-    ):
-        pass
-
-
-def test_missing_package_is_refused_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *arguments: Any) -> Any:
-        if name.startswith("prometheus_client"):
-            raise ModuleNotFoundError(name=name)
-        return real(name, *arguments)
-
-    def import_module(name: str) -> Any:
-        return without(name)
-
-    monkeypatch.setattr("importlib.import_module", import_module)
-    with (
-        pytest.raises(MissingExtraError, match=r"pip install 'lipt\[metrics\]'"),
-        served(),
     ):
         pass

@@ -20,10 +20,6 @@ def test_threads_follow_from_cores_and_leave_a_small_machine_some(
     assert Machine(num_cores, 2**30).max_threads == threads
 
 
-def test_a_fifth_of_the_memory_is_left_to_the_system() -> None:
-    assert Machine(1, 1000).max_memory_bytes == 800
-
-
 def limits(root: Path, own: str) -> list[int]:
     (root / "own").write_text(own)
     return list(_container_limits(root / "cgroup", root / "own"))
@@ -49,7 +45,3 @@ def test_limits_of_the_first_version_have_another_name(tmp_path: Path) -> None:
 def test_a_container_finds_its_group_at_the_root(tmp_path: Path) -> None:
     put(tmp_path / "cgroup/memory.max", "1000\n")
     assert limits(tmp_path, "0::/docker/0123\n") == [1000]
-
-
-def test_a_system_without_groups_has_no_limits(tmp_path: Path) -> None:
-    assert list(_container_limits(tmp_path / "no", tmp_path / "none")) == []

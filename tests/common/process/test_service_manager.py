@@ -21,11 +21,6 @@ def test_manager_is_told_in_one_datagram(
         assert manager.recv(1000) == b"READY=1\nSTATUS=serving 127.0.0.1:50051"
 
 
-def test_nobody_is_told_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    tell_manager(READY="1")
-
-
 def test_a_manager_that_is_gone_is_said_and_harms_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

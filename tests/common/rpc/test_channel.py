@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.channel import IdleWatchdog, open_channel
 from lipt.v1 import run_pb2, run_pb2_grpc
 from tests.serving import serving
 
@@ -43,3 +44,40 @@ async def test_plain_calls_are_repeated_by_grpc_and_streams_by_those_who_read_th
     async with serving((run_pb2_grpc.add_RunServiceServicer_to_server, servicer)) as address:
         await asyncio.to_thread(ask, address)
     assert (servicer.num_unary, servicer.num_streams) == (4, 1)
+
+
+class Call:
+    """Gives two messages, then nothing until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (0, 1)
+        assert self.cancelled.wait(60)
+
+
+def test_a_call_that_gives_nothing_is_ended() -> None:
+    call, watchdog = Call(), IdleWatchdog(0.01)
+    with watchdog.over(call):
+        assert call.cancelled.wait(60)
+    assert watchdog.expired
+
+
+def test_only_the_waits_between_messages_count() -> None:
+    call, watchdog = Call(), IdleWatchdog(0.01)
+    with watchdog.over(call):
+        for _ in watchdog.messages(call):
+            # Longer than several waits may be.
+            assert not call.cancelled.wait(0.05)
+    assert watchdog.expired
+
+
+def test_a_call_ends_with_the_block() -> None:
+    call = Call()
+    with IdleWatchdog(60.0).over(call):
+        pass
+    assert call.cancelled.is_set()

@@ -86,19 +86,6 @@ def test_call_that_waited_for_its_coordinator_shows_the_token_that_came_with_it(
     assert listener.shown == [(None, "one")]
 
 
-def test_coordinator_that_comes_up_with_another_token_is_found(
-    server: tuple[grpc.Server, int], listener: Listener
-) -> None:
-    server[0].start()
-    with open_channel(f"127.0.0.1:{server[1]}") as channel:
-        method = channel.unary_unary("/x.X/unary_unary")
-        for token in ("one", "other"):
-            with published(server[1], token):
-                method(b"", timeout=30)
-        method(b"", timeout=30)
-    assert listener.shown == [(None, "one"), (None, "other"), (None, None)]
-
-
 def test_who_has_the_port_of_a_dead_coordinator_is_shown_nothing(
     server: tuple[grpc.Server, int], listener: Listener, tmp_path: Path
 ) -> None:

@@ -171,16 +171,6 @@ async def test_a_call_without_a_readable_trace_begins_its_own(
     assert TRACE not in service.seen[0]
 
 
-async def test_a_stranger_that_speaks_w3c_is_the_parent() -> None:
-    service = new_service()
-    spans = await asked(
-        service, lambda channel: create(channel, metadata=(("traceparent", GIVEN),)), plain=True
-    )
-    (call,) = spans.all()
-    assert call.parent is not None
-    assert f"{call.parent.span_id:016x}" == SPAN
-
-
 def test_of_two_traces_none_is_believed() -> None:
     assert received((("x", "y"), ("traceparent", GIVEN))) == GIVEN
     assert received((("traceparent", GIVEN), ("traceparent", GIVEN))) == ""

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from lipt.common.errors import WeightsError
-from lipt.common.weights.checkpoints import match_checkpoint, read_checkpoint
+from lipt.common.weights.checkpoints import read_checkpoint, read_torch_file, state_dict_in
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import TensorSpec, Weights, specs_of
 
@@ -121,11 +125,6 @@ def test_another_body_is_refused_with_a_new_head_too(change: Weights, words: str
     )
 
 
-def test_a_lack_in_the_body_is_refused() -> None:
-    with pytest.raises(WeightsError, match=r"'bn.running_mean' is missing, the model has float32"):
-        read({name: item for name, item in MODEL.items() if name != "bn.running_mean"})
-
-
 def test_what_differs_in_the_head_alone_suggests_a_new_one() -> None:
     for other in ({"fc.weight": torch.ones(7, 2)}, {"classifier.weight": torch.ones(7, 2)}):
         with pytest.raises(WeightsError, match=r"That is the head alone.*--new-head"):
@@ -135,24 +134,84 @@ def test_what_differs_in_the_head_alone_suggests_a_new_one() -> None:
     assert "--new-head" not in str(refused.value)
 
 
-def test_ten_differences_are_named_and_the_rest_counted() -> None:
-    many = {f"layers.{number}": TensorSpec((1,), torch.float32) for number in range(13)}
-    with pytest.raises(WeightsError) as refused:
-        read({"other": torch.ones(1)}, many, new_head=False)
-    said = str(refused.value)
-    assert said.startswith("the weights differ from the model's in 14 tensors: 'layers.0' is miss")
-    assert "'layers.9' is missing, the model has float32[1]; and 4 more. Give weights of" in said
+_ROOT = Path(__file__).parents[3]
 
 
-def test_names_and_shapes_alone_make_the_match() -> None:
-    found = specs_of(under("m.", BODY | {"fc.weight": torch.ones(7, 2)}) | {"queue": torch.ones(4)})
-    match = match_checkpoint(found, LIKE, new=HEAD.keys())
-    assert dict(match.taken) == {name: f"m.{name}" for name in BODY}
-    assert match.new == ("fc.weight", "fc.bias")
-    assert match.missing == ()
-    assert match.reshaped == {}
-    assert set(match.left_over) == {"queue"}
-    assert match.foreign == frozenset()
-    whole = match_checkpoint(found, LIKE)
-    assert whole.missing == ("fc.bias",)
-    assert whole.reshaped == {"fc.weight": TensorSpec((7, 2), torch.float32)}
+class Touch:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_an_object_is_refused_and_not_made(tmp_path: Path) -> None:
+    torch.save({"w": Touch(tmp_path / "touched")}, tmp_path / "evil.pt")
+    with pytest.raises(ValueError, match="Weights only load failed"):
+        read_torch_file(tmp_path / "evil.pt")
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import marshal",
+        "import shelve",
+        "import dill",
+        "import cloudpickle",
+        "import joblib",
+        "import torch\n\nmodel = torch.load('model.pt', weights_only=True)",
+        "from torch import load\n\nmodel = load('model.pt')",
+        "import torch\n\nmodel = torch.hub.load('a/b', 'c')",
+        "result = eval('1')",
+        "exec('1')",
+    ],
+)
+def test_the_linter_refuses_what_could_run_a_file_s_code(line: str) -> None:
+    ruff = [sys.executable, "-m", "ruff", "check", "--quiet", "--stdin-filename"]
+    checked = subprocess.run(
+        [*ruff, "coordinator/rpc/blobs_too.py", "--select", "S102,S301,S302,S307,TID251", "-"],
+        input=f"{line}\n",
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 1, checked.stderr
+
+
+W = {"fc.weight": torch.ones(2, 2)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        W,
+        W | {"epoch": 3},
+        {"state_dict": W, "epoch": 3, "state_dict_ema": {"fc.weight": torch.zeros(2, 2)}},
+        {"model": W, "optimizer": {"state": {}}},
+        {"weights": W, "step": 7},
+    ],
+    ids=["plain", "with a number", "state_dict", "model", "the only one"],
+)
+def test_a_state_dict_is_found_at_the_top_or_one_level_below(content: object) -> None:
+    found = state_dict_in(content)
+    assert list(found) == ["fc.weight"]
+    assert found["fc.weight"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"online": W, "target": W}, "no state dict among 'online', 'target': save model.state"),
+        ({"epoch": 3}, "no state dict among 'epoch'"),
+        ([1, 2], "no state dict among nothing"),
+    ],
+)
+def test_none_or_several_state_dicts_are_refused_with_the_keys(content: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        state_dict_in(content)

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import json
+import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights.files import pack, read_weights
-from lipt.common.weights.specs import TensorSpec, specs_of
+from lipt.common.weights import files
+from lipt.common.weights.files import non_finite, pack, read_container, read_weights, write_packed
+from lipt.common.weights.specs import copy_to_cpu, specs_of
 
 WEIGHTS = {
     "conv.weight": torch.arange(24.0).reshape(2, 3, 4),
@@ -16,15 +20,6 @@ WEIGHTS = {
     "fc.bias": torch.tensor([1.0, -0.0], dtype=torch.bfloat16),
 }
 LIKE = specs_of(WEIGHTS)
-
-
-def test_reads_what_it_wrote_in_the_order_of_the_model(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    path.write_bytes(pack(WEIGHTS, {"run": "r1"}))
-    for source in (path, path.read_bytes()):
-        weights = read_weights(source, like=LIKE, max_bytes=10_000)
-        assert list(weights) == list(WEIGHTS)
-        assert all(torch.equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
 
 
 def test_reads_what_the_library_wrote(tmp_path: Path) -> None:
@@ -58,12 +53,155 @@ def test_refuses_a_file_over_the_limit() -> None:
         read_weights(data, like=LIKE, max_bytes=100)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"none.safetensors cannot be read: No such file"):
-        read_weights(tmp_path / "none.safetensors", like=LIKE, max_bytes=10)
+LIMITS = {"max_bytes": 10_000, "max_tensors": 3}
 
 
-def test_specs_count_elements_and_bytes() -> None:
-    spec = TensorSpec((2, 3), torch.float16)
-    assert (spec.num_elements, spec.num_bytes) == (6, 12)
-    assert TensorSpec((), torch.int64).num_elements == 1
+def file_of(header: Any, values: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + values
+
+
+def entry(dtype: str = "F32", shape: Any = (1,), offsets: Any = (0, 4)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def test_the_library_reads_what_it_writes() -> None:
+    tensors = {
+        "b": torch.randn(2, 3),
+        "a": torch.tensor(2.5, dtype=torch.bfloat16),
+        "c": torch.tensor([True, False]),
+        "empty": torch.empty(0, 4, dtype=torch.float64),
+        "n": torch.arange(3),
+    }
+    loaded = safetensors.torch.load(pack(tensors, {"key": "text"}))
+    assert specs_of(loaded) == specs_of(tensors)
+    assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
+
+
+def test_bytes_of_a_tiny_example_are_those_of_the_specification() -> None:
+    # The larger item comes first; 107 bytes of JSON are padded to 112.
+    header = (
+        b'{"b":{"dtype":"F32","shape":[],"data_offsets":[0,4]},'
+        b'"a":{"dtype":"U8","shape":[2,1],"data_offsets":[4,6]}}'
+    )
+    assert pack({"a": torch.tensor([[7], [8]], dtype=torch.uint8), "b": torch.tensor(1.5)}, {}) == (
+        struct.pack("<Q", 112) + header.ljust(112) + struct.pack("<f2B", 1.5, 7, 8)
+    )
+
+
+def test_refuses_a_dtype_that_the_format_lacks() -> None:
+    with pytest.raises(WeightsError, match=r"'w' is torch.complex64.*Convert it to one of"):
+        pack({"w": torch.ones(1, dtype=torch.complex64)}, {})
+
+
+def test_reads_unaligned_values() -> None:
+    content = file_of(
+        {"a": entry("U8", [1], [0, 1]), "w": entry("F32", [1], [1, 5])}, struct.pack("<Bf", 7, 2.5)
+    )
+    container = read_container(content, **LIMITS)
+    assert container.tensor("a").tolist() == [7]
+    assert container.tensor("w").tolist() == [2.5]
+
+
+MALFORMED = {
+    "empty": (b"", "0 bytes are too few"),
+    "header beyond the end": (struct.pack("<Q", 99) + b"{}", "99 bytes does not fit 10"),
+    "header of 2**63 bytes": (struct.pack("<Q", 2**63) + b"{}", "does not fit"),
+    "not JSON": (file_of(b"{nothing}"), "not JSON"),
+    "not UTF-8": (file_of(b'{"\xff":1}'), "not JSON"),
+    "a name twice": (file_of(b'{"a":{},"a":{}}'), "occurs twice"),
+    "deep": (file_of(b'{"a":' + b"[" * 1500), "not JSON"),
+    "a number of 5000 digits": (file_of(b'{"a":' + b"9" * 2000 * 1 + b"}"), "'a' needs a dtype"),
+    "metadata is a list": (file_of({"__metadata__": [1]}), "metadata is not a map"),
+    "metadata is a number": (file_of({"__metadata__": {"a": 1}}), "metadata is not a map"),
+    "no shape": (file_of({"w": {"dtype": "F32", "data_offsets": [0, 4]}}, b"1234"), "needs a"),
+    "another field": (file_of({"w": entry() | {"more": 1}}, b"1234"), "needs a dtype"),
+    "unknown dtype": (file_of({"w": entry("C64")}, b"1234"), "dtype 'C64', known are"),
+    "dtype is a list": (file_of({"w": entry(["F32"])}, b"1234"), "known are"),  # type: ignore[arg-type]
+    "negative size": (file_of({"w": entry(shape=[-1])}, b"1234"), "no possible shape"),
+    "size is a float": (file_of({"w": entry(shape=[1.0])}, b"1234"), "no possible shape"),
+    "size is true": (file_of({"w": entry(shape=[True])}, b"1234"), "no possible shape"),
+    "17 dimensions": (file_of({"w": entry(shape=[1] * 17)}, b"1234"), "no possible shape"),
+    "shape is a number": (file_of({"w": entry(shape=4)}, b"1234"), "no possible shape"),
+    "ends before it begins": (file_of({"w": entry(offsets=[4, 0])}, b"1234"), "but lies at 4..0"),
+    "header is a list": (file_of(b"[]"), "not a JSON object"),
+    "one offset": (file_of({"w": entry(offsets=[0])}, b"1234"), "data_offsets"),
+    "negative offset": (file_of({"w": entry(offsets=[-4, 0])}, b"1234"), "data_offsets"),
+    "2**60 elements": (
+        file_of({"w": entry(shape=[2**60])}, b"1234"),
+        r"float32\[1152921504606846976\], 4611686018427387904 bytes, but lies at 0..4",
+    ),
+    "a hole": (file_of({"w": entry(offsets=[4, 8])}, b"12345678"), "at byte 4, expected at 0"),
+    "an overlap": (file_of({"w": entry(), "v": entry()}, b"1234"), "at byte 0, expected at 4"),
+    "bytes at the end": (file_of({"w": entry()}, b"12345"), "describes 4 bytes, 5 are there"),
+    "bytes missing": (file_of({"w": entry()}, b"123"), "describes 4 bytes, 3 are there"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_refuses_malformed_files(case: str) -> None:
+    content, message = MALFORMED[case]
+    with pytest.raises(WeightsError, match=message):
+        read_container(content, **LIMITS)
+
+
+def test_refuses_a_file_that_is_too_large(tmp_path: Path) -> None:
+    content = file_of({"w": entry("U8", [10_000], [0, 10_000])}, bytes(10_000))
+    (tmp_path / "file").write_bytes(content)
+    for source in (content, tmp_path / "file"):
+        with pytest.raises(BlobTooLargeError, match=f"{len(content)} bytes; at most 10000"):
+            read_container(source, **LIMITS)
+
+
+def test_refuses_too_many_tensors_and_too_long_a_header() -> None:
+    many = {str(index): entry("F32", [0], [0, 0]) for index in range(4)}
+    with pytest.raises(BlobTooLargeError, match="declares 4 tensors; at most 3"):
+        read_container(file_of(many), **LIMITS)
+    with pytest.raises(BlobTooLargeError, match="header of 4000 bytes; at most 3072"):
+        read_container(file_of(b"{" + b" " * 3999), **LIMITS)
+
+
+def test_an_error_quotes_only_the_beginning_of_a_long_name() -> None:
+    with pytest.raises(WeightsError) as caught:
+        read_container(file_of({"\ud800" * 300: 1}), **LIMITS)
+    assert len(str(caught.value).encode()) < 1000
+
+
+def test_a_file_is_written_as_it_is_packed_however_much_a_call_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {
+        "a": torch.arange(7),
+        "b": torch.randn(3, 5).T,
+        "empty": torch.empty(0),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+    }
+    for written_bytes in (2**30, 5):
+        monkeypatch.setattr(files, "_WRITTEN_BYTES", written_bytes)
+        write_packed(tmp_path / "file", tensors)
+        assert (tmp_path / "file").read_bytes() == pack(tensors)
+
+
+def test_finite_weights_have_nothing_to_say() -> None:
+    weights = {"n": torch.tensor(2**40), "w": torch.tensor([1e38, -0.0]), "none": torch.empty(0)}
+    assert not non_finite(weights)
+
+
+def test_the_first_bad_tensor_is_named_with_how_much_of_it_is_bad() -> None:
+    bad = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])
+    weights = {"n": torch.arange(3), "ok": torch.ones(2), "w": bad}
+    assert non_finite(weights) == "'w' has NaN or infinite values (3 of 4)"
+    one_more = non_finite({**weights, "v": bad[:2]})
+    assert one_more.endswith("values (3 of 4), and so does 1 other tensor")
+    two_more = non_finite({**weights, "v": bad[:2], "c": bad.to(torch.complex64)})
+    assert two_more.endswith("(3 of 4), and so do 2 other tensors")
+
+
+def test_a_copy_is_contiguous_and_out_of_reach_of_the_original() -> None:
+    network = torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+    before = network.weight.detach().clone()
+    copies = copy_to_cpu(network.state_dict(keep_vars=True))
+    torch.nn.init.zeros_(network.weight)
+    assert torch.equal(copies["weight"], before)
+    assert copies["weight"].is_contiguous()
+    assert not copies["weight"].requires_grad

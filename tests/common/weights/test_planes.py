@@ -11,9 +11,8 @@ import torch
 
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights.encodings import encode_weights, open_weights
+from lipt.common.weights.encodings import METADATA_KEY, encode_planes, encode_weights, open_weights
 from lipt.common.weights.files import pack
-from lipt.common.weights.planes import METADATA_KEY, encode_planes
 from lipt.common.weights.specs import TensorSpec, Weights, specs_of
 
 

@@ -55,11 +55,6 @@ def test_masks_exactly_the_tensors_that_get_smaller(num_zeros: int, form: str) -
     assert sorted(stored) == (["dense/w"] if form == "dense" else ["mask/w", "values/w"])
 
 
-def test_integers_are_dense_however_many_zeros_they_have() -> None:
-    stored = safetensors.torch.load(encode_sparse({"n": torch.zeros(64, dtype=torch.int64)}))
-    assert list(stored) == ["dense/n"]
-
-
 def test_equal_weights_give_equal_bytes_in_any_order_and_layout() -> None:
     first, second = torch.randn(3, 4).tril(), torch.zeros(5)
     expected = encode_sparse({"a": first, "b": second})

@@ -15,9 +15,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
-    CorruptChunkError,
     ForeignBlobError,
-    InvalidBlobNameError,
     InvalidRequestError,
     LiptError,
     UnknownBlobError,
@@ -135,14 +133,14 @@ OTHER = BlobName(NAME.sha256, MAX_BLOB_BYTES + 1)
         ([], InvalidRequestError, "names no blob. Set `blob` in it"),
         (
             [blob_pb2.WriteBlobRequest(blob=blob_pb2.BlobRef(sha256="../../x", size_bytes=1))],
-            InvalidBlobNameError,
+            InvalidRequestError,
             "Give 64 lower-case hexadecimal digits",
         ),
         ([message(OTHER, 0, b"x")], BlobTooLargeError, f"{MAX_BLOB_BYTES + 1} bytes; at most"),
         ([message(NAME, 7, b"x")], WrongOffsetError, "up to byte 0, not 7. Ask for the status"),
         (
             [blob_pb2.WriteBlobRequest(blob=blob_to_proto(NAME), chunk=BAD)],
-            CorruptChunkError,
+            CorruptBlobError,
             "differs from its CRC-32",
         ),
         (
@@ -168,7 +166,7 @@ async def test_refuses_a_bad_upload(
 async def test_keeps_the_chunks_before_a_damaged_one(stub: Any) -> None:
     requests = messages(DATA, NAME)
     requests[2].chunk.crc32 ^= 1
-    with pytest.raises(CorruptChunkError):
+    with pytest.raises(CorruptBlobError):
         await write(stub, requests)
     assert await status(stub, NAME) == (2 * CHUNK_BYTES, False)
 

@@ -1,12 +1,48 @@
 from __future__ import annotations
 
+import hashlib
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.blobs.blob import MAX_CHUNK_BYTES, BlobName, chunk_data, fill_chunk
-from lipt.common.errors import BlobTooLargeError, CorruptChunkError, WrongOffsetError
+from lipt.common.errors import (
+    BlobTooLargeError,
+    CorruptBlobError,
+    InvalidRequestError,
+    WrongOffsetError,
+)
 from lipt.v1 import blob_pb2
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_is_the_digest_and_the_size_of_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "content"
+    path.write_bytes(b"abc")
+    name = BlobName("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", 3)
+    assert BlobName.of(b"abc") == BlobName.of_file(path) == name
+    assert BlobName.of(b"") == BlobName(EMPTY, 0)
+    assert str(name) == "ba7816bf8f01 (3 bytes)"
+
+
+@given(st.text())
+def test_no_text_but_a_digest_becomes_a_name(text: str) -> None:
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    assert BlobName(digest, 0).sha256 == digest
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        with pytest.raises(InvalidRequestError):
+            BlobName(text, 0)
+
+
+@pytest.mark.parametrize("size_bytes", [-1, 2**63])
+def test_refuses_an_impossible_size(size_bytes: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"cannot have {size_bytes} bytes"):
+        BlobName(EMPTY, size_bytes)
+
 
 BLOB = BlobName.of(b"0123456789")
 
@@ -24,11 +60,6 @@ def test_the_checksum_is_that_of_zlib() -> None:
     )
 
 
-def test_gives_back_the_bytes_of_a_chunk_that_fits() -> None:
-    assert chunk_data(chunk(4, b"456"), blob=BLOB, offset_bytes=4) == b"456"
-    assert chunk_data(blob_pb2.Chunk(offset_bytes=10), blob=BLOB, offset_bytes=10) == b""
-
-
 @given(st.binary(min_size=1, max_size=10), st.data())
 def test_any_flipped_bit_is_noticed(data: bytes, draw: st.DataObject) -> None:
     message = chunk(0, data)
@@ -36,7 +67,7 @@ def test_any_flipped_bit_is_noticed(data: bytes, draw: st.DataObject) -> None:
     damaged = bytearray(data)
     damaged[bit // 8] ^= 1 << bit % 8
     message.data = bytes(damaged)
-    with pytest.raises(CorruptChunkError, match=r"differs from its CRC-32.*Send it again"):
+    with pytest.raises(CorruptBlobError, match=r"differs from its CRC-32.*Send it again"):
         chunk_data(message, blob=BLOB, offset_bytes=0)
 
 

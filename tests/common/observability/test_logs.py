@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from lipt.common.observability.logs import (
+    EventKind,
+    Events,
+    JsonFormatter,
+    PrintableFormatter,
+    logging_about,
+)
+from lipt.common.observability.tracing import span
+from tests.remembered_spans import remembering
+
+HOSTILE = "x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e"
+
+
+@pytest.fixture
+def log() -> tuple[logging.Logger, io.StringIO]:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(PrintableFormatter("%(levelname)s %(message)s"))
+    logger = logging.Logger("test")  # noqa: LOG001 - one that nobody else has
+    logger.addHandler(handler)
+    return logger, written
+
+
+def test_a_record_is_one_line_whoever_logs_it(log: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, written = log
+    logger.warning("worker %s has joined", HOSTILE)
+    logger.warning(f"worker {HOSTILE} has joined")
+    line = r"WARNING worker x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e has joined"
+    assert written.getvalue() == f"{line}\n{line}\n"
+
+
+def fail() -> None:
+    raise ValueError(HOSTILE)
+
+
+def test_the_text_of_an_error_stays_in_its_traceback(
+    log: tuple[logging.Logger, io.StringIO],
+) -> None:
+    logger, written = log
+    try:
+        fail()
+    except ValueError:
+        logger.exception("it failed", stack_info=True)
+    first, *rest = written.getvalue().splitlines()
+    assert first == "ERROR it failed"
+    assert rest.pop(0) == "Traceback (most recent call last):"
+    assert r"    2026-01-01 INFO all is well\x1b[2J\x9b\u202e" in rest
+    assert all(line.startswith(("    ", "Stack (most recent")) for line in rest)
+
+
+def test_event_is_one_line_of_pairs_and_one_count(caplog: pytest.LogCaptureFixture) -> None:
+    events = Events()
+    with caplog.at_level(logging.INFO):
+        events.record(
+            EventKind.LEASE_EXPIRED, run="run-1", learner=3, worker="", reason="silent for 30 s"
+        )
+    assert caplog.messages == [
+        'event=lease_expired run=run-1 learner=3 reason="silent for 30 s"',
+    ]
+    assert events.counts() == {(EventKind.LEASE_EXPIRED, ""): 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a\nevent=run_ended", 'quote"d', "tab\there", "a=b", "a b", "a\u2028b", "trailing\n"],
+)
+def test_a_peer_s_text_cannot_begin_a_line_or_a_pair(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        Events().record(EventKind.CALL_REFUSED, reason=text)
+    (line,) = caplog.messages
+    assert len(line.splitlines()) == 1
+    assert line.startswith('event=call_refused reason="')
+    assert line.endswith('"')
+
+
+HOSTILE_TEXT = 'x\n{"level": "INFO"}\x1b[2J\x9b\u202e\u2028'
+
+
+class Log:
+    """A logger of its own, and the objects that it has written."""
+
+    def __init__(self) -> None:
+        self._written = io.StringIO()
+        handler = logging.StreamHandler(self._written)
+        handler.setFormatter(JsonFormatter())
+        self.logger = logging.Logger("lipt.test")  # noqa: LOG001 - one that nobody else has
+        self.logger.addHandler(handler)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._written.getvalue().splitlines()]
+
+    def line(self) -> dict[str, Any]:
+        (line,) = self.lines()
+        return line
+
+
+@pytest.fixture
+def json_log() -> Log:
+    return Log()
+
+
+def test_a_record_is_one_object(json_log: Log) -> None:
+    record = logging.LogRecord("lipt.test", logging.INFO, "", 0, "learner %s is in", ("r/0",), None)
+    record.created = 1_700_000_000.25
+    json_log.logger.handle(record)
+    assert json_log.line() == {
+        "time": "2023-11-14T22:13:20.250000Z",
+        "level": "INFO",
+        "logger": "lipt.test",
+        "message": "learner r/0 is in",
+    }
+
+
+def fail_with() -> None:
+    raise ValueError(HOSTILE_TEXT)
+
+
+def test_a_traceback_is_a_field(json_log: Log) -> None:
+    try:
+        fail_with()
+    except ValueError:
+        json_log.logger.exception("it failed", stack_info=True)
+    line = json_log.line()
+    assert line["exception"].startswith("Traceback (most recent call last):\n")
+    assert HOSTILE_TEXT in line["exception"]
+    assert line["stack"].startswith("Stack (most recent call last):\n")
+
+
+def test_an_event_is_an_object_of_its_own(json_log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lipt.common.observability.logs.logger", json_log.logger)
+    with logging_about(run="6c51"):
+        Events().record(EventKind.LEARNER_FAILED, run="run-1", learner=3, reason=HOSTILE_TEXT)
+    line = json_log.line()
+    assert line["event"] == {
+        "kind": "learner_failed",
+        "run": "run-1",
+        "learner": 3,
+        "reason": HOSTILE_TEXT,
+    }
+    assert line["run"] == "6c51"
+    assert line["message"].startswith("event=learner_failed run=run-1 learner=3 reason=")
+
+
+def test_a_line_has_the_ids_of_what_it_belongs_to(json_log: Log) -> None:
+    with logging_about(run="a", assignment="a/1"):
+        json_log.logger.info("one")
+        with logging_about(run="b", learner=2, worker=""):
+            json_log.logger.info("two")
+    json_log.logger.info("three")
+    one, two, three = json_log.lines()
+    assert (one["run"], one["assignment"]) == ("a", "a/1")
+    assert (two["run"], two["assignment"], two["learner"]) == ("b", "a/1", "2")
+    assert "worker" not in two
+    assert not {"run", "assignment", "learner"} & set(three)
+
+
+def test_a_line_names_the_span_that_it_is_logged_in(json_log: Log) -> None:
+    with remembering() as spans:
+        with span("work"):
+            json_log.logger.info("within")
+        json_log.logger.info("after")
+    within, after = json_log.lines()
+    assert within["trace_id"] == f"{spans['work'].context.trace_id:032x}"
+    assert within["span_id"] == f"{spans['work'].context.span_id:016x}"
+    assert "trace_id" not in after
