@@ -81,11 +81,7 @@ class Choice:
     ] = False
 
     def request(self, *, subset_given: bool) -> SelectionOptions:
-        """What to ask for; nothing where no strategy was given.
-
-        Raises:
-            ConfigError: flags that do not go together.
-        """
+        """What to ask for; nothing where no strategy was given."""
         from lipt.common.errors import ConfigError
         from lipt.trainer.cli.overrides import parse_options
 
@@ -111,11 +107,7 @@ class Choice:
         return asked if self.every is None else {**asked, "every": self.every}
 
     def redrawing(self) -> Callable[[Dataset, int], SubsetSource] | None:
-        """Makes a source of the data to train on and a seed; None where nothing is redrawn.
-
-        Raises:
-            ConfigError: an option does not exist, or is out of range.
-        """
+        """Makes a source of the data to train on and a seed; None where nothing is redrawn."""
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.cli.overrides import parse_options
         from lipt.trainer.resampling.sources import redraw
@@ -190,27 +182,14 @@ class Loggers:
     ] = None
 
     def require(self) -> None:
-        """Look for the packages of those that were asked for; imports none of them.
-
-        Raises:
-            MissingExtraError: one is not installed.
-        """
+        """Look for the packages of those that were asked for; imports none of them."""
         from lipt.common.imports import require_extra
 
         for name in self._asked():
             require_extra(name, package=_PACKAGES[name], extra="loggers", needed_for=f"--{name}")
 
     def started(self, stack: ExitStack, subset: Subset | None) -> list[OnEpoch]:
-        """Those that were asked for; each ends with the last step, or with `stack`.
-
-        Args:
-            stack: of the training.
-            subset: what is trained on, where that is known beforehand; they are told of it.
-
-        Raises:
-            MissingExtraError: a package lacks something itself.
-            ConfigError: one does not begin.
-        """
+        """Those that were asked for; each ends with the last step, or with `stack`."""
         from lipt.trainer.main_training import callbacks
 
         loggers: list[OnEpoch] = []
@@ -385,7 +364,6 @@ def _require(init: str, minutes: float | None, checkpoint: Path | None) -> None:
 
 @contextmanager
 def _pausing() -> Iterator[None]:
-    """End with a sentence and a status of its own where the time is up."""
     from lipt.trainer.main_training import TrainingPaused
 
     try:

@@ -32,20 +32,7 @@ _RECONNECT_SECONDS = 5.0
 def run_demo(
     directory: Path, *, num_workers: int, make_display: Callable[[], Display], say: Say
 ) -> DemoResult:
-    """Run the whole pipeline on this machine, main training and verdict included.
-
-    Args:
-        directory: results and logs are written here; made where it is missing.
-        num_workers: how many worker processes to start.
-        make_display: where a run is shown, asked for when it has started.
-        say: prints a line.
-
-    Raises:
-        MissingExtraError: what reads the data, compares or writes the report is not installed.
-        ProcessEndedError: one of the processes died; the message has the end of its log.
-        RunFailedError: a run failed.
-        OSError: `directory` cannot be written to.
-    """
+    """Run the whole pipeline on this machine, main training and verdict included."""
     started = time.monotonic()
     logs = directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
