@@ -6,7 +6,6 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
-import re
 import socket
 import ssl
 import sys
@@ -152,8 +151,7 @@ _TRACES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
 def device_check(versions: Mapping[str, str], *, thorough: bool) -> Check:
     """What learners and main training can be computed on here."""
-    known = thorough or may_have_cuda(versions.get("torch", ""), sys.platform)
-    if known or not fits(versions, _requirements("torchvision")):
+    if thorough or may_have_cuda(versions.get("torch", ""), sys.platform):
         return _imported()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     detail = f"cpu with {cores} cores; torch was not imported, which --thorough does"
@@ -165,29 +163,6 @@ def may_have_cuda(torch: str, platform: str, traces: Sequence[str] = _TRACES) ->
     if torch.endswith("+cpu") or platform == "darwin":
         return False
     return platform != "linux" or any(Path(trace).exists() for trace in traces)
-
-
-def fits(versions: Mapping[str, str], requirements: Sequence[str]) -> bool:
-    """Whether torch is one that torchvision asks for; False where that cannot be told."""
-    found = re.match(r"\d+(\.\d+)*", versions.get("torch", ""))
-    wanted = [
-        re.fullmatch(r"torch\s*\(?(==|>=)\s*(\d+(?:\.\d+)*)\)?", text) for text in requirements
-    ]
-    for match in filter(None, wanted):
-        torch, asked = (_numbers(text) for text in (found[0] if found else "0", match[2]))
-        return torch == asked if match[1] == "==" else torch >= asked
-    return False
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
-
-
-def _requirements(package: str) -> Sequence[str]:
-    try:
-        return importlib.metadata.requires(package) or ()
-    except importlib.metadata.PackageNotFoundError:
-        return ()
 
 
 def _imported() -> Check:

@@ -17,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     from lipt.common.network.tls import TlsFiles
     from lipt.trainer.client.client import Client
+    from lipt.trainer.main_training import Recipe
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Run = Annotated[
@@ -173,6 +174,35 @@ class Coordinator:
         names = (field.name for field in dataclasses.fields(self))
         sources = (context.get_parameter_source(name) for name in names)
         return any(source is not None and source.name != "DEFAULT" for source in sources)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The recipe of main training and how long it goes on."""
+
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the subset, the largest of several (200)."),
+    ] = None
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps of a training, in place of --epochs.")
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
+        ),
+    ] = None
+
+    def recipe(self) -> Recipe:
+        """The recipe as it was typed; a mistake in it is a usage error."""
+        from lipt.common.config.values import validate
+        from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
+        from lipt.trainer.main_training import Recipe
+
+        with refusing_as_usage():
+            given = {"epochs": self.epochs, "steps": self.steps}
+            return validate(Recipe, collect_overrides(given, self.settings or [], None))
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

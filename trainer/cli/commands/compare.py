@@ -15,6 +15,7 @@ from lipt.trainer.cli.options import (
     ImageSize,
     Json,
     Proxy,
+    Training,
     grouped,
     modules_of,
     require_replaceable,
@@ -58,17 +59,8 @@ def compare(
             "the fixed random subset of the fraction ends with."
         ),
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps of every training, in place of --epochs.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the largest subset (200).")
-    ] = None,
+    training: Training,
     proxy: Proxy = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of main training's recipe."),
-    ] = None,
     run_settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,7 +87,6 @@ def compare(
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.common.config.values import validate
     from lipt.common.imports import import_extra
     from lipt.trainer.cli.display.output import open_talking
     from lipt.trainer.cli.display.training_progress import TrainingProgress
@@ -109,19 +100,18 @@ def compare(
     from lipt.trainer.comparison.outcomes import outcomes
     from lipt.trainer.comparison.trial import Plan
     from lipt.trainer.comparison.verdict import answers, verdict
-    from lipt.trainer.main_training import Recipe
     from lipt.trainer.reselection.reselection import ReselectionWarning
 
     # Now rather than after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt compare")
+    recipe = training.recipe()
     with refusing_as_usage():
-        given = {"steps": steps, "epochs": epochs}
         plan = Plan(
             strategies=parse_names(strategies),
             fractions=_fractions(fractions),
             seeds=tuple(range(seeds)),
             model=model,
-            recipe=validate(Recipe, collect_overrides(given, settings or [], None)),
+            recipe=recipe,
             run_overrides=collect_overrides({}, run_settings or [], None),
             baselines=parse_names(baselines),
             every=every,

@@ -25,6 +25,7 @@ from lipt.trainer.cli.options import (
     Preset,
     Proxy,
     Run,
+    Training,
     grouped,
     modules_of,
     require_apart,
@@ -230,16 +231,7 @@ def train(
         str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
     ] = None,
     image_size: ImageSize = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps, in place of --epochs.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
-        ),
-    ] = None,
+    training: Training,
     init: Annotated[
         str,
         typer.Option(help=f"{_SCRATCH}, or a run's weights: {WEIGHTS_KINDS}."),
@@ -278,22 +270,20 @@ def train(
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.common.config.values import validate
     from lipt.common.weights.files import pack
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.cli.display.output import left_out_by, open_talking
     from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
-    from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
-    from lipt.trainer.main_training import Recipe, Schedule, fit
+    from lipt.trainer.cli.overrides import refusing_as_usage
+    from lipt.trainer.main_training import Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
     from lipt.trainer.reselection.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
     from lipt.trainer.writing.files import write_atomically
 
+    recipe = training.recipe()
     with refusing_as_usage():
-        given = {"epochs": epochs, "steps": steps}
-        recipe = validate(Recipe, collect_overrides(given, settings or [], None))
         request = choice.request(subset_given=subset is not None)
         redrawing = choice.redrawing()
     require_replaceable(out, checkpoint)
