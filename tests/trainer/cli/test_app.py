@@ -234,8 +234,6 @@ def test_tls_options_are_checked(lipt: Any, tmp_path: Path) -> None:
     assert "--tls-cert was given without --tls-key" in result.stderr
 
 
-pytestmark = pytest.mark.slow
-
 DATA = ("--data", "digits-train", "--model", "resnet8")
 
 # Ends where torch would be loaded, and prints what is decided by then.
@@ -254,6 +252,7 @@ main(sys.argv[1:], prog_name="lipt")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "chosen", "found"),
     [

@@ -206,6 +206,37 @@ class Loggers:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where progress is saved, and when training pauses."""
+
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="A file to save progress in; training goes on from it where it exists."),
+    ] = None
+    checkpoint_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
+    ] = 60.0
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Pause by then with --checkpoint and status 75; the same command goes on."
+        ),
+    ] = None
+
+    def require(self) -> Path | None:
+        """The file; a pause that nothing could go on from is refused."""
+        if self.minutes is not None and self.checkpoint is None:
+            raise typer.BadParameter("Name a --checkpoint to go on from.", param_hint="--minutes")
+        return self.checkpoint
+
+    @property
+    def max_seconds(self) -> float | None:
+        """Seconds until training pauses."""
+        return None if self.minutes is None else 60 * self.minutes
+
+
 _SCRATCH = "scratch"
 # EX_TEMPFAIL of sysexits.h: the same command is worth another start.
 _PAUSED = 75
@@ -240,20 +271,7 @@ def train(
         Path | None,
         typer.Option("--out", "-o", help="A .safetensors file to write the final weights to."),
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="A file to save progress in; training goes on from it where it exists."),
-    ] = None,
-    checkpoint_seconds: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
-    ] = 60.0,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Pause by then with --checkpoint and status 75; the same command goes on."
-        ),
-    ] = None,
+    saving: Checkpoints,
     log: Annotated[Path, typer.Option(help="A file that gets a line of JSON per epoch.")] = Path(
         "train.jsonl"
     ),
@@ -265,7 +283,8 @@ def train(
     coordinator: Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
-    _require(init, minutes, checkpoint)
+    _require_init(init)
+    checkpoint = saving.require()
     loggers.require()
     from lipt.common.process.machine import wait_passively
 
@@ -288,15 +307,8 @@ def train(
         redrawing = choice.redrawing()
     require_replaceable(out, checkpoint)
     require_place(log)
-    require_apart(
-        {
-            "--subset": subset,
-            "--coreset": coreset,
-            "--checkpoint": checkpoint,
-            "--out": out,
-            "--log": log,
-        }
-    )
+    named = {"--subset": subset, "--coreset": coreset, "--checkpoint": checkpoint}
+    require_apart({**named, "--out": out, "--log": log})
     chosen, copied = (None if file is None else Subset.load(file) for file in (subset, coreset))
     modules = modules_of(allow_module, data, test, model)
     with _pausing(), ExitStack() as stack:
@@ -312,10 +324,8 @@ def train(
             if init != _SCRATCH:
                 initial = _weights(client, run, init)
         opened = partial(open_talking, image_size=image_size, modules=modules)
-        train_data, test_data = (
-            opened(data, quarantined=quarantined),
-            None if test is None else opened(test),
-        )
+        train_data = opened(data, quarantined=quarantined)
+        test_data = None if test is None else opened(test)
         progress.score_name = train_data.target.kind.score_name
         lines = stack.enter_context(closing(JsonLines(log)))
         stack.enter_context(progress)
@@ -327,11 +337,11 @@ def train(
             coreset=copied,
             test=test_data,
             recipe=recipe,
-            schedule=Schedule(checkpoint_seconds=checkpoint_seconds),
+            schedule=Schedule(checkpoint_seconds=saving.checkpoint_seconds),
             device=device,
             initial=initial,
             checkpoint=checkpoint,
-            max_seconds=None if minutes is None else 60 * minutes,
+            max_seconds=saving.max_seconds,
             reselect=reselecting if redrawing is None else redrawing(train_data, recipe.seed),
             on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
             on_step=progress.on_step,
@@ -343,13 +353,11 @@ def train(
     _report(trained, out, reselecting, redrawn=redrawing is not None, json=json)
 
 
-def _require(init: str, minutes: float | None, checkpoint: Path | None) -> None:
+def _require_init(init: str) -> None:
     if init != _SCRATCH and WeightsKind.parse(init) is None:
         raise typer.BadParameter(
             f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.", param_hint="--init"
         )
-    if minutes is not None and checkpoint is None:
-        raise typer.BadParameter("Name a --checkpoint to go on from.", param_hint="--minutes")
 
 
 @contextmanager
