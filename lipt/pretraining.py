@@ -27,7 +27,6 @@ from lipt.common.data import Dataset
 from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.process.devices import resolve_device
-from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.fitting import fit_defaults
@@ -233,7 +232,7 @@ class Pretrained:
     def _chosen(self, trained: Trained, query: SubsetQuery) -> Subset:
         started = monotonic()
         question, chosen = choose(trained, query)
-        indices, weights = (values.numpy() for values in chosen.columns)
+        examples = chosen.examples
         costs = {"selection_seconds": monotonic() - started}
         if chosen.warmed is not None:
             costs["selection_seconds"] -= chosen.warmed.spent_seconds
@@ -250,10 +249,10 @@ class Pretrained:
             "costs": {**trained.seconds, **costs},
         }
         return Subset(
-            indices,
-            weights,
+            examples.indices_K,
+            examples.weights_K,
             self.data.fingerprint,
-            subset_digest(indices, weights),
+            examples.digest,
             query.strategy,
             # As it would have come over the wire.
             json.loads(json.dumps(manifest)),
