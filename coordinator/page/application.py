@@ -54,6 +54,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CREATE_RUN = "/lipt.v1.RunService/CreateRun"
 _CANCEL_RUN = "/lipt.v1.RunService/CancelRun"
 _GET_SUBSET = "/lipt.v1.SubsetService/GetSubset"
+_DIAGNOSE = "/lipt.v1.DiagnosisService/Diagnose"
 _STRATEGIES = "/lipt.v1.SubsetService/ListStrategies"
 _GET_INFO = "/lipt.v1.InfoService/GetInfo"
 _WATCH = "/lipt.v1.InfoService/WatchService"
@@ -98,9 +99,12 @@ ROUTES = (
     _post("/api/runs", handlers.start_run, _CREATE_RUN, handlers.RunWanted, admins_only=True),
     _post(f"{_RUN}/cancel", handlers.cancel_run, _CANCEL_RUN, requests.Nothing, admins_only=True),
     _post("/api/pictures", handlers.pictures, _GET_SUBSET, handlers.PicturesWanted),
+    _post("/api/diagnosis", handlers.diagnose, _DIAGNOSE, handlers.DiagnosisWanted, streams=True),
+    _post(f"{_RUN}/map", handlers.draw_map, _GET_SUBSET, handlers.MapWanted, streams=True),
     _get("/api/strategies", handlers.strategies, _STRATEGIES),
     _get(_SUBSETS, handlers.list_subsets, _GET_SUBSET),
     _get(f"{_SUBSETS}/{{digest}}", handlers.show_subset, _GET_SUBSET),
+    _get(f"{_SUBSETS}/{{digest}}/beside/{{other}}", handlers.compare_subsets, _GET_SUBSET),
     _post(_SUBSETS, handlers.choose_subset, _GET_SUBSET, handlers.SubsetWanted, streams=True),
 )
 
