@@ -6,6 +6,7 @@ Shapes: N examples of the data, K of the subset, C classes.
 from __future__ import annotations
 
 import asyncio
+import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
@@ -59,7 +60,7 @@ from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.v1 import info_pb2, run_pb2, subset_pb2
 
 # The call whose roles may see the page at all.
-OPEN_PAGE = "/lipt.v1.AccessService/OpenPage"
+OPEN_PAGE = "AccessService/OpenPage"
 NUM_SHOWN = 32
 MAX_PICTURES = 64
 _NUM_RUNS = 50
@@ -77,10 +78,10 @@ class TokenShown(Body):
 
 
 class RunWanted(Body):
-    """A run to start; `overrides` are nested as in a file's table [run]."""
+    """A run to start; `settings` are TOML, as in a file's table [run]."""
 
     name: Annotated[str, Field(max_length=200)] = ""
-    overrides: dict[str, Any] = Field(default_factory=dict)
+    settings: str = ""
 
 
 class PicturesWanted(Body):
@@ -116,7 +117,7 @@ async def sign_in_by_code(request: PageRequest, _: None) -> Response:
     try:
         page.attempts.require_room(address)
         caller = page.sessions.take_code(request.http.query_params.get("code", ""))
-        require_role(caller, OPEN_PAGE)
+        require_role(caller, f"/lipt.v1.{OPEN_PAGE}")
     except LiptError as error:
         if isinstance(error, UnauthenticatedError):
             page.attempts.note_failure(address)
@@ -134,7 +135,7 @@ async def sign_in_by_token(request: PageRequest, body: TokenShown) -> Response:
     except UnauthenticatedError:
         page.attempts.note_failure(address)
         raise
-    require_role(caller, OPEN_PAGE)
+    require_role(caller, f"/lipt.v1.{OPEN_PAGE}")
     return await _signed_in(request, caller, answer(_who(caller)))
 
 
@@ -163,7 +164,13 @@ async def live(request: PageRequest, _: None) -> Response:
 
 async def start_run(request: PageRequest, wanted: RunWanted) -> Response:
     """POST /api/runs."""
-    config = overrides_to_proto(wanted.overrides)
+    try:
+        overrides = tomllib.loads(wanted.settings)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"the settings are no TOML: {str(error)[:100]}. Example: soup.num_alphas = 5"
+        ) from None
+    config = overrides_to_proto(overrides)
     require_lengths(run_pb2.CreateRunRequest(name=wanted.name, config=config))
     run = await request.page.app.requests.create("", wanted.name, config)
     return _run_answer(request, run)

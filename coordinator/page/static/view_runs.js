@@ -1,7 +1,7 @@
 // The runs, newest first, two of them side by side, and the dialog that starts one.
 
 import { soupChart, soupLegend } from "./charts.js";
-import { bytes, count, duration, keptOf, number, percent, readSettings, secondsOf, setAt, settingsOf, standingOf, tally, trainSeconds } from "./format.js";
+import { bytes, count, duration, keptOf, number, percent, secondsOf, settingsOf, standingOf, tally, trainSeconds } from "./format.js";
 import { badge, bar, button, empty, field, head, html, moment, problem, submit, table, tile, tiles, waiting } from "./parts.js";
 import { post } from "./service.js";
 import { changed, closeDialog, mayAct, openDialog, perform, runById, state, task, to } from "./store.js";
@@ -117,8 +117,8 @@ function openStartDialog() {
         ${FIELDS.map(([name, label, how]) => field(`start-${name}`, label, (props) => html`
           <input ...${props} ...${how} name=${name} autocomplete="off" placeholder=${defaultOf(name)} />`))}
       </div>
-      ${field("start-others", "Other settings", (props) => html`<textarea ...${props} name="others" rows="2" spellcheck=${false} placeholder="soup.num_alphas=5" />`,
-        "One a line, by the names of deploy/run.example.toml.")}
+      ${field("start-others", "Other settings", (props) => html`<textarea ...${props} name="others" rows="2" spellcheck=${false} placeholder="soup.num_alphas = 5" />`,
+        "One a line, as in deploy/run.example.toml.")}
       ${problem(starting.error)}
       <div class="actions">${button("Leave it", closeDialog)}${submit("Start", starting.busy, "Starting…")}</div>
     </form>`;
@@ -131,13 +131,11 @@ async function start(event) {
   event.preventDefault();
   const form = new FormData(event.target);
   const text = (name) => form.get(name).trim();
-  const answer = await perform("start a run", async () => {
-    const overrides = readSettings(text("others"));
-    for (const [name, , { type }] of FIELDS) {
-      if (text(name) !== "") setAt(overrides, name, type === "number" ? Number(text(name)) : text(name));
-    }
-    return post("/api/runs", { name: text("name"), overrides });
-  });
+  // Lines of TOML, as in run.toml.
+  const lines = FIELDS.filter(([name]) => text(name) !== "")
+    .map(([name, , { type }]) => `${name} = ${type === "number" ? Number(text(name)) : JSON.stringify(text(name))}`);
+  const settings = [...lines, text("others")].join("\n");
+  const answer = await perform("start a run", () => post("/api/runs", { name: text("name"), settings }));
   if (!answer) return;
   closeDialog();
   location.hash = to(["runs", answer.run.run_id]);

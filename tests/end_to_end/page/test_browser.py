@@ -46,7 +46,7 @@ def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Pa
     dialog.get_by_label("Learners", exact=True).fill("3")
     dialog.get_by_label("Steps of each").fill("2")
     dialog.get_by_label("Batch size").fill("8")
-    dialog.get_by_label("Other settings").fill("soup.num_alphas=2")
+    dialog.get_by_label("Other settings").fill("soup.num_alphas = 2")
     dialog.get_by_role("button", name="Start", exact=True).click()
 
     # Its name is markup, and shows as text.
