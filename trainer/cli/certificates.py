@@ -84,17 +84,7 @@ def make_authority(*, now: datetime, days: int) -> Pair:
 
 
 def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: int) -> Pair:
-    """A coordinator's certificate.
-
-    Args:
-        authority: who signs.
-        hosts: names and addresses that peers reach it by.
-        now: this moment.
-        days: how long it counts; never beyond its authority.
-
-    Raises:
-        ConfigError: a host that is none, or an authority whose time is over.
-    """
+    """A coordinator's certificate."""
     names = [_host(host) for host in hosts]
     return _issue(authority, COORDINATOR, names, [ExtendedKeyUsageOID.SERVER_AUTH], now, days)
 
@@ -108,19 +98,7 @@ def issue_client(
     now: datetime,
     days: int,
 ) -> Pair:
-    """A worker's, trainer's or admin's certificate.
-
-    Args:
-        authority: who signs.
-        name: what the coordinator calls the peer.
-        role: what it may do.
-        hosts: names and addresses under which it serves metrics; with any it serves servers too.
-        now: this moment.
-        days: how long it counts; never beyond its authority.
-
-    Raises:
-        ConfigError: a name or host that is none, or an authority whose time is over.
-    """
+    """A worker's, trainer's or admin's certificate."""
     require_name(name)
     names = [x509.UniformResourceIdentifier(role_uri(role)), *map(_host, hosts)]
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -130,11 +108,7 @@ def issue_client(
 
 
 def require_name(name: str) -> None:
-    """Refuse what could be no peer's and no file's name.
-
-    Raises:
-        ConfigError: it is empty, too long, taken, or holds other characters.
-    """
+    """Refuse what could be no peer's and no file's name."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is not a name of 1 to 64 letters, digits, dots, hyphens and underscores "
@@ -262,11 +236,7 @@ class Folder:
         return self.path / f"{name}.key"
 
     def authority(self) -> Pair:
-        """Who signs here.
-
-        Raises:
-            ConfigError: there is none, or its files do not belong together.
-        """
+        """Who signs here."""
         cert, key = self.cert(AUTHORITY), self.key(AUTHORITY)
         if not cert.is_file() or not key.is_file():
             raise ConfigError(
@@ -287,22 +257,14 @@ class Folder:
         return Pair(certificate, private)
 
     def certificate(self, name: str) -> x509.Certificate | None:
-        """A certificate that is there, or None.
-
-        Raises:
-            ConfigError: what is there is no certificate.
-        """
+        """A certificate that is there, or None."""
         path = self.cert(name)
         if not path.is_file():
             return None
         return read_certificates(PemFile.read("the certificate", path))[0]
 
     def require_free(self, names: Iterable[str], *, force: bool) -> None:
-        """Refuse to write where something is, unless `force` says so.
-
-        Raises:
-            ConfigError: a file is there; it is named.
-        """
+        """Refuse to write where something is, unless `force` says so."""
         for name in names:
             for path in (self.key(name), self.cert(name)):
                 if os.path.lexists(path) and not force:

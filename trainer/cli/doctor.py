@@ -1,7 +1,4 @@
-"""Checks of `lipt doctor`: what is installed, what answers, and what to do about it.
-
-Finding facts and judging them are kept apart: `coordinator_checks` and what it calls are pure.
-"""
+"""Checks of `lipt doctor`: what is installed, what answers, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
-import re
 import socket
 import ssl
 import sys
@@ -54,13 +50,7 @@ def check_line(check: Check) -> str:
 def coordinator_checks(
     info: InfoView, *, protocol: tuple[int, int], versions: Mapping[str, str]
 ) -> list[Check]:
-    """What a coordinator's answer says.
-
-    Args:
-        info: the answer.
-        protocol: (major, minor) that this side speaks.
-        versions: this side's libraries.
-    """
+    """What a coordinator's answer says."""
     return [
         protocol_check(info.protocol, protocol),
         Check("coordinator", True, f"computes on {info.device or 'an unnamed device'}"),
@@ -160,17 +150,8 @@ _TRACES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
 
 def device_check(versions: Mapping[str, str], *, thorough: bool) -> Check:
-    """What learners and main training can be computed on here.
-
-    Importing torch and torchvision takes seconds. Where no CUDA device can be had, and
-    torchvision's own requirement says that the two fit, there is nothing that it would tell.
-
-    Args:
-        versions: of what is installed, by name.
-        thorough: whether torch is imported in any case.
-    """
-    known = thorough or may_have_cuda(versions.get("torch", ""), sys.platform)
-    if known or not fits(versions, _requirements("torchvision")):
+    """What learners and main training can be computed on here."""
+    if thorough or may_have_cuda(versions.get("torch", ""), sys.platform):
         return _imported()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     detail = f"cpu with {cores} cores; torch was not imported, which --thorough does"
@@ -178,44 +159,10 @@ def device_check(versions: Mapping[str, str], *, thorough: bool) -> Check:
 
 
 def may_have_cuda(torch: str, platform: str, traces: Sequence[str] = _TRACES) -> bool:
-    """Whether there may be a CUDA device that this torch can use.
-
-    Args:
-        torch: its version; "2.15.0+cpu" is one that can use none.
-        platform: as `sys.platform` has it.
-        traces: files that are there where a driver is.
-    """
+    """Whether there may be a CUDA device that this torch can use."""
     if torch.endswith("+cpu") or platform == "darwin":
         return False
     return platform != "linux" or any(Path(trace).exists() for trace in traces)
-
-
-def fits(versions: Mapping[str, str], requirements: Sequence[str]) -> bool:
-    """Whether torch is one that torchvision asks for; False where that cannot be told.
-
-    Args:
-        versions: of what is installed, by name.
-        requirements: torchvision's, as its metadata has them.
-    """
-    found = re.match(r"\d+(\.\d+)*", versions.get("torch", ""))
-    wanted = [
-        re.fullmatch(r"torch\s*\(?(==|>=)\s*(\d+(?:\.\d+)*)\)?", text) for text in requirements
-    ]
-    for match in filter(None, wanted):
-        torch, asked = (_numbers(text) for text in (found[0] if found else "0", match[2]))
-        return torch == asked if match[1] == "==" else torch >= asked
-    return False
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
-
-
-def _requirements(package: str) -> Sequence[str]:
-    try:
-        return importlib.metadata.requires(package) or ()
-    except importlib.metadata.PackageNotFoundError:
-        return ()
 
 
 def _imported() -> Check:
@@ -237,14 +184,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 
 
 def probe(host: str, port: int, tls: TlsFiles | None) -> list[Check]:
-    """Connect with plain sockets, and shake hands where TLS is asked for.
-
-    "Nobody listens", "that name does not resolve", "it speaks TLS" and "its certificate is
-    another host's" each have their own remedy.
-
-    Returns:
-        One check for the connection and one for TLS; a failed one is the last.
-    """
+    """Connect with plain sockets, and shake hands where TLS is asked for."""
     try:
         with socket.create_connection((host, port), timeout=_CONNECT_SECONDS) as connection:
             reached = Check("connection", True, f"{host}:{port} accepts connections")
@@ -314,10 +254,6 @@ def _handshake(connection: socket.socket, host: str, tls: TlsFiles) -> Check:
 
 
 def _closes(secure: ssl.SSLSocket) -> bool:
-    """Whether the server ends a connection that it was shown no certificate on, or a wrong one.
-
-    A coordinator does so without a word, once the handshake is over on this side.
-    """
     try:
         secure.sendall(_PREFACE)
         return not secure.recv(1)
@@ -383,11 +319,7 @@ def local_checks(versions: Mapping[str, str], *, thorough: bool) -> Iterator[Che
 
 
 def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iterator[Check]:
-    """Whether a coordinator answers there, and what it says; ends at the first failure.
-
-    Raises:
-        ConfigError: the address is not host:port, or a file of TLS or of a token is not usable.
-    """
+    """Whether a coordinator answers there, and what it says; ends at the first failure."""
     host, port = split_address(coordinator.address)
     tls = coordinator.tls()
     if coordinator.wait:

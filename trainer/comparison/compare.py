@@ -144,13 +144,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all trials of a comparison share.
-
-    recipe: with the steps of every training.
-    needs: what each strategy needs, by its name.
-    asked: what every subset is asked for besides its strategy and size.
-    on_step: called after every optimizer step.
-    """
+    """What all trials of a comparison share."""
 
     chooser: Chooser
     model: str
@@ -278,14 +272,6 @@ def compare(
         on_step: called after every optimizer step.
         pretrain: gives a seed's run, ready; where None, it is the one that a stopped
             comparison has left at the coordinator, or a new one.
-
-    Raises:
-        ConfigError: `out` is another comparison's, the plan makes no sense, or the device
-            does not exist.
-        BudgetError: a fraction keeps no example.
-        DataError: `test` has other images or classes than `train`.
-        SubsetError: the coordinator has other data.
-        RunFailedError: a run failed.
     """
     known = {strategy.name: strategy for strategy in chooser.strategies()}
     _check(chooser, known, plan, train, test)
@@ -350,7 +336,6 @@ def _check(
     train: Dataset,
     test: Dataset,
 ) -> None:
-    """Refuse now what would otherwise be refused after a run, or after hours of training."""
     require_baselines(plan.baselines)
     for name in plan.strategies:
         if name not in known:
@@ -399,7 +384,6 @@ def _identity(plan: Plan, recipe: Recipe, train: Dataset, test: Dataset) -> dict
 
 
 def _run(client: Client, plan: Plan, seed: int) -> RunView:
-    """The seed's run: the one that a stopped comparison has left, or a new one."""
     overrides = plan.overrides(seed)
     settings = json.dumps(overrides, sort_keys=True, default=str).encode()
     name = f"compare-{hashlib.sha256(settings).hexdigest()[:10]}-{seed}"

@@ -84,12 +84,6 @@ def paired_difference(
         baseline: by key.
         resolution: the difference that `num_needed` is for.
         confidence: in (0, 1).
-
-    Returns:
-        None where they have no key in common.
-
-    Raises:
-        MissingExtraError: scipy, which has Student's distribution, is not installed.
     """
     both = values.keys() & baseline.keys()
     if not both:

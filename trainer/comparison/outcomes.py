@@ -1,9 +1,4 @@
-"""Outcomes of a comparison: accuracy, cost and time to a target of each way to choose.
-
-Training is looked at a few times, so "when" is the first look that finds the accuracy. The
-learning rate of every training falls over all of its steps, so one whose whole schedule ended
-earlier might get there earlier: that holds for all rows alike.
-"""
+"""Outcomes of a comparison: accuracy, cost and time to a target of each way to choose."""
 
 from __future__ import annotations
 
@@ -26,11 +21,7 @@ from lipt.trainer.main_training.records import Look
 
 @dataclass(frozen=True)
 class Reached:
-    """How soon some trainings came to a target.
-
-    num_reached: how many of them did.
-    steps, seconds: the mean over those, choosing included; None where none did.
-    """
+    """How soon some trainings came to a target."""
 
     num_trainings: int
     num_reached: int
@@ -45,15 +36,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Reach:
-    """How soon the trainings of a row came to a target, and what people would do instead.
-
-    of_random: whether the target is what a fixed random subset of the fraction ends with.
-    own: of the row.
-    everything, redrawn: of trainings on all examples, and on a random subset re-drawn every
-        epoch; None where there are none.
-    to_everything, to_redrawn: the row's seconds minus theirs; None where some training of
-        either never came to the target.
-    """
+    """How soon the trainings of a row came to a target, and what people would do instead."""
 
     target: float
     of_random: bool
@@ -94,9 +77,6 @@ def reach(
         everything: trainings on all examples.
         redrawn: trainings on a random subset that is re-drawn every epoch.
         of_random: whether the target is what a fixed random subset ends with.
-
-    Returns:
-        None where a training of the row was not looked at on its way.
     """
     own = _reached(trials, target)
     if own is None:
@@ -125,7 +105,6 @@ def _reached(trials: Sequence[Trial], target: float) -> Reached | None:
 
 
 def _later(trials: Sequence[Trial], rivals: Sequence[Trial], target: float) -> Difference | None:
-    """Seconds later than rivals, where all trainings of both reach the target."""
     ours, theirs = (_seconds(found, target) for found in (trials, rivals))
     if len(ours) < len(trials) or len(theirs) < len(rivals):
         return None
@@ -221,8 +200,6 @@ def outcomes(trials: Sequence[Trial], target: float | None = None) -> list[Outco
 
 @dataclass(frozen=True)
 class _Fraction:
-    """The trials of a fraction, and what its rows are compared with."""
-
     trials: Sequence[Trial]
     everything: Sequence[Trial]
     redrawn: Sequence[Trial]
@@ -243,14 +220,12 @@ class _Fraction:
         return cls(trials, everything, redrawn, random, target, of_random)
 
     def groups(self) -> list[list[Trial]]:
-        """The trials of each row."""
         rows: dict[tuple[str, int], list[Trial]] = {}
         for trial in self.trials:
             rows.setdefault((trial.strategy, trial.every), []).append(trial)
         return list(rows.values())
 
     def outcome(self, row: Sequence[Trial]) -> Outcome:
-        """The row of some trials."""
         first, accuracies = row[0], _accuracies(row)
         mean, deviation = mean_and_deviation(accuracies)
         rival, name = self._rival(first)
@@ -298,7 +273,6 @@ class _Fraction:
         )
 
     def _rival(self, trial: Trial) -> tuple[Sequence[Trial], str]:
-        """The random subset that a row is compared with, and what sentences call it."""
         if trial.strategy in (*FIXED, EVERYTHING):
             return [], ""
         if trial.every and trial.strategy != REDRAWN:

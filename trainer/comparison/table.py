@@ -1,8 +1,4 @@
-"""Tables of a comparison: its outcomes as cells, for a terminal, Markdown or HTML.
-
-The first table has accuracies at equal steps; the second has what people would do instead, and
-how soon a target is reached.
-"""
+"""Tables of a comparison: its outcomes as cells, for a terminal, Markdown or HTML."""
 
 from __future__ import annotations
 

@@ -26,14 +26,7 @@ LATE = 0.8
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in a comparison, which one trial fills.
-
-    seed: of the whole pipeline.
-    strategy: a strategy of the coordinator, or a baseline.
-    fraction: of the data set that an epoch has.
-    every: epochs after which the subset was drawn or chosen again; 0 where it stayed.
-    repeat: which of the trainings of this pipeline seed, from 0.
-    """
+    """One place in a comparison, which one trial fills."""
 
     seed: int
     strategy: str
@@ -129,14 +122,9 @@ def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int)
 class TrialFile:
     """File of trials: a line of JSON that says what is compared, then a line for each trial.
 
-    A comparison that was stopped goes on after the last whole line.
-
     Args:
         path: the file; made where it is missing.
         identity: what all trials have in common: data, model, recipe, run settings.
-
-    Raises:
-        ConfigError: the file holds trials of another comparison, or something else.
     """
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
@@ -166,12 +154,7 @@ class TrialFile:
 
 
 def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
-    """What a comparison's file holds: the identity and the trials.
-
-    Raises:
-        ConfigError: it is not such a file.
-        OSError: it cannot be read.
-    """
+    """What a comparison's file holds: the identity and the trials."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     identity = _parsed(lines[0]) if lines else None
     if identity is None or "model" not in identity:

@@ -1,9 +1,4 @@
-"""Verdict of a comparison: answers to three questions that a user has, in plain words.
-
-Is the chosen subset better than a random one of its size? Is it faster to an accuracy than
-training on everything for as long? What did choosing cost? An answer that is no is said as
-plainly as one that is yes.
-"""
+"""Verdict of a comparison: answers to three questions that a user has, in plain words."""
 
 from __future__ import annotations
 
@@ -20,14 +15,7 @@ _REDRAWN = label(REDRAWN, 1)
 
 @dataclass(frozen=True)
 class Answers:
-    """What is to be said of one fraction; a text is empty where nothing was measured for it.
-
-    every: epochs after which subsets were chosen again; 0 where they stayed.
-    better: is a chosen subset better than a random one of its size?
-    beats_random: whether a chosen subset is, beyond its interval.
-    faster: is it faster to an accuracy than everything, and than re-drawn random?
-    cost: what did choosing cost?
-    """
+    """What is to be said of one fraction; a text is empty where nothing was measured for it."""
 
     fraction: float
     every: int

@@ -49,10 +49,7 @@ def are_small(dataset: Dataset) -> bool:
 
 
 def coarse_values(dataset: Dataset, ids_N: Tensor) -> Tensor:
-    """What examples are by themselves; float32, N x D.
-
-    Images' brightnesses at 16 x 16 pixels or fewer, and of other examples all values.
-    """
+    """What examples are by themselves; float32, N x D."""
     shape = dataset.inputs
     if not isinstance(shape, ImageSpec):
         stored = dataset.examples(ids_N)
@@ -76,12 +73,7 @@ _PICTURE_PIXELS = 112
 
 @dataclass(frozen=True)
 class ExampleView:
-    """An example, as the page shows it.
-
-    given, suggested: names of classes.
-    file: the name of its file; empty where it has none.
-    picture: a data URL; empty where the data is not there.
-    """
+    """An example, as the page shows it."""
 
     row: int
     given: str
@@ -112,11 +104,7 @@ class ClassView:
 
 @dataclass(frozen=True)
 class Examination:
-    """What the page is made of.
-
-    matrix: how many suspects of a class (row) fit another one (column); empty where there are
-        too many classes for a table.
-    """
+    """What the page is made of."""
 
     diagnosis: Diagnosis
     source: str
@@ -135,9 +123,6 @@ def examine(diagnosis: Diagnosis, dataset: Dataset | None = None) -> Examination
     Args:
         diagnosis: what was found.
         dataset: the data that it is about, for pictures.
-
-    Raises:
-        DiagnosisError: `dataset` is other data.
     """
     if dataset is not None:
         require_same(diagnosis, dataset)
@@ -175,11 +160,7 @@ def file_paths(dataset: Dataset) -> list[str] | None:
 
 
 def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
-    """Refuse data that a diagnosis is not about.
-
-    Raises:
-        DiagnosisError: it is other data; the message has both fingerprints.
-    """
+    """Refuse data that a diagnosis is not about."""
     own = dataset.fingerprint_like(diagnosis.fingerprint)
     if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
         raise DiagnosisError(
@@ -190,7 +171,6 @@ def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
 
 
 def _interesting_groups(diagnosis: Diagnosis) -> list[tuple[int, list[int], bool]]:
-    """Of each shown group: how many there are, its first ids, and whether its labels disagree."""
     found = [
         (len(group), group[:NUM_PER_GROUP].tolist(), len(set(diagnosis.given_label[group])) > 1)
         for group in diagnosis.duplicate_groups()
@@ -258,11 +238,7 @@ class Tick:
 
 
 def render_diagnosis(examination: Examination) -> str:
-    """The page.
-
-    Raises:
-        MissingExtraError: jinja2 is not installed.
-    """
+    """The page."""
     environment = open_templates("the page of lipt diagnose")
     findings = examination.diagnosis.findings
     noise = [item.noise for item in examination.classes if item.noise]

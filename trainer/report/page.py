@@ -30,11 +30,7 @@ from lipt.trainer.views import LearnerView, RunView
 
 @dataclass(frozen=True)
 class Date:
-    """What happened when.
-
-    iso: for machines.
-    after: how long it took; empty where that says nothing.
-    """
+    """What happened when."""
 
     what: str
     text: str
@@ -84,10 +80,7 @@ _HELP = {
 
 @dataclass(frozen=True)
 class DrawnMap:
-    """The map as a subset's story draws it.
-
-    suspects: the worst, which are ringed, each with the class that it looks like.
-    """
+    """The map as a subset's story draws it."""
 
     layers: tuple[Layer, ...]
     suspects: tuple[tuple[Point, str], ...]
@@ -99,11 +92,7 @@ class DrawnMap:
 
 
 def render(report: Report) -> str:
-    """The page.
-
-    Raises:
-        MissingExtraError: jinja2 is not installed.
-    """
+    """The page."""
     environment = open_templates("lipt report")
     run, rows = report.run, report.outcomes
     learners = in_soup_order(run.learners)

@@ -132,10 +132,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class ExampleMap:
-    """The examples that are drawn.
-
-    seen_by: what placed them, in words.
-    """
+    """The examples that are drawn."""
 
     points: tuple[Point, ...]
     seen_by: str
@@ -176,9 +173,6 @@ def open_templates(needed_for: str) -> Any:
 
     Args:
         needed_for: the command that makes the page, for the message where jinja2 is missing.
-
-    Raises:
-        MissingExtraError: jinja2 is not installed.
     """
     jinja2 = import_extra("jinja2", package="jinja2", extra="report", needed_for=needed_for)
     environment = jinja2.Environment(
@@ -195,10 +189,6 @@ def open_templates(needed_for: str) -> Any:
 
 
 def _finalize(value: Any) -> Any:
-    """What a value is shown as, before it is escaped: a string without marks that act.
-
-    What a macro made (a string of another class) has been through this already.
-    """
     return escaped(value, keep="\n\t") if type(value) is str else value
 
 

@@ -100,12 +100,7 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class SubsetStory:
-    """One subset: its classes, and the examples that its strategy wants most and least.
-
-    most_wanted: the strategy's choice where it may keep only these.
-    least_wanted: what it leaves out where it may keep all but these.
-    num_suspects: how many suspects of the diagnosis it keeps.
-    """
+    """One subset: its classes, and the examples that its strategy wants most and least."""
 
     subset: Subset
     classes: tuple[ClassShare, ...]
@@ -223,17 +218,7 @@ NUM_SUSPECTS = 24
 
 @dataclass(frozen=True)
 class Report:
-    """What the page is made of.
-
-    class_names: of the data; empty where nothing was chosen.
-    random_choice: examples that were drawn at random, to compare chosen ones with.
-    small: whether its pictures are scaled up.
-    example_map: where examples lie; None where nothing was chosen.
-    overlaps: of the stories' subsets, and of those that were compared at their fractions.
-    diagnosis, suspects: what looks wrong in the data, and the worst of it; None where it was
-        not asked for.
-    made_at: when it was gathered.
-    """
+    """What the page is made of."""
 
     run: RunView
     info: InfoView
@@ -274,11 +259,6 @@ def gather(
         diagnosis: of the same data, for its suspects.
         allowed_modules: modules whose factories may be imported for the run's model.
         now: the date of the page.
-
-    Raises:
-        SubsetError: `dataset` is not the run's, or not the comparison's.
-        DiagnosisError: the diagnosis is of other data.
-        ConfigError: the comparison has no trial.
     """
     own = dataset.fingerprint_like(run.fingerprint)
     if own != run.fingerprint:
@@ -338,7 +318,6 @@ def _compared(
     requests: Sequence[tuple[str, float]],
     comparison: tuple[dict[str, Any], Sequence[Trial]] | None,
 ) -> list[Subset]:
-    """The subsets of strategies that were compared at a story's fraction, and are no story."""
     if comparison is None:
         return []
     identity, trials = comparison

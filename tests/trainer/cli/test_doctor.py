@@ -17,15 +17,11 @@ import trustme
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.network.tls import TlsFiles, server_credentials
-from lipt.trainer.cli import doctor
 from lipt.trainer.cli.doctor import (
-    Check,
     caller_check,
     check_line,
     coordinator_checks,
     dataset_check,
-    device_check,
-    fits,
     may_have_cuda,
     probe,
     protocol_check,
@@ -125,13 +121,6 @@ def test_classes_without_examples_are_noted() -> None:
     assert "its labels begin at 1, and classes are counted from 0" in numbered.detail
     # An older coordinator does not count.
     assert dataset_check(replace(DATASET, class_counts=())).ok
-
-
-def test_a_check_is_a_line() -> None:
-    assert check_line(Check("data", True, "digits")) == "ok     data: digits."
-    assert check_line(Check("data", False, "none", "Give --data.")) == (
-        "FAILED data: none. Give --data."
-    )
 
 
 def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> None:
@@ -305,7 +294,6 @@ def test_a_name_that_does_not_resolve_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert "spelling" in check.remedy
 
 
-VERSIONS = {"torch": "2.15.0+cpu", "torchvision": "0.30.0"}
 # Examines, and then prints whether torch has been imported.
 SCRIPT = """
 import sys
@@ -338,22 +326,6 @@ def test_torch_is_imported_where_that_is_asked_for(lipt: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("torch", "requirement", "fitting"),
-    [
-        ("2.15.0", "torch (>=2.14.0)", True),
-        ("2.15.0+cu130", "torch==2.15.0", True),
-        ("2.15.1", "torch==2.15.0", False),
-        ("2.9.0", "torch>=2.14.0", False),  # as numbers, not as text
-        ("2.15.0", "numpy", False),  # nobody says
-        ("2.15.0", "torch~=2.15", False),
-        ("", "torch>=2.14.0", False),
-    ],
-)
-def test_torchvision_says_which_torch_fits(torch: str, requirement: str, *, fitting: bool) -> None:
-    assert fits({"torch": torch}, ["pillow>=5.3", requirement]) is fitting
-
-
-@pytest.mark.parametrize(
     ("torch", "platform", "driver", "expected"),
     [
         ("2.15.0", "linux", False, False),
@@ -370,12 +342,3 @@ def test_a_cuda_device_may_be_there_where_a_driver_is(
     if driver:
         trace.touch()
     assert may_have_cuda(torch, platform, [str(trace)]) is expected
-
-
-def test_where_versions_do_not_fit_torch_is_imported_to_find_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(doctor, "_requirements", lambda _: ["torch==2.14.0"])
-    assert "threads" in device_check(VERSIONS, thorough=False).detail
-    monkeypatch.setattr(doctor, "_requirements", lambda _: ["torch==2.15.0"])
-    assert "torch was not imported" in device_check(VERSIONS, thorough=False).detail

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from lipt.trainer.report.examination import (
     render_diagnosis,
 )
 from tests.trainer.made_up_diagnosis import made_up_columns, made_up_diagnosis, made_up_findings
+from tests.trainer.report.reading import Page, words
 
 DIGITS = open_dataset("digits-test")
 
@@ -113,33 +112,6 @@ HOSTILE = "<script>alert(1)</script>"
 BREAKING_OUT = '"><img src=https://elsewhere/x onerror=alert(1)>'
 
 
-class _Page(HTMLParser):
-    """Open tags that were closed in order, what is loaded, and what pictures are called."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loaded: list[str] = []
-        self.tags: list[str] = []
-        self.alternatives: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loaded += [value or "" for name, value in attrs if name in {"src", "href"}]
-        self.alternatives += [value or "" for name, value in attrs if name == "alt"]
-        assert not [name for name, _ in attrs if name.startswith("on")]
-        if tag not in {"meta", "link", "img", "br"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def words(page: str) -> str:
-    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
-
-
 @pytest.fixture
 def with_pictures(tmp_path: Path) -> str:
     for name in ("cat", "dog"):
@@ -152,7 +124,7 @@ def with_pictures(tmp_path: Path) -> str:
 
 
 def test_the_page_is_whole_and_loads_nothing(with_pictures: str) -> None:
-    page = _Page(with_pictures)
+    page = Page(with_pictures)
     assert not page.open
     assert "script" not in page.tags
     # 2 suspects, 3 and 2 duplicates, 1 outlier.
@@ -175,7 +147,7 @@ def test_it_tells_what_was_found(with_pictures: str) -> None:
 
 def test_without_data_it_says_why_there_are_no_pictures() -> None:
     page = render_diagnosis(examine(made_up_diagnosis()))
-    assert "img" not in _Page(page).tags
+    assert "img" not in Page(page).tags
     assert "There are no pictures, for the data was not given: lipt diagnose --data D" in page
 
 
@@ -186,7 +158,7 @@ def test_names_from_elsewhere_are_text() -> None:
     findings["learnability"]["why"] = HOSTILE
     findings["seconds"] = {HOSTILE: 1.0}
     text = render_diagnosis(examine(made_up_diagnosis(findings)))
-    page = _Page(text)
+    page = Page(text)
     assert not page.open
     assert not {"script", "img"} & set(page.tags)
     assert all(address.startswith("data:") for address in page.loaded)
@@ -205,7 +177,7 @@ def test_nothing_found_is_a_page_too() -> None:
     columns["suspect"] = np.zeros(8, np.uint8)
     columns["duplicate_of"] = np.arange(8, dtype=np.int32)
     text = render_diagnosis(examine(made_up_diagnosis(findings, columns)))
-    assert not _Page(text).open
+    assert not Page(text).open
     assert words(text).count("None were found.") == 2
     assert "None is suspected." in text
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from lipt.trainer.views import (
 )
 from tests.trainer.made_up import made_up_learner, made_up_run, made_up_subset, made_up_trial
 from tests.trainer.made_up_diagnosis import made_up_findings
+from tests.trainer.report.reading import Page, words
 
 BEGAN = datetime(2026, 3, 1, 9, 30, 15, tzinfo=UTC)
 
@@ -132,30 +132,8 @@ def report() -> Report:
     return gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], (COMPARISON, TRIALS))  # type: ignore[arg-type]
 
 
-class _Page(HTMLParser):
-    """Open tags that were closed in order, and what they load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loaded: list[str] = []
-        self.tags: list[str] = []
-        self.titles: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loaded += [value or "" for name, value in attrs if name in {"src", "href"}]
-        self.titles += [value or "" for name, value in attrs if name == "title"]
-        if tag not in {"meta", "link", "img", "br"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
-    page = _Page()
-    page.feed(render(report))
+    page = Page(render(report))
     assert not page.open
     assert page.loaded
     assert all(address.startswith("data:") for address in page.loaded)
@@ -181,7 +159,7 @@ def test_it_says_what_a_run_says_of_itself() -> None:
 
 
 def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
-    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    text = words(render(report))
     assert "At 10% craig beats random by 4.0 points" in text
     assert "theta* 10.0%" in text
     assert "1 of 2 learners kept" in text
@@ -203,7 +181,7 @@ def test_the_three_answers_stand_below_their_questions() -> None:
     ]
     trials = [*(replace(trial, looks=looks) for trial in TRIALS), *everything]
     report = gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, trials))  # type: ignore[arg-type]
-    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    text = words(render(report))
     (found,) = report.answers
     assert f"Is it better than a random subset of its size? {found.better}" in text
     assert f"Is it faster than training on everything for as long? {found.faster}" in text
@@ -267,7 +245,7 @@ def test_subsets_that_were_asked_for_or_compared_are_set_beside_each_other() -> 
         ("craig", "grand", 0),
         ("glister", "grand", 0),
     ]
-    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    text = words(render(report))
     assert "craig and glister 36 " in text
     assert " 100.0% craig and grand 0 " in text
 
@@ -306,7 +284,7 @@ def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
     assert [view.row for view in report.suspects] == [3, 50]  # the worst first
     assert [view.suggested for view in report.suspects] == ["7", "7"]
     assert all(view.picture.startswith("data:image/png;base64,") for view in report.suspects)
-    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    text = words(render(report))
     assert "The diagnosis suspects 2 of 355 labels" in text
     # The subset has row 3 of them, and by chance 2 x 36 / 355.
     assert "craig 36 1 0.2" in text
@@ -352,8 +330,7 @@ def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
 
 
 def test_pictures_and_bars_have_tooltips(report: Report) -> None:
-    page = _Page()
-    page.feed(render(report))
+    page = Page(render(report))
     assert f"row 0: {int(DIGITS.labels_N[0])}" in page.titles
     available, kept = (int((DIGITS.labels_N[:end] == 0).sum()) for end in (len(DIGITS), 36))
     assert f"0: {kept} of {available} kept, {100 * kept / available:.1f}%" in page.titles
@@ -365,10 +342,9 @@ def test_examples_without_pictures_are_named_by_class_and_row(
     for module in (report_module, examination):
         monkeypatch.setattr(module, "pictures_of", lambda _, rows, __: [""] * len(rows))
     report = gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())  # type: ignore[arg-type]
-    page = _Page()
-    page.feed(render(report))
+    page = Page(render(report))
     assert "img" not in page.tags
-    text = " ".join(re.sub(r"<[^>]*>", " ", render(report)).split())
+    text = words(render(report))
     assert f"{int(DIGITS.labels_N[4])} 4 " in text
     assert "→ 7 fits &lt;0.01 in craig 3" in text
 
@@ -388,8 +364,7 @@ def test_without_a_comparison_it_says_how_to_get_one() -> None:
 
 def test_a_run_that_failed_early_has_a_page_too() -> None:
     bare = replace(RUN, learners=(), soup=None, costs=None, state=RunState.FAILED)
-    page = _Page()
-    page.feed(render(gather(FakeClient(), bare, DIGITS, [])))  # type: ignore[arg-type]
+    page = Page(render(gather(FakeClient(), bare, DIGITS, [])))  # type: ignore[arg-type]
     assert not page.open
 
 
@@ -420,8 +395,7 @@ def test_a_class_may_be_called_anything() -> None:
     found = replace(found, findings=replace(found.findings, class_names=names))
     report = gather(FakeClient(), RUN, hostile, [("craig", 0.1)], diagnosis=found)  # type: ignore[arg-type]
     text = render(report)
-    page = _Page()
-    page.feed(text)
+    page = Page(text)
     assert not page.open
     assert "script" not in page.tags
     assert page.tags.count("img") == 3 * 48 + 2  # the thumbnails, and two suspects

@@ -164,7 +164,6 @@ def diagnose(
 def _places(
     out: Path | None, export: Path | None, *, as_json: bool
 ) -> tuple[Path | None, Path | None]:
-    """Where the page and the table go; None where there is to be none."""
     if out is None:
         return (None if as_json else Path(_PAGE)), export
     if out.suffix.lower() in {".html", ".htm"}:

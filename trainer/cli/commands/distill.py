@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +27,33 @@ if TYPE_CHECKING:
 
 # Few images are learnt in few steps; --train-set has the last word.
 _TRAINING = {"steps": 300, "learning_rate": 0.01}
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How it is measured what the images are worth."""
+
+    test: Annotated[
+        str | None,
+        typer.Option(help="Data to measure on: what the images are worth beside random ones."),
+    ] = None
+    strategies: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of strategies, with commas, whose subsets of as many images the "
+            "coordinator chooses, to be measured beside. With --test."
+        ),
+    ] = None
+    seeds: Annotated[int, typer.Option(min=1, help="How many trainings of each, with --test.")] = 3
+    train_model: Annotated[
+        str | None, typer.Option(help="The model that is trained then, if not --model.")
+    ] = None
+    train_settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--train-set", metavar="NAME=VALUE", help="A setting of that training's recipe."
+        ),
+    ] = None
 
 
 @grouped
@@ -60,27 +88,7 @@ def distill(
             "--set", metavar="NAME=VALUE", help="A setting of the distillation, e.g. discard=0.3."
         ),
     ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(help="Data to measure on: what the images are worth beside random ones."),
-    ] = None,
-    strategies: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of strategies, with commas, whose subsets of as many images the "
-            "coordinator chooses, to be measured beside. With --test."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many trainings of each, with --test.")] = 3,
-    train_model: Annotated[
-        str | None, typer.Option(help="The model that is trained then, if not --model.")
-    ] = None,
-    train_settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--train-set", metavar="NAME=VALUE", help="A setting of that training's recipe."
-        ),
-    ] = None,
+    measuring: Measuring,
     image_size: ImageSize = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     allow_module: AllowModule = None,
@@ -89,7 +97,7 @@ def distill(
     coordinator: Coordinator,
 ) -> None:
     """Experimental: distil images into a few synthetic ones, progressively."""
-    _require(out, strategies, test)
+    _require(out, measuring)
     if later is not None and stages == 1:
         raise typer.BadParameter(
             "It is what stages after the first distil: give --stages, too.", param_hint="--later"
@@ -115,13 +123,13 @@ def distill(
         given = {"per_class": per_class, "stages": stages, "seed": seed}
         wanted = validate(Distillation, collect_overrides(given, settings or [], None))
         augmentation = {"augmentation": wanted.augmentation, "padding": wanted.padding}
-        training = collect_overrides({}, train_settings or [], None)
+        training = collect_overrides({}, measuring.train_settings or [], None)
         recipe = validate(Recipe, {**_TRAINING, **augmentation, **training})
-        names = () if strategies is None else parse_names(strategies)
+        names = () if measuring.strategies is None else parse_names(measuring.strategies)
     first, harder = (None if file is None else Subset.load(file) for file in (subset, later))
-    modules = modules_of(allow_module, data, test, model, train_model)
+    modules = modules_of(allow_module, data, measuring.test, model, measuring.train_model)
     opened = partial(open_talking, image_size=image_size, modules=modules)
-    real, held_out = opened(data), None if test is None else opened(test)
+    real, held_out = opened(data), None if measuring.test is None else opened(measuring.test)
     if held_out is not None:  # rather now than after hours
         require_comparable(held_out, real)
     chosen = {}
@@ -151,9 +159,9 @@ def distill(
                 synthetic,
                 real,
                 held_out,
-                train_model or model,
+                measuring.train_model or model,
                 recipe,
-                seeds=range(seeds),
+                seeds=range(measuring.seeds),
                 chosen=chosen,
                 device=device,
                 allowed_modules=modules,
@@ -163,14 +171,14 @@ def distill(
     _report(synthetic, outcomes, out, json=json)
 
 
-def _require(out: Path, strategies: str | None, test: str | None) -> None:
+def _require(out: Path, measuring: Measuring) -> None:
     if out.exists() and not out.is_dir():
         raise typer.BadParameter(f"{out} is a file. Name a folder.", param_hint="--out")
     if not out.parent.is_dir():
         raise typer.BadParameter(
             f"{out.parent} is not a directory. Make it first.", param_hint="--out"
         )
-    if strategies is not None and test is None:
+    if measuring.strategies is not None and measuring.test is None:
         raise typer.BadParameter(
             "Name the --test data that they are measured on.", param_hint="--strategies"
         )

@@ -109,7 +109,6 @@ def report(
 
 
 def _diagnosis(client: Client, tell: Callable[[str], None]) -> Diagnosis | None:
-    """The diagnosis of the data; None, with a line that says why, where there can be none."""
     from lipt.common.errors import InputError, RequestError
 
     try:

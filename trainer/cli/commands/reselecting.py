@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reselecting:
-    """Source of subsets for `fit`, with a summary of what it did.
-
-    client: connected to the coordinator as long as training goes on.
-    run: the run to select on; "latest" becomes the id of the newest that is ready at first.
-    strategy: which of the coordinator's.
-    request: what to ask it for, and how often.
-    say: prints a line.
-    """
+    """Source of subsets for `fit`, with a summary of what it did."""
 
     client: Client
     run: str
@@ -38,11 +31,7 @@ class Reselecting:
     _source: Reselection | None = field(default=None, init=False)
 
     def require_model(self, model: str) -> None:
-        """Refuse a model whose weights the run could not select on, before it is trained.
-
-        Raises:
-            ConfigError: the run's model is another one.
-        """
+        """Refuse a model whose weights the run could not select on, before it is trained."""
         view = self.client.ready_run(self.run)
         self.run = view.run_id
         if view.config.model != model:

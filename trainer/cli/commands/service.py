@@ -269,12 +269,7 @@ def dashboard(
 
 
 def hints(link: PageLinkView, called: str) -> list[str]:
-    """What to do where the page listens on another machine's loopback.
-
-    Args:
-        link: to the page.
-        called: the coordinator's address, as it was called.
-    """
+    """What to do where the page listens on another machine's loopback."""
     from lipt.common.network.tls import is_loopback, split_address
 
     place = urlsplit(link.url)

@@ -25,6 +25,7 @@ from lipt.trainer.cli.options import (
     Preset,
     Proxy,
     Run,
+    Training,
     grouped,
     modules_of,
     require_apart,
@@ -81,11 +82,7 @@ class Choice:
     ] = False
 
     def request(self, *, subset_given: bool) -> SelectionOptions:
-        """What to ask for; nothing where no strategy was given.
-
-        Raises:
-            ConfigError: flags that do not go together.
-        """
+        """What to ask for; nothing where no strategy was given."""
         from lipt.common.errors import ConfigError
         from lipt.trainer.cli.overrides import parse_options
 
@@ -111,11 +108,7 @@ class Choice:
         return asked if self.every is None else {**asked, "every": self.every}
 
     def redrawing(self) -> Callable[[Dataset, int], SubsetSource] | None:
-        """Makes a source of the data to train on and a seed; None where nothing is redrawn.
-
-        Raises:
-            ConfigError: an option does not exist, or is out of range.
-        """
+        """Makes a source of the data to train on and a seed; None where nothing is redrawn."""
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.cli.overrides import parse_options
         from lipt.trainer.resampling.sources import redraw
@@ -190,27 +183,14 @@ class Loggers:
     ] = None
 
     def require(self) -> None:
-        """Look for the packages of those that were asked for; imports none of them.
-
-        Raises:
-            MissingExtraError: one is not installed.
-        """
+        """Look for the packages of those that were asked for; imports none of them."""
         from lipt.common.imports import require_extra
 
         for name in self._asked():
             require_extra(name, package=_PACKAGES[name], extra="loggers", needed_for=f"--{name}")
 
     def started(self, stack: ExitStack, subset: Subset | None) -> list[OnEpoch]:
-        """Those that were asked for; each ends with the last step, or with `stack`.
-
-        Args:
-            stack: of the training.
-            subset: what is trained on, where that is known beforehand; they are told of it.
-
-        Raises:
-            MissingExtraError: a package lacks something itself.
-            ConfigError: one does not begin.
-        """
+        """Those that were asked for; each ends with the last step, or with `stack`."""
         from lipt.trainer.main_training import callbacks
 
         loggers: list[OnEpoch] = []
@@ -224,6 +204,37 @@ class Loggers:
 
     def _asked(self) -> dict[str, str]:
         return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where progress is saved, and when training pauses."""
+
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="A file to save progress in; training goes on from it where it exists."),
+    ] = None
+    checkpoint_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
+    ] = 60.0
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Pause by then with --checkpoint and status 75; the same command goes on."
+        ),
+    ] = None
+
+    def require(self) -> Path | None:
+        """The file; a pause that nothing could go on from is refused."""
+        if self.minutes is not None and self.checkpoint is None:
+            raise typer.BadParameter("Name a --checkpoint to go on from.", param_hint="--minutes")
+        return self.checkpoint
+
+    @property
+    def max_seconds(self) -> float | None:
+        """Seconds until training pauses."""
+        return None if self.minutes is None else 60 * self.minutes
 
 
 _SCRATCH = "scratch"
@@ -251,16 +262,7 @@ def train(
         str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
     ] = None,
     image_size: ImageSize = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps, in place of --epochs.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
-        ),
-    ] = None,
+    training: Training,
     init: Annotated[
         str,
         typer.Option(help=f"{_SCRATCH}, or a run's weights: {WEIGHTS_KINDS}."),
@@ -269,20 +271,7 @@ def train(
         Path | None,
         typer.Option("--out", "-o", help="A .safetensors file to write the final weights to."),
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="A file to save progress in; training goes on from it where it exists."),
-    ] = None,
-    checkpoint_seconds: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
-    ] = 60.0,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Pause by then with --checkpoint and status 75; the same command goes on."
-        ),
-    ] = None,
+    saving: Checkpoints,
     log: Annotated[Path, typer.Option(help="A file that gets a line of JSON per epoch.")] = Path(
         "train.jsonl"
     ),
@@ -294,40 +283,32 @@ def train(
     coordinator: Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
-    _require(init, minutes, checkpoint)
+    _require_init(init)
+    checkpoint = saving.require()
     loggers.require()
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.common.config.values import validate
     from lipt.common.weights.files import pack
     from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.cli.display.output import left_out_by, open_talking
     from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
-    from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
-    from lipt.trainer.main_training import Recipe, Schedule, fit
+    from lipt.trainer.cli.overrides import refusing_as_usage
+    from lipt.trainer.main_training import Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
     from lipt.trainer.reselection.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
     from lipt.trainer.writing.files import write_atomically
 
+    recipe = training.recipe()
     with refusing_as_usage():
-        given = {"epochs": epochs, "steps": steps}
-        recipe = validate(Recipe, collect_overrides(given, settings or [], None))
         request = choice.request(subset_given=subset is not None)
         redrawing = choice.redrawing()
     require_replaceable(out, checkpoint)
     require_place(log)
-    require_apart(
-        {
-            "--subset": subset,
-            "--coreset": coreset,
-            "--checkpoint": checkpoint,
-            "--out": out,
-            "--log": log,
-        }
-    )
+    named = {"--subset": subset, "--coreset": coreset, "--checkpoint": checkpoint}
+    require_apart({**named, "--out": out, "--log": log})
     chosen, copied = (None if file is None else Subset.load(file) for file in (subset, coreset))
     modules = modules_of(allow_module, data, test, model)
     with _pausing(), ExitStack() as stack:
@@ -343,10 +324,8 @@ def train(
             if init != _SCRATCH:
                 initial = _weights(client, run, init)
         opened = partial(open_talking, image_size=image_size, modules=modules)
-        train_data, test_data = (
-            opened(data, quarantined=quarantined),
-            None if test is None else opened(test),
-        )
+        train_data = opened(data, quarantined=quarantined)
+        test_data = None if test is None else opened(test)
         progress.score_name = train_data.target.kind.score_name
         lines = stack.enter_context(closing(JsonLines(log)))
         stack.enter_context(progress)
@@ -358,11 +337,11 @@ def train(
             coreset=copied,
             test=test_data,
             recipe=recipe,
-            schedule=Schedule(checkpoint_seconds=checkpoint_seconds),
+            schedule=Schedule(checkpoint_seconds=saving.checkpoint_seconds),
             device=device,
             initial=initial,
             checkpoint=checkpoint,
-            max_seconds=None if minutes is None else 60 * minutes,
+            max_seconds=saving.max_seconds,
             reselect=reselecting if redrawing is None else redrawing(train_data, recipe.seed),
             on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
             on_step=progress.on_step,
@@ -374,18 +353,15 @@ def train(
     _report(trained, out, reselecting, redrawn=redrawing is not None, json=json)
 
 
-def _require(init: str, minutes: float | None, checkpoint: Path | None) -> None:
+def _require_init(init: str) -> None:
     if init != _SCRATCH and WeightsKind.parse(init) is None:
         raise typer.BadParameter(
             f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.", param_hint="--init"
         )
-    if minutes is not None and checkpoint is None:
-        raise typer.BadParameter("Name a --checkpoint to go on from.", param_hint="--minutes")
 
 
 @contextmanager
 def _pausing() -> Iterator[None]:
-    """End with a sentence and a status of its own where the time is up."""
     from lipt.trainer.main_training import TrainingPaused
 
     try:

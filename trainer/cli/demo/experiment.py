@@ -43,12 +43,7 @@ NUM_WORST = 20
 
 @dataclass(frozen=True)
 class FoundErrors:
-    """What a diagnosis made of labels that are known to be wrong.
-
-    num_examples, num_wrong: of the data.
-    num_worst, wrong_of_worst: how many of its worst labels were looked at, and are wrong.
-    num_suspects, wrong_of_suspects: how many labels looked wrong to it, and are.
-    """
+    """What a diagnosis made of labels that are known to be wrong."""
 
     num_examples: int
     num_wrong: int
@@ -69,13 +64,7 @@ class FoundErrors:
 def count_found(
     diagnosis: Diagnosis, is_wrong_N: NDArray[np.bool_], *, num_worst: int = NUM_WORST
 ) -> FoundErrors:
-    """How many of the wrong labels are among the worst and among all suspects.
-
-    Args:
-        diagnosis: what was found.
-        is_wrong_N: bool, whether an example's label is wrong.
-        num_worst: how many of the worst are looked at by themselves.
-    """
+    """How many of the wrong labels are among the worst and among all suspects."""
     suspects = [issue.id for issue in diagnosis.label_issues()]  # the worst first
     worst = suspects[:num_worst]
     return FoundErrors(
@@ -89,13 +78,7 @@ def count_found(
 
 
 class RunsAhead:
-    """A run and its subsets for each seed of a plan of one fraction, each done once.
-
-    Args:
-        client: connected to the coordinator.
-        plan: whose seeds are taken in its order.
-        finish: waits until a run is ready, and gives it as it is then.
-    """
+    """A run and its subsets for each seed of a plan of one fraction, each done once."""
 
     def __init__(self, client: Client, plan: Plan, finish: Callable[[RunView], RunView]) -> None:
         self._client, self._plan, self._finish = client, plan, finish
@@ -173,14 +156,7 @@ class SubsetResult:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo ends with.
-
-    found: what the diagnosis made of the wrong labels.
-    run, subsets: of the first seed.
-    outcomes: of main training, over all seeds of the whole pipeline.
-    verdict: whether a strategy beat random, in a sentence.
-    seconds: of the whole demo, the processes' start and end included.
-    """
+    """What the demo ends with."""
 
     dataset: DatasetView
     found: FoundErrors
@@ -203,17 +179,7 @@ def conduct(
     directory: Path,
     say: Say,
 ) -> DemoResult:
-    """Diagnose the data, take subsets of the first seed's run, compare those of all seeds.
-
-    Args:
-        train: the coordinator's data.
-        test: what accuracy is measured on.
-        is_wrong_N: which of the data's labels are wrong.
-        client: connected to the coordinator.
-        finish: waits until a run is ready, and gives it as it is then.
-        directory: where results are written.
-        say: prints a line.
-    """
+    """Diagnose the data, take subsets of the first seed's run, compare those of all seeds."""
     record, weights, trials, page, diagnosis_page = (
         directory / name
         for name in (

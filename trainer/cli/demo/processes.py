@@ -1,7 +1,4 @@
-"""The demo's processes: a coordinator and workers as children, which never outlive their parent.
-
-What a child wrote last is shown where it ends too early.
-"""
+"""The demo's processes: a coordinator and workers as children, which never outlive their parent."""
 
 from __future__ import annotations
 
@@ -67,11 +64,7 @@ class Children:
             self.stop()
 
     def start(self, name: str, arguments: Sequence[str]) -> int:
-        """Start `python ARGUMENTS`, its output in NAME.log.
-
-        Returns:
-            The process id.
-        """
+        """Start `python ARGUMENTS`, its output in NAME.log."""
         log = self._log_directory / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
@@ -86,11 +79,7 @@ class Children:
         return process.pid
 
     def check(self) -> None:
-        """See that all are alive.
-
-        Raises:
-            ProcessEndedError: one is not; the message ends with its log's last lines.
-        """
+        """See that all are alive."""
         for child in self._children:
             status = child.process.poll()
             if status is not None:
@@ -166,12 +155,7 @@ def environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The processes of the demo.
-
-    children: takes the processes in, and ends them.
-    scratch: a directory for what they keep.
-    say: prints a line.
-    """
+    """The processes of the demo."""
 
     children: Children
     scratch: Path

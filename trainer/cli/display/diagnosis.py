@@ -63,13 +63,7 @@ def worst_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def next_lines(diagnosis: Diagnosis, *, pictures: bool, exported: bool) -> list[str]:
-    """What to type next, the most useful first.
-
-    Args:
-        diagnosis: what was found.
-        pictures: whether the page has some.
-        exported: whether the list of issues was written.
-    """
+    """What to type next, the most useful first."""
     data = diagnosis.manifest.get("data")
     source = data.get("source", "DATA") if isinstance(data, dict) else "DATA"
     steps: list[tuple[str, str]] = []

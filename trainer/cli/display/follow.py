@@ -1,8 +1,4 @@
-"""Following a run until it has ended or is held: a live table, plain lines, or JSON.
-
-Displays get the time as an argument: what they say when is decided without a clock, so that
-tests need none.
-"""
+"""Following a run until it has ended or is held: a live table, plain lines, or JSON."""
 
 from __future__ import annotations
 
@@ -146,17 +142,7 @@ def make_display(*, as_json: bool) -> Display:
 def follow(
     changes: Iterable[RunView], display: Display, *, check: Callable[[], None] | None = None
 ) -> RunView | None:
-    """Show a run's changes until there are no more, or it does not go on by itself.
-
-    Args:
-        changes: `Client.watch(...)`; consumed in a thread, so that the display
-            and Ctrl-C never wait for it.
-        display: where to show them.
-        check: called about twice a second; what it raises ends the following.
-
-    Returns:
-        The run as it was last, None if there was no change at all.
-    """
+    """Show a run's changes until there are no more, or it does not go on by itself."""
     latest: RunView | None = None
     with closing(display):
         for item in in_background(while_going_on(changes)):

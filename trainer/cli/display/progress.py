@@ -109,12 +109,7 @@ def learner_line(learner: LearnerView) -> str:
 
 
 def change_lines(previous: RunView | None, current: RunView) -> list[str]:
-    """What to say about a change: a line per state and per learner that moved on.
-
-    Args:
-        previous: the run as it was last shown, None at first.
-        current: the run now.
-    """
+    """What to say about a change: a line per state and per learner that moved on."""
     before = {learner.index: learner for learner in previous.learners} if previous else {}
     # Learners are told in the soup's order where there is one.
     learners = sorted(
@@ -145,12 +140,7 @@ def _moved_on(before: LearnerView | None, now: LearnerView) -> bool:
 
 
 def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
-    """A sign of life, for when nothing was worth a line for some seconds.
-
-    Args:
-        run: the run as it was last heard of, None before the first answer.
-        unchanged_seconds: since anything at all was heard of it.
-    """
+    """A sign of life, for when nothing was worth a line for some seconds."""
     if run is None:
         return f"waiting for the coordinator's first answer for {unchanged_seconds:.0f} s"
     parts = [state_line(run)]
@@ -176,8 +166,6 @@ _MINUTE, _HOUR = 60.0, 3600.0
 
 @dataclass(frozen=True)
 class _Beginning:
-    """Where something was when it was first seen."""
-
     at: float
     done: int
 
@@ -247,7 +235,6 @@ class Pace:
         return max(free_at)
 
     def _seconds_each(self, run: RunView, now: float) -> float | None:
-        """What a learner takes from its assignment to its result: those that are in, or a guess."""
         ended = [
             (one.committed_at - one.leased_at).total_seconds()
             for one in run.learners
@@ -275,7 +262,6 @@ class Pace:
 
 
 def _until(beginning: _Beginning, done: int, total: int, now: float) -> float | None:
-    """Until `total` is done, where it goes on as since the beginning."""
     seconds, moved = now - beginning.at, done - beginning.done
     if moved <= 0 or seconds < _MIN_SECONDS:
         return None

@@ -12,11 +12,7 @@ from lipt.common.text import printable
 
 
 class Screen(Console):
-    """A console on which a worker called "[red]" is a name, and no name steers the terminal.
-
-    Args:
-        options: rich's own, such as `stderr` and `width`.
-    """
+    """A console on which a worker called "[red]" is a name, and no name steers the terminal."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)

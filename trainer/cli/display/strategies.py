@@ -1,8 +1,4 @@
-"""Strategies as a table on a terminal, and as lines of text elsewhere.
-
-In the table, which is as wide as the terminal, a strategy's paper and options stand under
-its summary, where long lines wrap; the narrow columns are what one compares by.
-"""
+"""Strategies as a table on a terminal, and as lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -92,7 +88,6 @@ def _has_another_proxy(strategy: StrategyView) -> bool:
 
 
 def _option_texts(strategy: StrategyView) -> list[str]:
-    """Each option as NAME=DEFAULT, with what else it takes (values, or a range) and what it is."""
     texts = []
     for option in strategy.options:
         text = f"{option.name}={option.default_value}"

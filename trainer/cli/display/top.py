@@ -65,10 +65,7 @@ def split_keys(typed: str) -> list[str]:
 
 @contextmanager
 def reading_keys() -> Iterator[Keys]:
-    """Read keys as they are pressed, unseen; Ctrl-C stays what it is.
-
-    Where standard input is no terminal, no key ever comes.
-    """
+    """Read keys as they are pressed, unseen; Ctrl-C stays what it is."""
     if not sys.stdin.isatty():
         reading, writing = os.pipe()
         try:
@@ -107,11 +104,7 @@ class Paces:
 
 
 class Pump:
-    """Views from a thread of its own, so that a key never waits for the network.
-
-    Args:
-        views: gives them, and is told where to say that the coordinator is away.
-    """
+    """Views from a thread of its own, so that a key never waits for the network."""
 
     def __init__(self, views: Callable[[Callable[[str], object]], Iterable[ServiceView]]) -> None:
         self.notice = ""
@@ -121,11 +114,7 @@ class Pump:
         threading.Thread(target=self._run, name=BACKGROUND, daemon=True).start()
 
     def newest(self) -> ServiceView | None:
-        """The newest view since it was last asked for.
-
-        Raises:
-            LiptError: what the views have ended with.
-        """
+        """The newest view since it was last asked for."""
         newest = None
         while not self._arrived.empty():
             item = self._arrived.get()
@@ -154,19 +143,7 @@ def watch(
     clock: Callable[[], float],
     console: Screen | None = None,
 ) -> None:
-    """Draw the service until the person quits.
-
-    Args:
-        scene: at first.
-        pump: gives views.
-        keys: are read between two frames.
-        cancel: ends a run by its id.
-        clock: seconds that never go back.
-        console: to draw on; standard output where it is not given.
-
-    Raises:
-        LiptError: what the views have ended with.
-    """
+    """Draw the service until the person quits."""
     console = console or Screen()
     paces, done = Paces(), ""
     with Live(console=console, screen=True, auto_refresh=False) as live:

@@ -1,7 +1,4 @@
-"""One screenful of `lipt top`, cut to the size of the terminal.
-
-Columns are dropped where a terminal is narrow.
-"""
+"""One screenful of `lipt top`, cut to the size of the terminal."""
 
 from __future__ import annotations
 
@@ -37,13 +34,7 @@ class Pane(StrEnum):
 
 @dataclass(frozen=True)
 class Choice:
-    """What is looked at.
-
-    run_id: the chosen run; empty for the newest, whichever that is.
-    pane: what is shown below the runs.
-    asked: the run that a person is asked about before it is cancelled; empty for none.
-    quits: whether the person has had enough.
-    """
+    """What is looked at."""
 
     run_id: str = ""
     pane: Pane = Pane.LEARNERS
@@ -68,13 +59,7 @@ def chosen_run(view: ServiceView | None, choice: Choice) -> RunView | None:
 def after_key(
     choice: Choice, key: str, view: ServiceView | None
 ) -> tuple[Choice, Cancelling | None]:
-    """What is looked at after a key, and what is to be done.
-
-    Args:
-        choice: before it.
-        key: a character, or "up", "down" or "tab".
-        view: what there is to look at.
-    """
+    """What is looked at after a key, and what is to be done."""
     if choice.asked:
         wanted = Cancelling(choice.asked) if key in ("y", "Y") else None
         return replace(choice, asked=""), wanted
@@ -286,14 +271,7 @@ _STATE_STYLES = {
 
 @dataclass(frozen=True)
 class Scene:
-    """All that a frame shows.
-
-    address: of the coordinator.
-    view: how it stands; None before its first answer.
-    choice: what is looked at.
-    left: what is left of the stage that a run is in, in words, by the run's id.
-    notice: what is wrong with the connection, or was just done; empty for nothing.
-    """
+    """All that a frame shows."""
 
     address: str
     view: ServiceView | None

@@ -156,18 +156,6 @@ def test_accuracy_is_taken_only_where_it_is_looked_at(comparison: Comparison) ->
     }
 
 
-def test_random_that_is_re_drawn_and_everything_cost_nothing_to_choose(
-    comparison: Comparison,
-) -> None:
-    _, trials = read_trials(comparison.file)
-    found = [trial for trial in trials if trial.strategy in {"redrawn", "everything"}]
-    assert {trial.choosing_seconds for trial in found} == {0.0}
-    assert {(trial.strategy, trial.every) for trial in found} == {
-        ("redrawn", 1),
-        ("everything", 0),
-    }
-
-
 def test_it_says_of_what_does_not_beat_random_that_it_does_not(comparison: Comparison) -> None:
     table, instead, notes, sentences = comparison.again.stdout.split("\n\n")
     header, *rows = table.splitlines()
@@ -375,9 +363,3 @@ def test_a_report_on_other_data_is_refused(comparison: Comparison, tmp_path: Pat
     assert result.exit_code == 1
     assert "Give the coordinator's own data." in result.stderr
     assert not out.exists()
-
-
-def test_without_a_coordinator_it_says_that_nobody_answers(dead_address: str) -> None:
-    result = CliRunner().invoke(main, ["compare", *ARGUMENTS, "--coordinator", dead_address])
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"lipt: no coordinator answers at {dead_address}")
