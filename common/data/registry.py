@@ -34,8 +34,8 @@ from lipt.common.data.sources.feature_file import features_rows
 from lipt.common.data.sources.image_files import cifar_rows, imagefolder_rows
 from lipt.common.data.sources.pairs.rows import pairs_rows
 from lipt.common.data.sources.parquet import parquet_rows
-from lipt.common.data.sources.remote import is_url
 from lipt.common.data.sources.rows import ColumnRows, ImageRows, Rows, require_labels
+from lipt.common.data.sources.storage import is_url
 from lipt.common.data.sources.tables.rows import csv_rows, jsonl_rows, parquet_table_rows
 from lipt.common.data.sources.user_data import data_of_factory, rows_of_data
 from lipt.common.data.sources.webdataset import webdataset_rows

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.remote import is_url, open_remote
 from lipt.common.data.sources.rows import numbered_classes
-from lipt.common.data.sources.storage import storage_of
+from lipt.common.data.sources.storage import is_url, open_remote, storage_of
 from lipt.common.errors import DataError
 from lipt.common.imports import import_extra
 
