@@ -37,7 +37,7 @@ from lipt.common.data.sources.index import PackedNames, Stamp, kept
 from lipt.common.data.sources.rows import numbered_classes
 from lipt.common.data.sources.storage import Storage, Window, is_url, read_exactly, storage_of
 from lipt.common.data.sources.tables.query import read_query
-from lipt.common.data.sources.user_labels import labels_of_names
+from lipt.common.data.sources.user_data import labels_of_names
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.decode import decode_file
 from lipt.common.images.formats import Header
