@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import WeightsError
 from lipt.common.inputs.specs import InputFormat

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.data.room import make_room
+from lipt.common.data.sources.index import make_room
 from lipt.common.models import find_head
 from lipt.common.signals.passes import Batches, pass_over
 from lipt.common.targets.values import SingleLabel

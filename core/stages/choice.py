@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.specs import InputFormat
