@@ -28,9 +28,10 @@ import grpc.aio
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
+from lipt.common.observability.logs import Events
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.handlers import Interceptor, refusals
 from lipt.common.rpc.messages import CHUNK_BYTES
-from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.weights.codec import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.coordinator.rpc import blobs
@@ -59,7 +60,7 @@ def serve(pipe: Connection, root: Path, chunk_bytes: int) -> None:
     """Serve a store until the other end of the pipe closes."""
 
     async def run() -> None:
-        server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+        server = grpc.aio.server(interceptors=[Interceptor(lambda _: (refusals(Events()),))])
         store = BlobStore(root, max_blob_bytes=MAX_BLOB_BYTES)
         quota = Quota(MAX_BLOB_BYTES, MAX_BLOB_BYTES, 100, 100)
         accounts = Accounts(quota, clock=time.monotonic, is_live=lambda _: False)

@@ -18,9 +18,10 @@ from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.config.values import scoring_from_proto, task_from_proto
 from lipt.common.errors import LiptError
+from lipt.common.observability.tracing import received
+from lipt.common.rpc.channel import with_metadata
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.status import from_rpc_error, with_metadata
-from lipt.common.rpc.traced import received
+from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 _CALL_SECONDS = 20.0
