@@ -39,8 +39,8 @@ from lipt.coordinator.storage.accounts import Accounts, Quota
 from lipt.coordinator.storage.uploads import Uploads
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
-from lipt.v1 import blob_pb2_grpc
-from lipt.worker.client import CoordinatorClient, Report
+from lipt.v1 import blob_pb2_grpc, worker_pb2
+from lipt.worker.client import CoordinatorClient
 
 REPEATS = 5
 MAX_BLOB_BYTES = 2**40
@@ -201,7 +201,7 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
         path = Transfers(client.blobs).download(assignment.initial_weights, store)
         weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
         result = Transfers(client.blobs).upload(encode_sparse(weights))
-        client.commit(worker_id, assignment, result, Report(0.0, 0.0, 0.0, 0))
+        client.commit(worker_id, assignment, result, worker_pb2.LearnerReport())
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
 
 
