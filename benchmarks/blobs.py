@@ -32,7 +32,7 @@ from lipt.common.observability.logs import Events
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.handlers import Interceptor, refusals
 from lipt.common.rpc.messages import CHUNK_BYTES
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.coordinator.rpc import blobs
 from lipt.coordinator.storage.accounts import Accounts, Quota
