@@ -110,7 +110,6 @@ def render(report: Report) -> str:
         rows=rows,
         interval=interval_scale(rows),
         courses=_courses(rows),
-        notes=table.notes(rows),
         instead_header=table.INSTEAD_HEADER,
         instead=table.instead(rows),
         series=dict.fromkeys(row.label for row in rows),

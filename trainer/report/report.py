@@ -36,8 +36,8 @@ from lipt.common.weights.specs import specs_of
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
+from lipt.trainer.comparison.table import Answers, answers, verdict
 from lipt.trainer.comparison.trial import Trial
-from lipt.trainer.comparison.verdict import Answers, answers, verdict
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.steps import place_model

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerState
-from lipt.trainer.comparison.intervals import Difference
-from lipt.trainer.comparison.outcomes import Outcome
+from lipt.trainer.comparison.outcomes import Difference, Outcome
 from lipt.trainer.main_training.records import Look
 from lipt.trainer.report.page import in_soup_order, render
 from lipt.trainer.report.plot import (
