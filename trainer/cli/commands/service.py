@@ -21,17 +21,7 @@ if TYPE_CHECKING:
 
 
 @grouped
-def examine(
-    *,
-    thorough: Annotated[
-        bool,
-        typer.Option(
-            "--thorough", help="Import torch, which takes seconds, whatever can be told without."
-        ),
-    ] = False,
-    json: Json = False,
-    coordinator: Coordinator,
-) -> None:
+def examine(*, json: Json = False, coordinator: Coordinator) -> None:
     """Examine this installation, and whether the coordinator can be used from here.
 
     The status is 1 when something is broken; every complaint has its remedy.
@@ -41,7 +31,7 @@ def examine(
     versions = installed_versions()
     checks = []
     # Known checks are printed before the next ones are made.
-    for step in (local_checks(versions, thorough=thorough), remote_checks(coordinator, versions)):
+    for step in (local_checks(versions), remote_checks(coordinator, versions)):
         for check in step:
             checks.append(check)
             if not json:
