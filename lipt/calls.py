@@ -12,7 +12,6 @@ from typing import Any, Literal
 from torch import nn
 
 from lipt.common.config.values import validate
-from lipt.common.data import Dataset
 from lipt.common.imports import import_extra, modules_of
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.data import MODULE, open_dataset
@@ -25,7 +24,6 @@ from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.compare import compare as run_comparison
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Plan, Trial
-from lipt.trainer.comparison.verdict import verdict
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
@@ -78,11 +76,6 @@ class Run:
         return CostsView(**taken, bytes_to_workers=0, bytes_from_workers=0)
 
 
-@dataclass(frozen=True)
-class _Info:
-    dataset: Dataset
-
-
 class Chooser:
     """Chooses in this process, from one pre-training per seed.
 
@@ -99,10 +92,6 @@ class Chooser:
         if seed not in self._runs:
             self._runs[seed] = Run(seed, self._make(seed))
         return self._runs[seed]
-
-    def info(self) -> _Info:
-        """What is chosen from."""
-        return _Info(self.run_of(0).pretrained.data)
 
     def strategies(self) -> list[StrategyView]:
         """What there is to choose by."""
@@ -290,5 +279,5 @@ def compare(
             say=lambda line: show(ProgressView(line, 0, 0)),
             pretrain=chooser.run_of,
         )
-    rows = outcomes(trials, None)
-    return Comparison(tuple(rows), tuple(trials), verdict(rows))
+    rows = outcomes(trials)
+    return Comparison(tuple(rows), tuple(trials), table.verdict(rows))
