@@ -412,7 +412,7 @@ def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iter
 
 def _caller(client: Client) -> CallerView | None:
     try:
-        return client.access.who_am_i()
+        return client.who_am_i()
     except NotACoordinatorError:
         return None
 
