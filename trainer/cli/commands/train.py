@@ -239,13 +239,6 @@ def train(
     subset: Annotated[
         Path | None, typer.Option(help="A file of 'lipt subset get'; without it, all examples.")
     ] = None,
-    coreset: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file of 'lipt subset get': copies of its examples are trained on as well, and "
-            "they alone are augmented strongly."
-        ),
-    ] = None,
     choice: Choice,
     test: Annotated[
         str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
@@ -322,13 +315,12 @@ def train(
     require_apart(
         {
             "--subset": subset,
-            "--coreset": coreset,
             "--checkpoint": checkpoint,
             "--out": out,
             "--log": log,
         }
     )
-    chosen, copied = (None if file is None else Subset.load(file) for file in (subset, coreset))
+    chosen = None if subset is None else Subset.load(subset)
     modules = modules_of(allow_module, data, test, model)
     with _pausing(), ExitStack() as stack:
         progress = TrainingProgress()
@@ -355,7 +347,6 @@ def train(
             model,
             train_data,
             subset=chosen,
-            coreset=copied,
             test=test_data,
             recipe=recipe,
             schedule=Schedule(checkpoint_seconds=checkpoint_seconds),
