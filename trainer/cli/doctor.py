@@ -247,7 +247,7 @@ def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iter
     try:
         with coordinator.connect() as client:
             info = client.info()
-            caller = client.access.who_am_i()
+            caller = client.who_am_i()
     except UnreachableError as error:
         # Its own remedy is to come here.
         remedy = "See the log of what listens there: is it lipt-coordinator, with TLS?"

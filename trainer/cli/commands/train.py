@@ -329,7 +329,6 @@ def train(
     data: Annotated[str, typer.Option(help="The data that the subset was chosen from.")],
     model: Model,
     subset: _Subset = None,
-    coreset: _Coreset = None,
     choice: Choice,
     test: _Test = None,
     image_size: ImageSize = None,
@@ -364,8 +363,8 @@ def train(
         choice.require(subset_given=subset is not None)
         request, redrawing = choice.request(), choice.redrawing()
     checkpoint = saving.checkpoint
-    _require_places({"--subset": subset, "--coreset": coreset}, checkpoint, out, log)
-    chosen, copied = (None if file is None else Subset.load(file) for file in (subset, coreset))
+    _require_places({"--subset": subset}, checkpoint, out, log)
+    chosen = None if subset is None else Subset.load(subset)
     modules = modules_of(allow_module, data, test, model)
     with _pausing(), ExitStack() as stack:
         progress = TrainingProgress()
@@ -388,7 +387,6 @@ def train(
             model,
             train_data,
             subset=chosen,
-            coreset=copied,
             test=None if test is None else opened(test),
             recipe=recipe,
             schedule=Schedule(checkpoint_seconds=saving.checkpoint_seconds),
