@@ -52,24 +52,6 @@ def initialize(
 
     Momentum 0.9, weight decay 5e-4, a constant learning rate, float32. The same
     arguments give the same weights on the same kind of device.
-
-    Args:
-        model: with the weights to start from; moved to `device` and trained in place. In training
-            mode, but for what is frozen.
-        dataset: where the examples come from.
-        train_ids: the int64 ids to train on.
-        config: how long, with which batch size and learning rate.
-        inputs: what the model is given of them.
-        seed: the order of the examples, and what layers such as dropout draw, come from it.
-        device: where to train.
-        cpu_threads: a backward pass's sums depend on it.
-        on_progress: called after each step with the steps done and their number.
-
-    Returns:
-        The model's whole state dict, copied to the CPU. Without steps, as it was given.
-
-    Raises:
-        RunFailedError: the loss is no longer finite.
     """
     model.to(device)
     num_steps = num_initialization_steps(config, len(train_ids))
@@ -108,7 +90,6 @@ def _batches_per_epoch(config: InitializationConfig, num_train: int) -> int:
 
 
 def _batches(train_ids: Tensor, config: InitializationConfig, seed: int) -> Iterator[Tensor]:
-    """Full batches without end; each epoch leaves out its own last, smaller one."""
     num_batches = _batches_per_epoch(config, len(train_ids))
     epoch = 0
     while True:

@@ -73,25 +73,7 @@ def warm_up(
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_epoch: Callable[[Warmed], None] = lambda _: None,
 ) -> Warmed:
-    """Train a model; the same arguments give the same weights on the same kind of device.
-
-    Args:
-        model: with the weights to start from; moved to `device` and trained in place, but for
-            what is frozen. Its training flags are kept.
-        dataset: where the examples come from.
-        train_ids: the int64 ids to train on.
-        epochs: how long; 0 leaves the weights as they are.
-        inputs: what the model is given of them.
-        seed: order, augmentation, and what layers such as dropout draw come from it.
-        device: where to train.
-        cpu_threads: a backward pass's sums depend on it.
-        begun: what `on_epoch` got last, to go on from there.
-        on_progress: called after each step with the steps done and their number.
-        on_epoch: called at the end of every epoch but the last.
-
-    Raises:
-        SignalsError: the loss is no longer finite.
-    """
+    """Train a model; the same arguments give the same weights on the same kind of device."""
     model.to(device)
     num_steps = num_warm_up_steps(epochs, len(train_ids))
     per_epoch = _batches_per_epoch(len(train_ids))
@@ -142,7 +124,6 @@ def _batches_per_epoch(num_train: int) -> int:
 
 
 def _batches(train_ids: Tensor, seed: int, epoch: int) -> list[Tensor]:
-    """An epoch's full batches; its last, smaller one is left out."""
     generator = derive_generator(seed, "warm-up-order", epoch)
     order_N = torch.randperm(len(train_ids), generator=generator)
     return list(torch.split(train_ids[order_N], BATCH_SIZE)[: _batches_per_epoch(len(train_ids))])

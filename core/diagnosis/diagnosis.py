@@ -49,14 +49,7 @@ class Findings:
     learnability: Learnability
 
     def by_id(self, numbering: Numbering, labels_N: Tensor) -> Findings:
-        """What was found of examples at their places, told of ids.
-
-        Nothing is the matter with those that were left out: they were not looked at.
-
-        Args:
-            numbering: of the places.
-            labels_N: the given label of every id.
-        """
+        """What was found of examples at their places, told of ids."""
         if not numbering.left_out:
             return self
         errors, duplicates, left_out = (
@@ -97,11 +90,7 @@ class Diagnosis:
 
     @classmethod
     def load(cls, path: Path) -> Diagnosis:
-        """Read a file of what `pack` gave.
-
-        Raises:
-            StateError: the file cannot be read, or is not one of these.
-        """
+        """Read a file of what `pack` gave."""
         return load_tensors(
             path,
             "diagnosis",
@@ -119,17 +108,7 @@ def diagnosis_of(
     redundancy: Facts,
     seconds: Mapping[str, float],
 ) -> Diagnosis:
-    """Put the findings together.
-
-    Args:
-        findings: of N examples.
-        labels_N: int64, the given ones.
-        class_names: C.
-        kind: of the targets; of others than classes their strata stand where classes do.
-        proxy: what looked at the data, as JSON.
-        redundancy: `share_for_90`, `examples_for_90`, `per_class` and `sampled`, as JSON.
-        seconds: that each finding took.
-    """
+    """Put the findings together."""
     errors, duplicates, outliers = findings.label_errors, findings.duplicates, findings.outliers
     counts_C = labels_N.bincount(minlength=len(class_names))
     far_out = outliers.ranked()
@@ -220,13 +199,7 @@ class Confusion:
 
 
 def confusions(joint_CC: Tensor, counts_C: Tensor, *, most: int = 20) -> list[Confusion]:
-    """The pairs of classes that are confused most often, most often first.
-
-    Args:
-        joint_CC: int64, how many are labelled c (rows) and surely taken for o (columns).
-        counts_C: int64, examples of each label.
-        most: how many pairs are listed; those that are never confused are not.
-    """
+    """The pairs of classes that are confused most often, most often first."""
     num_classes = len(counts_C)
     off_CC = joint_CC.clone().fill_diagonal_(0).flatten()
     order = off_CC.argsort(descending=True, stable=True)[:most]
@@ -255,11 +228,7 @@ class Imbalance:
 
 
 def imbalance(counts: Sequence[int]) -> Imbalance:
-    """Compare the classes' sizes.
-
-    Args:
-        counts: examples of each class; one class at least has some.
-    """
+    """Compare the classes' sizes."""
     present = [label for label, count in enumerate(counts) if count]
     if not present:
         raise ValueError("there are no examples in any class")

@@ -91,12 +91,6 @@ def find_label_errors(signals: Signals) -> LabelErrors:
     Where there was a second look, its head says which classes labels are taken for, both
     together how good each label is, and the first alone how many are wrong: the second has
     not learned from the labels that it would have to count.
-
-    Args:
-        signals: with errors of a head that did not learn from the example it judges.
-
-    Raises:
-        SignalsError: they have no errors, not one example, or targets that are no classes.
     """
     if signals.kind is not TargetKind.CLASS:
         raise SignalsError(
@@ -186,13 +180,6 @@ class NoiseRates:
 
 @dataclass(frozen=True)
 class _Surest:
-    """The surest of each class, by what the head takes them for.
-
-    ranks_S: 0 to 1 within the class, float64.
-    weights_S: how many examples each stands for, float64.
-    wrong_S: 1 where the given label is another than the head's, float64.
-    """
-
     ids_S: Tensor
     ranks_S: Tensor
     weights_S: Tensor
@@ -210,14 +197,7 @@ class _Surest:
 def noise_rates(
     labels_N: Tensor, suggested_N: Tensor, sureness_N: Tensor, num_classes: int
 ) -> NoiseRates:
-    """Estimate how many labels are wrong from the examples that the head is surest of.
-
-    Args:
-        labels_N: int64, the given ones.
-        suggested_N: int64, what a head says that has not seen the example.
-        sureness_N: how sure it is, in any unit.
-        num_classes: C.
-    """
+    """Estimate how many labels are wrong from the examples that the head is surest of."""
     surest = _surest(labels_N, suggested_N, sureness_N, num_classes)
     overall = _rate(surest)
     given_S = labels_N[surest.ids_S]
@@ -254,7 +234,6 @@ def _surest(labels_N: Tensor, suggested_N: Tensor, sureness_N: Tensor, num_class
 
 
 def _rate(surest: _Surest) -> NoiseRate:
-    """The share that is wrong at rank 0, and its interval."""
     shares_S = surest.weights_S / surest.weights_S.sum()
     mean = float(shares_S @ surest.wrong_S)
     ends = []
@@ -273,7 +252,6 @@ def _rate(surest: _Surest) -> NoiseRate:
 
 
 def _at_rank_zero(growth_S: Tensor, shares_S: Tensor) -> Tensor:
-    """What each example adds to the least-squares line's value where growth is 0."""
     mean_growth = float(shares_S @ growth_S)
     centred_S = growth_S - mean_growth
     spread = float(shares_S @ centred_S.square())
@@ -282,11 +260,6 @@ def _at_rank_zero(growth_S: Tensor, shares_S: Tensor) -> Tensor:
 
 
 def _wilson(share: float, factors_S: Tensor) -> tuple[float, float]:
-    """How far the ends of Wilson's interval of a share are below and above it.
-
-    Of as many examples of equal weight as leave the same doubt: where little was looked at it
-    is wide even if nothing was seen.
-    """
     added = _DEVIATIONS**2 * float(factors_S.square().sum())
     centre = (share + added / 2) / (1 + added)
     variance = added * (share * (1 - share) + added / 4)
@@ -298,12 +271,7 @@ _NOTHING = NoiseRate(0.0, 0.0, 0.0)
 
 
 def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
-    """The quality of each target, 1 / (1 + |residual|): of 1 where it is told exactly.
-
-    Args:
-        signals: with errors of a head that did not learn from the example it judges.
-        num_strata: C.
-    """
+    """The quality of each target, 1 / (1 + |residual|): of 1 where it is told exactly."""
     labels_N = signals.labels_N
     norms_N = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float64)
     return LabelErrors(
@@ -325,15 +293,7 @@ _DISTRUSTED = 1e-6
 
 
 def trust_after(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
-    """How much each label is to teach the second head; None where too few are surely wrong.
-
-    Args:
-        found: by the first head.
-        labels_N: int64, the given ones.
-
-    Returns:
-        float64: 1, or hardly anything for the least trusted of each class.
-    """
+    """How much each label is to teach the second head; None where too few are surely wrong."""
     if found.noise.overall.low < SURE_NOISE:
         return None
     share = min(_MOST, found.noise.overall.rate)

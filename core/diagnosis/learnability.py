@@ -56,18 +56,7 @@ def learning_curve(
     generator: torch.Generator,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Learnability:
-    """Measure the head on ever larger samples.
-
-    Args:
-        features_ND: any floating type, finite.
-        labels_N: int64.
-        num_classes: C.
-        accuracy: leave-one-out, on all examples; the mean over classes, or the score of other
-            targets. Whatever is below 0 counts as 0.
-        wanted: what the head is fitted to, where that is no class.
-        generator: draws the samples; a larger one has all of a smaller one.
-        on_progress: told how many samples are done.
-    """
+    """Measure the head on ever larger samples."""
     order_N = stratified_order(labels_N, generator)
     sizes = sample_sizes(len(labels_N))
     accuracies = []
@@ -108,13 +97,7 @@ def stratified_order(labels_N: Tensor, generator: torch.Generator) -> Tensor:
 def judge(
     sizes: Sequence[int], accuracies: Sequence[float], *, worth_points: float = WORTH_POINTS
 ) -> Learnability:
-    """Say which size is worth asking for.
-
-    Args:
-        sizes: ascending; the last is all.
-        accuracies: of each, in [0, 1].
-        worth_points: percentage points that a doubling has to gain.
-    """
+    """Say which size is worth asking for."""
 
     def judged(fraction: float, why: str) -> Learnability:
         return Learnability(tuple(sizes), tuple(accuracies), fraction, why)

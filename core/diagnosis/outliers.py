@@ -45,12 +45,7 @@ class Outliers:
 
 
 def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outliers:
-    """Find what is far from everything.
-
-    Args:
-        features_ND: any floating type, finite.
-        generator: draws the directions and the references.
-    """
+    """Find what is far from everything."""
     num_examples = len(features_ND)
     sketches_NM = _sketches(features_ND, generator)
     references_R = (

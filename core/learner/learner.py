@@ -65,26 +65,6 @@ def train_learner(
     process (threads, cuDNN's algorithms, global generators) are changed for the
     time of the call, so train one learner at a time in a process.
 
-    Args:
-        task: the model, how to train and how to prune it, and the seed.
-        initial: theta*, a full state_dict. Not modified.
-        shard: M x B examples, and their targets. What is encoded is decoded meanwhile.
-        device: where to train; one that `resolve_device` gave.
-        allowed_modules: modules that model factories may be imported from.
-        on_step: called after each step with its number from 1 and its mean loss.
-        should_stop: asked before each minibatch.
-
-    Returns:
-        The pruned weights and how training went.
-
-    Raises:
-        WeightsError: `initial` has other names, shapes or dtypes than the model.
-        DataError: the shard's size, examples or targets are not the task's, or an image of it
-            cannot be decoded.
-        ConfigError: the density is outside (0, 1], or the device lacks the precision.
-        LearnerStoppedError: `should_stop` said so.
-        LearnerDivergedError: the loss or the weights are not finite.
-
     Source: LiPT (Ro et al. 2023), section 3.3.
     """
     _check_shard(task, shard)
@@ -140,7 +120,6 @@ def train_learner(
 
 
 def _examples_on(shard: Shard | EncodedShard, device: torch.device) -> Examples:
-    """What is encoded goes there minibatch by minibatch, and all else at once."""
     if isinstance(shard, EncodedShard):
         return shard.examples
     return stored_on(shard.examples, device)
@@ -177,7 +156,6 @@ def _pruned(
     mode: ComputeMode,
     frozen: frozenset[str],
 ) -> Weights:
-    """What was trained, on the CPU, after pruning it in place, all of it finite."""
     parameters = prunable_parameters(model, frozen)
     num_steps = task.learners.num_steps
 
@@ -205,7 +183,6 @@ def _pruned(
 
 
 def _trained(model: nn.Module, frozen: frozenset[str]) -> Weights:
-    """A copy of what can differ from theta*."""
     state = model.state_dict()
     return copy_to_cpu({name: tensor for name, tensor in state.items() if name not in frozen})
 
@@ -218,10 +195,6 @@ def _gradients(
     mode: ComputeMode,
     parameters: dict[str, nn.Parameter],
 ) -> Weights:
-    """The loss's gradient for each prunable tensor, on a batch without augmentation.
-
-    Batch statistics normalize, as in training; the running ones stay as they are.
-    """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     loss = mode.loss(model, examples_B, targets_B, task)
     gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)

@@ -63,16 +63,12 @@ class Minibatch:
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows of a minibatch, and what its pass draws from."""
-
     rows_B: Tensor
     draws: torch.Generator
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A minibatch as the thread leaves it, and when it began, went on to augment, and ended."""
-
     part: _Part
     examples_B: Stored
     times: tuple[float, float, float]
@@ -82,29 +78,14 @@ class _Read:
 def minibatches(
     task: LearnerTask, examples: Examples, targets_N: Tensor, device: torch.device
 ) -> Iterator[Iterator[Minibatch]]:
-    """Those of all passes, one pass after another; a context, so that its thread ends with it.
-
-    Args:
-        task: how large they are, how augmented, and the seed of each pass's order and draws.
-        examples: as they are stored, on the device; or encoded.
-        targets_N: of the examples, on the device.
-        device: where a minibatch is wanted.
-
-    Yields:
-        The minibatches. Asking for one raises DataError where an image of it cannot be decoded.
-        No more than the next two are made beforehand.
-    """
+    """Those of all passes, one pass after another; a context, so that its thread ends with it."""
     made = _Making(task, examples, targets_N, device)
     with made.reading() as reads:
         yield made.given(reads)
 
 
 def examples_at(examples: Examples, rows_B: Tensor) -> Stored:
-    """Some examples, by row numbers on the CPU; what was encoded is on the CPU, too.
-
-    Raises:
-        DataError: an image cannot be decoded.
-    """
+    """Some examples, by row numbers on the CPU; what was encoded is on the CPU, too."""
     if isinstance(examples, EncodedImages):
         return examples.rows(rows_B)
     first = examples if isinstance(examples, Tensor) else next(iter(examples.values()))
@@ -122,13 +103,11 @@ class _Making:
         self._on_cpu = device.type == "cpu"
 
     def reading(self) -> AbstractContextManager[Iterator[_Read]]:
-        """Minibatches as they are read, ahead where that takes the time of a core."""
         if isinstance(self._examples, EncodedImages) or (self._on_cpu and self._augments):
             return reading_ahead(self._read, self._parts())
         return nullcontext(map(self._read, self._parts()))
 
     def given(self, reads: Iterator[_Read]) -> Iterator[Minibatch]:
-        """Minibatches as training takes them."""
         asked = perf_counter()
         for read in reads:
             times = BatchTimes(*read.times, asked=asked, taken=perf_counter())

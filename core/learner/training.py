@@ -54,9 +54,6 @@ def compute_mode(task: LearnerTask, device: torch.device) -> ComputeMode:
 
     AUTO is bfloat16 autocast on a CUDA device that computes in it, else float32;
     CPUs differ too much in bfloat16 for one seed to give one soup.
-
-    Raises:
-        ConfigError: the task asks for bfloat16 and the CUDA device has none.
     """
     precision = task.learners.precision
     on_cuda = device.type == "cuda"
@@ -88,25 +85,6 @@ def train_on_shard(
 
     Every pass cuts the shard into minibatches anew and augments anew, by draws
     from the task's seed and the pass's number alone.
-
-    Args:
-        model: laid out on the mode's device; in training mode, but for what is frozen.
-        task: how to train.
-        examples: as they are stored, on the mode's device; or encoded.
-        targets_N: what the model is to give of them, on the mode's device.
-        mode: where and in what form to compute.
-        on_step: called after each pass with its number from 1 and its mean loss.
-        should_stop: asked before each minibatch.
-        on_batch: called after each minibatch with its times, and when its step had ended: where
-            the device has a queue of its own, when all of it was in there.
-
-    Returns:
-        The last pass's mean loss, of the augmented examples.
-
-    Raises:
-        DataError: an image cannot be decoded.
-        LearnerStoppedError: `should_stop` said so.
-        LearnerDivergedError: a pass's mean loss is not finite.
     """
     learners = task.learners
     optimizer = torch.optim.SGD(

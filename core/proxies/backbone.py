@@ -57,11 +57,7 @@ class Backbone:
 
 
 def backbone_identity(spec: str) -> str:
-    """NAME@SHA-256: the network and the content of its weights' file, wherever that lies.
-
-    Raises:
-        ConfigError: it is not `torchvision:NAME@FILE`, or the file cannot be read.
-    """
+    """NAME@SHA-256: the network and the content of its weights' file, wherever that lies."""
     name, path = _parts(spec)
     try:
         return f"{name}@{BlobName.of_file(path).sha256}"
@@ -70,13 +66,7 @@ def backbone_identity(spec: str) -> str:
 
 
 def load_backbone(spec: str, device: torch.device) -> Backbone:
-    """The network and weights that a setting names.
-
-    Raises:
-        ConfigError: it is not `torchvision:NAME@FILE`, the file cannot be read, or does not
-            hold that network's weights.
-        UnknownNameError: torchvision has no such network.
-    """
+    """The network and weights that a setting names."""
     name, path = _parts(spec)
     weights = _read(path)
     model = build_torchvision(name, num_classes=1000, in_channels=3)

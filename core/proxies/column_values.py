@@ -64,13 +64,7 @@ def column_values(
     largest: Callable[[Column], int],
     generator_of: Callable[[str], torch.Generator],
 ) -> Callable[[Mapping[str, Tensor]], Tensor]:
-    """What takes features of stored columns.
-
-    Args:
-        columns: of the data.
-        largest: the largest value of a column of whole numbers, -1 where some are below 0.
-        generator_of: draws a column's projection, by its name.
-    """
+    """What takes features of stored columns."""
     parts = [_values_of(column, largest, generator_of) for column in columns]
 
     def features(stored_B: Mapping[str, Tensor]) -> Tensor:

@@ -49,13 +49,6 @@ def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
 
     That map is the last four-dimensional output of a module, of at least 2x2, before the head
     is called. Without one there are the head's inputs alone.
-
-    Args:
-        model: in evaluation mode; one that `find_head` finds the head of.
-        inputs_B: as the model takes them.
-
-    Raises:
-        ConfigError: the model has no head.
     """
     _, head = find_head(model)
     seen = _Seen()
@@ -78,8 +71,6 @@ def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
 
 @dataclass
 class _Seen:
-    """What a forward pass has shown until the head was called."""
-
     map: Tensor | None = None
     features: Tensor | None = None
 
@@ -121,7 +112,7 @@ class ModelBank:
     _projections: dict[int, Tensor] = field(default_factory=dict)
 
     def __call__(self, examples_N: Stored) -> Tensor:
-        """The features of some stored examples; N x D float32, on the CPU."""
+        """Features of stored examples; N x D float32, on the CPU."""
         batches = [
             to_model_input(examples_B, self.inputs, self.device)
             for examples_B in split_stored(examples_N, self.batch_size)
@@ -172,18 +163,7 @@ def side_by_side(
     on_progress: Callable[[int, int], None],
     limits: StorageLimits = STORAGE_LIMITS,
 ) -> Tensor:
-    """All features of some examples; N x D, float32 or float16.
-
-    Args:
-        extractors: at least one; their columns are in this order.
-        dataset: where the examples come from.
-        ids_N: the examples, at least one.
-        on_progress: told how many of them are done.
-        limits: what is kept in float32.
-
-    Raises:
-        SignalsError: features are not finite; names the first ids.
-    """
+    """All features of some examples; N x D, float32 or float16."""
     row_bytes = dataset.inputs.num_bytes
     block_bytes = max(_BLOCK_BYTES, _MIN_BLOCK * row_bytes)
     features_ND: Tensor | None = None

@@ -66,13 +66,7 @@ def side_for(image_shape: tuple[int, int, int]) -> int:
 def draw_filters(
     images_NCHW: Tensor, *, generator: torch.Generator, num_filters: int = NUM_FILTERS
 ) -> PatchFilters:
-    """Filters from random patches of a sample of the images.
-
-    Args:
-        images_NCHW: uint8, some thousands of them; at least one.
-        generator: draws the patches.
-        num_filters: F; with fewer sampled patches than that there are as many as these.
-    """
+    """Filters from random patches of a sample of the images."""
     side = side_for((images_NCHW.shape[1], images_NCHW.shape[2], images_NCHW.shape[3]))
     patches_RP = _random_patches(images_NCHW, side, generator).double()
     mean_P = patches_RP.mean(dim=0)
@@ -86,12 +80,7 @@ def draw_filters(
 
 
 def patch_features(images_BCHW: Tensor, filters: PatchFilters) -> Tensor:
-    """The features of some images, on the filters' device; B x D float32.
-
-    Args:
-        images_BCHW: uint8, on the filters' device.
-        filters: from images with as many channels.
-    """
+    """The features of some images, on the filters' device; B x D float32."""
     size = _CHUNK if images_BCHW.device.type == "cpu" else len(images_BCHW)
     parts = [
         _features(_scaled(part, filters.side), filters) for part in torch.split(images_BCHW, size)
@@ -100,7 +89,6 @@ def patch_features(images_BCHW: Tensor, filters: PatchFilters) -> Tensor:
 
 
 def _random_patches(images_NCHW: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """Eight patches of every image, in a random order; R x P."""
     last = side - PATCH_SIDE + 1
     corners_NX2 = torch.randint(
         last, (len(images_NCHW), _PATCHES_PER_IMAGE, 2), generator=generator
@@ -120,7 +108,6 @@ def _random_patches(images_NCHW: Tensor, side: int, generator: torch.Generator) 
 
 
 def _windows(pixels_BCHW: Tensor, *, step: int) -> Tensor:
-    """Every patch, as a view; B x S x S x C x 6 x 6."""
     windows = pixels_BCHW.unfold(2, PATCH_SIDE, step).unfold(3, PATCH_SIDE, step)
     return windows.permute(0, 2, 3, 1, 4, 5)
 

@@ -80,20 +80,7 @@ def leave_one_out(
     penalties: Sequence[float] = PENALTIES,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> LeaveOneOut:
-    """Fit the head, choose lambda by leave-one-out accuracy, and say what it makes of each.
-
-    Args:
-        features_ND: any floating type, finite. Not modified.
-        labels_N: int64, at least one.
-        num_classes: C; some may have no examples.
-        generator: draws the sample of at most 5,000 examples that lambda is chosen by.
-        trust_N: how much each example counts within its class, float64 above 0; all the same
-            by default.
-        wanted: what the head is fitted to, of the same examples, where that is no class;
-            neither labels nor trust count then.
-        penalties: lambda over the sum of the examples' weights, one or more, ascending.
-        on_progress: told how many of 2 N rows are done.
-    """
+    """Fit the head, choose lambda by leave-one-out accuracy, and say what it makes of each."""
     num_examples = len(labels_N)
     if wanted is None:
         weights_N, values_NC = class_weights(labels_N, trust_N), None
@@ -129,15 +116,10 @@ def leave_one_out(
 
 
 class _Spectrum(Protocol):
-    """The eigendecomposition, and what it says of some examples under every lambda."""
-
-    def residuals(self, ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
-        """w^1/2 (y - yhat), B x L x C, and 1 - h + w / sum w, B x L; float64."""
-        ...
+    def residuals(self, ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 def _outputs(rows: WeightedRows, spectrum: _Spectrum, ids_B: Tensor, lambdas_L: Tensor) -> Tensor:
-    """Leave-one-out outputs; B x L x C float64."""
     residuals_BLC, left_BL = spectrum.residuals(ids_B, lambdas_L)
     weights_B = rows.weights_N[ids_B]
     left_BL = left_BL - (weights_B / rows.weights_N.sum())[:, None]
@@ -149,7 +131,6 @@ def _outputs(rows: WeightedRows, spectrum: _Spectrum, ids_B: Tensor, lambdas_L: 
 def _accuracies(
     rows: WeightedRows, spectrum: _Spectrum, sample_M: Tensor, lambdas_L: Tensor
 ) -> Tensor:
-    """Class-weighted leave-one-out accuracy on a sample, under every lambda; L float64."""
     right_L = torch.zeros_like(lambdas_L)
     width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
     for block in row_blocks(len(sample_M), width):
@@ -163,7 +144,6 @@ def _accuracies(
 def _explained(
     rows: WeightedRows, spectrum: _Spectrum, sample_M: Tensor, lambdas_L: Tensor
 ) -> Tensor:
-    """Share of the targets' variance that is explained on a sample, by lambda; L float64."""
     left_L, total = torch.zeros_like(lambdas_L), lambdas_L.new_zeros(())
     width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
     for block in row_blocks(len(sample_M), width):
@@ -186,8 +166,6 @@ def _spectrum_of(rows: WeightedRows, on_progress: Callable[[int], None]) -> _Spe
 
 @dataclass(frozen=True)
 class _Primal:
-    """From Z'Z. targets_RC: H'(w^1/2 y)."""
-
     rows: WeightedRows
     values_R: Tensor
     vectors_DR: Tensor
@@ -217,8 +195,6 @@ class _Primal:
 
 @dataclass(frozen=True)
 class _Dual:
-    """From Z Z'. targets_RC: V'(w^1/2 y)."""
-
     values_R: Tensor
     vectors_NR: Tensor
     targets_RC: Tensor
@@ -335,12 +311,7 @@ class GramSums:
 
 
 def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
-    """How much each example counts, where every class has the same say; float64, with mean 1.
-
-    Args:
-        labels_N: int64.
-        trust_N: its share of its class's say, float64 above 0; the same for all by default.
-    """
+    """How much each example counts, where every class has the same say; float64, with mean 1."""
     trust_N = torch.ones_like(labels_N, dtype=torch.float64) if trust_N is None else trust_N
     # Of no example at all they are whole numbers.
     totals_C = labels_N.bincount(weights=trust_N).double()
@@ -372,13 +343,7 @@ _HALVINGS = 40
 
 
 def fit_sharpness(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:
-    """The sharpness of the likeliest softmax.
-
-    Args:
-        outputs_NC: leave-one-out outputs.
-        labels_N: int64, the given ones.
-        weights_N: how much each example counts.
-    """
+    """The sharpness of the likeliest softmax."""
     outputs_64 = outputs_NC.double()
     own_N = outputs_64.gather(1, labels_N[:, None]).squeeze(1)
 

@@ -27,19 +27,7 @@ def compute_signals(
     limits: StorageLimits = STORAGE_LIMITS,
     scratch: Path | None = None,
 ) -> Signals:
-    """One forward pass over the examples, in evaluation mode.
-
-    Args:
-        model: on the batches' device; its training flags are restored.
-        batches: of N examples; row i of the signals is the example of the i-th id.
-        limits: what is kept in float32, and what in memory.
-        scratch: a folder for files of signals that are too large for memory; None for none.
-
-    Raises:
-        SignalsError: the model's outputs are not finite, or its features too large for
-            float16 where they are kept in it; names the first ids.
-        ConfigError: the model has no linear head.
-    """
+    """One forward pass over the examples, in evaluation mode."""
     signals = empty_signals(model, batches.dataset, batches.ids_N, limits=limits, scratch=scratch)
     pass_over(model, batches, signals.errors_NC, signals.features_ND)
     return signals
@@ -53,18 +41,7 @@ def empty_signals(
     limits: StorageLimits = STORAGE_LIMITS,
     scratch: Path | None = None,
 ) -> Signals:
-    """Signals of examples whose errors and features are yet to be written into them.
-
-    Args:
-        model: that will pass over them.
-        dataset: where they are.
-        ids_N: the examples.
-        limits: as in `compute_signals`.
-        scratch: likewise.
-
-    Raises:
-        ConfigError: the model has no linear head.
-    """
+    """Signals of examples whose errors and features are yet to be written into them."""
     _, head = find_head(model)
     room = partial(make_room, folder=scratch, memory_bytes=limits.memory_bytes)
     shapes = (len(ids_N), head.out_features), (len(ids_N), head.in_features)

@@ -71,22 +71,7 @@ def compute_dynamics(
     batch_norm_examples_M: Stored | None,
     frozen: frozenset[str] = frozenset(),
 ) -> Dynamics:
-    """One forward pass over the examples for every state, in evaluation mode.
-
-    Args:
-        model: on the batches' device; takes on each state's weights, its training flags are
-            restored.
-        states: theta*, the snapshots and the learners.
-        batches: of N examples; what its progress counts is the N (1 + L (T - 1)) views of an
-            example by a model.
-        own_learner_N: of each of these examples the learner that was trained on it, or -1.
-        batch_norm_examples_M: to estimate every state's batch-norm statistics on; None takes
-            those that the weights came with.
-        frozen: names of statistics that stay as they came.
-
-    Raises:
-        SignalsError: a state's outputs are not finite; names it and the first ids.
-    """
+    """One forward pass over the examples for every state, in evaluation mode."""
     num_examples, num_learners = len(batches), len(states.learners)
     shape_NLT = (num_examples, num_learners, states.num_moments)
     dynamics = Dynamics(
@@ -111,8 +96,6 @@ def compute_dynamics(
 
 @dataclass(frozen=True)
 class _Place:
-    """A state, and where its results go: theta*'s to every learner, another's to its own."""
-
     learners: slice
     moment: int
     load: Loader
@@ -151,12 +134,6 @@ def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: _Block)
 def _seen(
     viewer: _Viewer, block: _Block, spread: _Spread, counted_N: Tensor | None
 ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """What a state makes of each batch, on the device.
-
-    Of every example whether its outputs are finite, its own label's probability and margin, and
-    the error norm. With `counted_N` the state enters the spread, for the examples that it counts
-    for.
-    """
     for rows, examples_B, labels_B in block:
         logits_BC = viewer.logits(examples_B)
         chances_BC = logits_BC.softmax(dim=-1)
@@ -184,8 +161,6 @@ def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 @dataclass
 class _Block:
-    """Some consecutive batches; their examples are read once, while the first model looks."""
-
     batches: Batches
     starts: range
     read: list[Read] = field(default_factory=list)
@@ -213,8 +188,6 @@ class _Block:
 
 @dataclass
 class _Viewer:
-    """A model that takes on one state after the other, and how much it has seen."""
-
     model: nn.Module
     batches: Batches
     batch_norm_examples_M: Stored | None
@@ -225,7 +198,6 @@ class _Viewer:
     statistics: dict[str, Weights] = field(default_factory=dict)
 
     def take_on(self, place: _Place) -> None:
-        """Load a state; its batch-norm statistics are those of its weights."""
         known = self.statistics.get(place.words, {})
         self.model.load_state_dict({**place.load(), **known})
         examples_M = self.batch_norm_examples_M
@@ -242,7 +214,6 @@ class _Viewer:
 
     @torch.inference_mode()
     def logits(self, examples_B: Stored) -> Tensor:
-        """What the present state makes of stored examples, in float64."""
         logits_BC = call_model(self.model, self.batches.inputs_of(examples_B))
         self.num_viewed += num_stored(examples_B)
         self.batches.on_progress(self.num_viewed, self.num_views)
@@ -251,12 +222,6 @@ class _Viewer:
 
 @dataclass
 class _Spread:
-    """The squared deviations among models of each batch's probabilities, summed over classes.
-
-    As the models come (Welford), each for the examples that it counts for; by where a batch
-    starts.
-    """
-
     means: dict[int, Tensor] = field(default_factory=dict)
     squares: dict[int, Tensor] = field(default_factory=dict)
     numbers: dict[int, Tensor] = field(default_factory=dict)
@@ -274,6 +239,5 @@ class _Spread:
         self.squares[start] += (change_BC * (chances_BC - self.means[start])).sum(dim=-1)
 
     def variances(self) -> Iterator[tuple[int, Tensor]]:
-        """Of every batch, by where it starts; unbiased, and 0 of a single model."""
         for start, squares_B in self.squares.items():
             yield start, squares_B / (self.numbers[start] - 1).clamp_min(1)

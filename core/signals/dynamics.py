@@ -73,22 +73,12 @@ class Dynamics:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Map what `save` wrote into memory.
-
-        Raises:
-            StateError: the file cannot be read, or is not one of `save`.
-        """
+        """Map what `save` wrote into memory."""
         return load_tensors(path, "training dynamics", lambda tensors, _: cls(**tensors))
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:
-    """Which learners have a say on which examples: all but the one trained on it; N x L, bool.
-
-    Args:
-        own_learner_N: the learner that was trained on the example, or -1.
-        num_learners: L.
-        num_needed: how many it takes; where fewer would be left, all have a say.
-    """
+    """Which learners have a say on which examples: all but the one trained on it; N x L, bool."""
     learners_L = torch.arange(num_learners, device=own_learner_N.device)
     if num_learners <= num_needed:
         return learners_L.new_ones(len(own_learner_N), num_learners, dtype=torch.bool)
@@ -115,7 +105,6 @@ def mean_over_learners(values_NL: Tensor, counted_NL: Tensor) -> Tensor:
 
 
 def _moments(values_NLT: Tensor, counted_NL: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every state's values, N in float64, and where they count: theta*, then all learners'."""
     _, num_learners, num_moments = values_NLT.shape
     yield values_NLT[:, 0, 0].double(), torch.ones_like(counted_NL[:, 0])
     for learner in range(num_learners):

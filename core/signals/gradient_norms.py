@@ -44,19 +44,7 @@ def default_chunk_size(model: nn.Module, device: torch.device) -> int:
 
 
 def full_gradient_norms(model: nn.Module, batches: Batches, *, cpu_threads: int = 1) -> Tensor:
-    """The Euclidean norm of each example's gradient by all trainable parameters.
-
-    Args:
-        model: on the batches' device. Not modified, its training flags are restored.
-        batches: each a chunk whose gradients are taken at once; see `default_chunk_size`.
-        cpu_threads: the sums of a backward pass depend on it.
-
-    Returns:
-        float32, N, on the CPU.
-
-    Raises:
-        SignalsError: a gradient is not finite; names the first ids.
-    """
+    """The Euclidean norm of each example's gradient by all trainable parameters."""
     ids_N, target = batches.ids_N, batches.dataset.target
     norms_N = torch.empty(len(ids_N))
     with evaluation_mode(model), pinned_kernels(cpu_threads):

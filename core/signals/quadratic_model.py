@@ -60,11 +60,6 @@ def must_reselect(predicted: float, actual: float, threshold: float = THRESHOLD)
     """Whether the prediction is off by more than a share of the loss.
 
     A loss that is not finite is never as predicted.
-
-    Args:
-        predicted: F(delta).
-        actual: the loss at the new weights.
-        threshold: the share of `actual`.
     """
     return not abs(predicted - actual) <= threshold * actual < math.inf
 
@@ -77,15 +72,7 @@ def fit_quadratic_model(
     seed: int,
     num_probes: int = NUM_PROBES,
 ) -> QuadraticModel:
-    """The quadratic model around `parameters`, by two backward passes per part and probe.
-
-    Args:
-        parts: the losses of the examples, cut in parts that fit in memory.
-        parameters: where the model touches the loss. Not modified.
-        num_examples: of all parts together, at least 1.
-        seed: of the probes.
-        num_probes: more of them estimate h better where H is far from diagonal.
-    """
+    """The quadratic model around `parameters`, by two backward passes per part and probe."""
     names = list(parameters)
     at = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
     probes = [_probe(at, seed, index) for index in range(num_probes)]

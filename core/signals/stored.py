@@ -65,9 +65,6 @@ def load_tensors(
     """What is built of the tensors and the metadata that `save_tensors` wrote.
 
     They are mapped into memory: pages are read as they are used.
-
-    Raises:
-        StateError: the file cannot be read, or `build` does not find what it needs.
     """
     try:
         with safe_open(path, framework="pt") as file:

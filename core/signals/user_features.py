@@ -50,18 +50,7 @@ def read_user_features(
     max_bytes: int,
     limits: StorageLimits = STORAGE_LIMITS,
 ) -> UserFeatures:
-    """Read a file of features, any floating-point dtype, and believe nothing of it.
-
-    Args:
-        source: the content, or a file; it must not change meanwhile.
-        num_examples: N, the data set's length.
-        max_bytes: the largest file that is read.
-        limits: what is kept in float32.
-
-    Raises:
-        FeaturesError: it is no safetensors file, has other tensors than the two, shapes
-            that do not fit the data set, or values that are not finite (names the ids).
-    """
+    """Read a file of features, any floating-point dtype, and believe nothing of it."""
     try:
         container = read_container(source, max_bytes=max_bytes, max_tensors=_MAX_TENSORS)
     except (WeightsError, BlobTooLargeError) as error:

@@ -41,12 +41,7 @@ from lipt.core.workspace import Workspace
 
 
 def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
-    """Which example each one is a copy of, the same for all who ask.
-
-    Args:
-        workspace: has the data.
-        cpu_threads: that sums are taken in, which their last bits depend on.
-    """
+    """Which example each one is a copy of, the same for all who ask."""
     dataset = workspace.dataset
 
     def compute() -> Copies:
@@ -77,12 +72,7 @@ def _digests(dataset: Dataset, on_progress: Progress) -> list[bytes]:
 
 
 def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
-    """Look through the data by the signals of a proxy.
-
-    Raises:
-        ProxyError: the proxy is a head that learned from what it would judge, or needs what is
-            not there.
-    """
+    """Look through the data by the signals of a proxy."""
     if question.proxy.is_own_head:
         raise ProxyError(
             f"the proxy {question.proxy} cannot diagnose: its head has learned from the "
@@ -149,8 +139,6 @@ def _find(
 
 @dataclass(frozen=True)
 class _Clock:
-    """What each part took, in seconds."""
-
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager

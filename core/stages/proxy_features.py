@@ -95,11 +95,7 @@ class FeatureMaker:
         return backbone.identity if backbone is not None else None
 
     def require(self, proxy: Proxy) -> None:
-        """Refuse a proxy whose features are not all there.
-
-        Raises:
-            ProxyError: says which, and what to do.
-        """
+        """Refuse a proxy whose features are not all there."""
         for kind in proxy.features or ():
             if kind not in self.available:
                 raise ProxyError(f"the proxy {proxy} cannot be had: {self._why_not(kind)}")
