@@ -50,6 +50,10 @@ from lipt.v1 import (
 # left open cannot, and is not waited for any longer.
 _UNWIND_SECONDS = 2.0
 
+# For gRPC's threads to release the buffers of the calls that were cut. They need the interpreter's
+# lock for it, which `fork` holds while gRPC's own handler waits up to a minute for these threads.
+_RELEASE_SECONDS = 0.05
+
 _channels: weakref.WeakSet[ForkAwareChannel[Any]] = weakref.WeakSet()
 
 # Kept in a child so that nothing there runs their destructors.
@@ -120,8 +124,10 @@ class ForkAwareChannel(Generic[ChannelT]):
             self._forking = True
             for hold in self._holds:
                 hold.cut = True
-            self._end()
+            ended = self._end()
             self._changed.wait_for(lambda: not self._holds, _UNWIND_SECONDS)
+        if ended:
+            time.sleep(_RELEASE_SECONDS)
 
     def in_parent(self) -> None:
         """Let the channel be held again."""
@@ -135,10 +141,11 @@ class ForkAwareChannel(Generic[ChannelT]):
         self._changed = threading.Condition()
         self._holds, self._forking = set(), False
 
-    def _end(self) -> None:
+    def _end(self) -> bool:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
+        return channel is not None
 
 
 @functools.cache
