@@ -31,11 +31,10 @@ from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import Evaluator, pack_initial
-from lipt.core.evaluators import evaluate_for_soup
+from lipt.core.evaluation import Evaluator, evaluate_for_soup
 from lipt.core.initialization import initialize
 from lipt.core.learner.learner import train_learner
-from lipt.core.results import CommittedLearner, Outcome
+from lipt.core.results import CommittedLearner, Outcome, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards
 from lipt.core.soup import OnIngredient, OpenWeights, Soup, greedy_soup, uniform_soup
 from lipt.core.stages.choice import Chosen, Question

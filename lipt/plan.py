@@ -25,8 +25,7 @@ from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.planning.admission import plan_here
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, result_bytes
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.evaluation import Evaluator
-from lipt.core.evaluators import num_evaluated_together
+from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner
 from lipt.core.proxies.features import MAX_WIDTH
 from lipt.core.proxies.patches import NUM_FILTERS

@@ -25,8 +25,8 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import MOST_FILES, find_cached, keep
 from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.evaluation import LearnerReader
 from lipt.core.proxies.backbone import Backbone, load_backbone
+from lipt.core.results import LearnerReader
 from lipt.core.signals.stored import load_tensors, save_tensors
 from lipt.core.signals.user_features import UserFeatures, read_user_features
 from lipt.core.warm_up import Warmed

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +29,7 @@ from lipt.common.models.modes import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.weights.specs import Weights
-from lipt.core.batch_norm import (
-    batch_norm_statistics,
-    has_batch_norm,
-    reestimate_batch_norm,
-)
-from lipt.core.evaluation import batch_norm_inputs
+from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
 
 # Of all models of a bank together: a ridge head's time grows with the square of it.
@@ -126,15 +122,15 @@ class ModelBank:
         return torch.cat(of_models, dim=1)
 
     def _take_on(self, number: int) -> None:
-        known = self._statistics.get(number, {})
-        self.model.load_state_dict({**self.loaders[number](), **known})
         examples_M = self.batch_norm_examples_M
-        if examples_M is not None and not known and has_batch_norm(self.model, self.frozen):
-            inputs = batch_norm_inputs(
-                examples_M, self.inputs, self.device, batch_size=self.batch_size
+        inputs = None
+        if examples_M is not None:
+            inputs = partial(
+                batch_norm_inputs, examples_M, self.inputs, self.device, batch_size=self.batch_size
             )
-            reestimate_batch_norm(self.model, inputs, self.frozen)
-            self._statistics[number] = batch_norm_statistics(self.model, self.frozen)
+        self._statistics[number] = load_with_statistics(
+            self.model, self.loaders[number](), self._statistics.get(number), inputs, self.frozen
+        )
 
     def _features(self, number: int, inputs_B: Inputs) -> Tensor:
         features_BD = pooled_features(self.model, inputs_B)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +27,7 @@ from lipt.common.models.modes import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import Batches, Read, arriving, require_finite_rows
 from lipt.common.weights.specs import Weights
-from lipt.core.batch_norm import (
-    batch_norm_statistics,
-    has_batch_norm,
-    reestimate_batch_norm,
-)
-from lipt.core.evaluation import batch_norm_inputs
+from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 from lipt.core.signals.dynamics import Dynamics, counted_learners
 
 _BLOCK_BYTES = 512 * 1024**2
@@ -198,13 +194,11 @@ class _Viewer:
     statistics: dict[str, Weights] = field(default_factory=dict)
 
     def take_on(self, place: _Place) -> None:
-        known = self.statistics.get(place.words, {})
-        self.model.load_state_dict({**place.load(), **known})
         examples_M = self.batch_norm_examples_M
-        if examples_M is not None and not known and has_batch_norm(self.model, self.frozen):
-            inputs = self._batch_norm_inputs(examples_M)
-            reestimate_batch_norm(self.model, inputs, self.frozen)
-            self.statistics[place.words] = batch_norm_statistics(self.model, self.frozen)
+        inputs = None if examples_M is None else partial(self._batch_norm_inputs, examples_M)
+        self.statistics[place.words] = load_with_statistics(
+            self.model, place.load(), self.statistics.get(place.words), inputs, self.frozen
+        )
 
     def _batch_norm_inputs(self, examples_M: Stored) -> Iterator[Inputs]:
         inputs, device, size = self.batches.inputs, self.batches.device, self.batches.size

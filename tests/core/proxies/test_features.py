@@ -14,7 +14,7 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.inputs.stored import Stored, images_in
 from lipt.common.models import build_model, forward_with_features
 from lipt.common.weights.specs import Weights
-from lipt.core.batch_norm import reestimate_batch_norm
+from lipt.core.evaluation import reestimate_batch_norm
 from lipt.core.proxies import features as module
 from lipt.core.proxies.features import ModelBank, pooled_features, side_by_side
 from lipt.core.signals.stored import StorageLimits
