@@ -39,7 +39,7 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.core.learner.training import compute_mode, train_on_shard
+from lipt.core.learner.learner import compute_mode, train_on_shard
 from lipt.core.proxies.features import side_by_side
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.proxies.ridge import leave_one_out

@@ -29,7 +29,7 @@ from lipt.core.proxies.backbone import Backbone, load_backbone
 from lipt.core.results import LearnerReader
 from lipt.core.signals.stored import load_tensors, save_tensors
 from lipt.core.signals.user_features import UserFeatures, read_user_features
-from lipt.core.warm_up import Warmed
+from lipt.core.training import Warmed
 from lipt.core.workspace import ReadStates, SaveableT, Workspace
 
 # Tensors of a warm-up file: `weights/NAME` and, before the end, `momentum/NAME`. The metadata has

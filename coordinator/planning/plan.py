@@ -31,7 +31,7 @@ from lipt.common.planning.learner import (
 from lipt.common.targets.target import Target
 from lipt.common.targets.values import OtherTarget, SingleLabel
 from lipt.core.evaluation import num_evaluated_together
-from lipt.core.initialization import num_initialization_steps
+from lipt.core.training import num_initialization_steps
 from lipt.core.sharding import num_validation_examples
 
 # A shard's examples, the file's parts, and the file.

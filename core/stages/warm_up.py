@@ -22,7 +22,7 @@ from lipt.core.signals.compute_dynamics import States, compute_dynamics
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.gradient_norms import default_chunk_size, full_gradient_norms
 from lipt.core.signals.signals import Signals, labels_only
-from lipt.core.warm_up import Warmed, num_warm_up_steps, warm_up
+from lipt.core.training import Warmed, num_warm_up_steps, warm_up
 from lipt.core.workspace import Workspace
 
 # A model's signals: what a run's model, whatever its weights, makes of all examples.
