@@ -27,7 +27,7 @@ from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.backbone import Backbone
 from lipt.core.results import LearnerReader
 from lipt.core.sharding import Split, split_validation
-from lipt.core.signals.user_features import UserFeatures
+from lipt.core.signals.stored import UserFeatures
 from lipt.core.training import Warmed
 
 # Workspace: the data, the device and the weights that the stages of LiPT work on.

@@ -30,7 +30,7 @@ from lipt.core.selection.strategy import Need
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals, labels_only, place, unlabelled
-from lipt.core.signals.user_features import UserFeatures, features_of_pairs
+from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.stages.diagnosis import copies_of
 from lipt.core.stages.proxy import Facts, proxied_features, proxied_signals
 from lipt.core.stages.proxy_features import ProxyQuestion

@@ -17,10 +17,8 @@ from lipt.common.models.head import freeze
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.sharding import draw_shards
-from lipt.core.signals.compute import compute_signals
-from lipt.core.signals.compute_dynamics import States, compute_dynamics
-from lipt.core.signals.dynamics import Dynamics
-from lipt.core.signals.gradient_norms import default_chunk_size, full_gradient_norms
+from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
+from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.training import Warmed, num_warm_up_steps, warm_up
 from lipt.core.workspace import Workspace

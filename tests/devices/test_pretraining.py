@@ -24,8 +24,8 @@ from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.core.evaluation import Evaluator, Evaluators
-from lipt.core.training import initialize
 from lipt.core.soup import Soup, greedy_soup, uniform_soup
+from lipt.core.training import initialize
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.devices.comparing import close
 from tests.digits import digits_context
