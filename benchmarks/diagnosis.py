@@ -32,8 +32,8 @@ from torch.nn import functional
 from lipt.common.data import open_dataset
 from lipt.core.diagnosis.duplicates import find_copies, likeness_of_pictures, look_at
 from lipt.core.diagnosis.label_errors import find_label_errors, sure_suspects, trust_after
-from lipt.core.proxies.patches import draw_filters, patch_features
 from lipt.core.proxies.ridge import class_weights, fit_sharpness, leave_one_out
+from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 

@@ -24,7 +24,7 @@ from lipt.common.signals.passes import Batches
 from lipt.common.weights.files import non_finite, read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.evaluation import batch_size_for
-from lipt.core.proxies.backbone import Backbone
+from lipt.core.proxies.features import Backbone
 from lipt.core.results import LearnerReader
 from lipt.core.sharding import Split, split_validation
 from lipt.core.signals.stored import UserFeatures

@@ -25,7 +25,7 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.cache import MOST_FILES, find_cached, keep
 from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.proxies.backbone import Backbone, load_backbone
+from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.results import LearnerReader
 from lipt.core.signals.stored import UserFeatures, load_tensors, read_user_features, save_tensors
 from lipt.core.training import Warmed

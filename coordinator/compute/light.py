@@ -26,7 +26,7 @@ from lipt.coordinator.compute.cache import find_cached
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
-from lipt.core.proxies.backbone import Backbone
+from lipt.core.proxies.features import Backbone
 from lipt.core.workspace import SaveableT
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipt.core.proxies.head_targets import HeadTargets
+from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.proxies.ridge import leave_one_out
 
 _MOST_HALVINGS = 5

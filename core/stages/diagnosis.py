@@ -28,7 +28,7 @@ from lipt.core.diagnosis.duplicates import (
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
 from lipt.core.diagnosis.learnability import learning_curve
 from lipt.core.diagnosis.outliers import find_outliers
-from lipt.core.proxies.head_targets import HeadTargets
+from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.redundancy import Redundancy, redundancy
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.proxy import proxied_signals
