@@ -16,7 +16,14 @@ from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.diagnosis.diagnosis import Diagnosis, Facts, Findings, diagnosis_of
+from lipt.core.diagnosis.diagnosis import (
+    Diagnosis,
+    Facts,
+    Findings,
+    diagnosis_of,
+    find_outliers,
+    learning_curve,
+)
 from lipt.core.diagnosis.duplicates import (
     Copies,
     are_pictures,
@@ -26,8 +33,6 @@ from lipt.core.diagnosis.duplicates import (
     look_at,
 )
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
-from lipt.core.diagnosis.learnability import learning_curve
-from lipt.core.diagnosis.outliers import find_outliers
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.redundancy import Redundancy, redundancy
 from lipt.core.signals.signals import Signals

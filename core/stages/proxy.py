@@ -25,9 +25,9 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.features import side_by_side
-from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.proxies.proxy import MAX_SAMPLE, Kind, Tried, candidates, choose, passes_of
 from lipt.core.proxies.ridge import (
+    HeadTargets,
     LeaveOneOut,
     class_weights,
     fit_sharpness,

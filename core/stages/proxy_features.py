@@ -25,10 +25,9 @@ from lipt.common.inputs.columns import Column
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.inputs.stored import Stored, columns_in, images_in
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.proxies.untrained import column_values
 from lipt.core.proxies.features import Extractor, Loader, ModelBank
-from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.proxies.proxy import Kind, Proxy
+from lipt.core.proxies.untrained import column_values, draw_filters, patch_features
 from lipt.core.results import Trajectories
 from lipt.core.workspace import Workspace
 
