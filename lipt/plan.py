@@ -31,12 +31,11 @@ from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.planning.admission import plan_here
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, result_bytes
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.evaluation import Evaluator
-from lipt.core.evaluators import num_evaluated_together
+from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner
 from lipt.core.proxies.features import MAX_WIDTH
-from lipt.core.proxies.patches import NUM_FILTERS
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy, passes_of
+from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import Outcome
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.solvers.levels import MATRIX_BYTES

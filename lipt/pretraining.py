@@ -37,7 +37,7 @@ from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
 from lipt.core.sharding import split_validation
-from lipt.core.signals.user_features import read_user_features
+from lipt.core.signals.stored import read_user_features
 from lipt.core.stages.choice import told_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.proxy_features import ProxyQuestion

@@ -21,7 +21,7 @@ from lipt.common.errors import StateError
 from lipt.coordinator.compute.context import Context, find_cached
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
-from lipt.core.proxies.backbone import Backbone
+from lipt.core.proxies.features import Backbone
 from lipt.core.workspace import SaveableT
 
 

@@ -101,7 +101,7 @@ class Training:
         """Continue from a checkpoint of the same training."""
         self._model.load_state_dict(checkpoint.model)
         self._steps.num_steps = checkpoint.progress.num_steps
-        self._steps.restore_momentum(checkpoint.momentum)
+        self._steps.sgd.restore_momentum(checkpoint.momentum)
         self._progress = checkpoint.progress
         self._evaluation_seconds = checkpoint.progress.evaluation_seconds
         self._use(checkpoint.subset)
@@ -267,7 +267,7 @@ class Training:
         return Checkpoint(
             progress=self._progress,
             model=copy_to_cpu(self._model.state_dict()),
-            momentum=copy_to_cpu(self._steps.momentum()),
+            momentum=copy_to_cpu(self._steps.sgd.momentum()),
             subset=self._examples.subset,
             generators=generator_states(self._device),
             identity=identity,
