@@ -88,11 +88,7 @@ class Copies:
 
     @classmethod
     def load(cls, path: Path) -> Copies:
-        """Read what `save` wrote.
-
-        Raises:
-            StateError: the file cannot be read, or is not one of `save`.
-        """
+        """Read what `save` wrote."""
 
         def build(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Copies:
             return cls(**tensors, threshold=float(metadata["threshold"]))
@@ -106,13 +102,7 @@ def likeness_of_pictures(
     *,
     threshold: float = PICTURES_ALIKE,
 ) -> Likeness:
-    """Compare images by their pixels.
-
-    Args:
-        pictures: of N examples.
-        images_of: from B ids, their images, uint8 B x C x H x W.
-        threshold: of the correlation at the best place, in (0, 1].
-    """
+    """Compare images by their pixels."""
 
     def alike(standing_P: Tensor, later_P: Tensor) -> Tensor:
         found_P = torch.empty(len(standing_P), dtype=torch.bool)
@@ -143,13 +133,7 @@ def find_copies(
     *,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Copies:
-    """Find what is there twice.
-
-    Args:
-        digests: equal for examples that are the same; N.
-        likeness: of examples that are not; None where only equal ones are copies.
-        on_progress: told how many of the different ones are compared.
-    """
+    """Find what is there twice."""
     numbers_N, first_U = _different(digests)
     exact_N = first_U[numbers_N]
     if likeness is None:
@@ -159,7 +143,6 @@ def find_copies(
 
 
 def _different(digests: Sequence[bytes]) -> tuple[Tensor, Tensor]:
-    """Each example's number among the different ones, and the first of each of those."""
     numbers: dict[bytes, int] = {}
     first: list[int] = []
     for example, digest in enumerate(digests):
@@ -169,7 +152,6 @@ def _different(digests: Sequence[bytes]) -> tuple[Tensor, Tensor]:
 
 
 def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int], None]) -> Tensor:
-    """The number of the one that is kept for each of the different ones."""
     num_different = len(first_U)
     kept_U = torch.arange(num_different)
     width = likeness.sketches_of(first_U[:1]).shape[1]
@@ -251,13 +233,7 @@ class Duplicates:
 
 
 def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Copies) -> Duplicates:
-    """Say which example is kept of each picture.
-
-    Args:
-        labels_N: int64.
-        quality_N: of the labels: the best of a group is kept, of equal ones the lowest id.
-        copies: which picture each example is of.
-    """
+    """Say which example is kept of each picture."""
     ids_N = torch.arange(len(labels_N))
     by_quality_N = quality_N.argsort(descending=True, stable=True)
     ranks_N = torch.empty_like(ids_N).scatter_(0, by_quality_N, ids_N)
@@ -312,13 +288,7 @@ def look_at(
     *,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Pictures:
-    """Hash all images, and keep a thumbnail of each.
-
-    Args:
-        images_of: from B ids, their images, uint8 B x C x H x W.
-        num_images: N, one or more.
-        on_progress: told how many of N are done.
-    """
+    """Hash all images, and keep a thumbnail of each."""
     digests: list[bytes] = []
     thumbnails, inner = [], []
     image_bytes = 16 * images_of(torch.tensor([0])).numel()
@@ -384,6 +354,5 @@ def _averaged(images_BCHW: Tensor, side: int) -> Tensor:
 
 
 def _unit(pixels_BCHW: Tensor) -> Tensor:
-    """All of an image's pixels, centred and of unit length."""
     flat_BP = pixels_BCHW.flatten(start_dim=1)
     return functional.normalize(flat_BP - flat_BP.mean(dim=1, keepdim=True), dim=1)

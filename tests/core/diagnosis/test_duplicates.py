@@ -58,17 +58,6 @@ def test_copies_do_not_chain() -> None:
     assert found_in(on_a_circle(30, 0, 60)).pictures_N.tolist() == [0, 0, 0]
 
 
-def test_a_copy_is_of_the_first_picture_that_it_is_like() -> None:
-    # 28 is like both 0 and 45; 0 and 45 (cosine 0.71) are not alike.
-    assert found_in(on_a_circle(0, 45, 28)).pictures_N.tolist() == [0, 1, 0]
-    assert found_in(on_a_circle(45, 0, 28)).pictures_N.tolist() == [0, 1, 0]
-
-
-def test_what_has_no_direction_is_like_nothing() -> None:
-    points_ND = torch.cat((on_a_circle(0, 40), torch.zeros(2, 2)))
-    assert found_in(points_ND).pictures_N.tolist() == [0, 1, 2, 3]
-
-
 def test_without_a_likeness_only_equal_ones_are_copies() -> None:
     found = find_copies([b"a", b"b", b"a", b"c", b"b"], None)
     assert found.pictures_N.tolist() == found.exact_N.tolist() == [0, 1, 0, 3, 1]
@@ -144,16 +133,6 @@ def test_low_frequencies_rule_out_most_pairs_and_none_that_is_alike(
     assert torch.equal(bounded.pictures_N, plain.pictures_N)
 
 
-def test_exact_and_near_copies_share_a_picture() -> None:
-    found = found_in(on_a_circle(0, 45, 10, 0), digests=[b"a", b"b", b"c", b"a"])
-    assert found.pictures_N.tolist() == [0, 1, 0, 0]
-    assert found.exact_N.tolist() == [0, 1, 2, 0]
-
-
-def test_one_example_is_a_picture() -> None:
-    assert found_in(torch.ones(1, 3)).pictures_N.tolist() == [0]
-
-
 def test_what_was_saved_is_loaded_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "duplicates.safetensors"
     saved = Copies(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 0.96)
@@ -209,16 +188,6 @@ def test_groups_are_counted_by_what_their_examples_share() -> None:
     assert (found.exact_groups, found.near_groups, found.surplus) == (2, 2, 5)
 
 
-def test_the_largest_group_comes_first() -> None:
-    found = duplicates_in([0, 1, 0, 1, 1])
-    assert found.groups() == [[1, 3, 4], [0, 2]]
-
-
-def test_one_example_is_kept() -> None:
-    found = duplicates_in([0])
-    assert (found.kept_N.tolist(), found.groups()) == ([0], [])
-
-
 def test_digests_are_of_the_pixels() -> None:
     images = torch.arange(2 * 1 * 4 * 4, dtype=torch.uint8).view(2, 1, 4, 4)
     found = look_at(lambda ids: images[ids], 2)
@@ -259,9 +228,3 @@ def test_the_opposite_and_one_colour_are_not_alike() -> None:
 )
 def test_rows_of_numbers_are_no_pictures(shape: tuple[int, int, int], are: bool) -> None:
     assert are_pictures(ImageSpec(*shape)) == are
-
-
-def test_the_smallest_pictures_are_compared() -> None:
-    image = torch.randint(255, (1, 1, 4, 4), generator=torch.Generator().manual_seed(0))
-    assert float(aligned_correlation(image, image)) == pytest.approx(1.0)
-    assert float(aligned_correlation(image, 255 - image)) < 0.96
