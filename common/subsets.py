@@ -142,7 +142,7 @@ def subset_digest(
     digest.update(weights_K.data)
     if soft_labels is not None:
         soft_labels_KC = _as(soft_labels, "<f2")
-        if soft_labels_KC.ndim != 2 or len(soft_labels_KC) != len(indices_K):  # noqa: PLR2004
+        if soft_labels_KC.ndim != 2 or len(soft_labels_KC) != len(indices_K):
             raise InvalidRequestError(
                 f"soft labels of shape {list(soft_labels_KC.shape)} do not belong to "
                 f"{len(indices_K)} examples. Give one row per index."

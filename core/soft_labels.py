@@ -11,7 +11,7 @@ costs one pass over the data and a matrix.
 How much is right depends on what the other examples add: `recommended_alpha` compares the head
 with one that was fitted to the chosen examples alone.
 
-Shapes: N examples, K chosen ones, B of a block, C classes.
+Shapes: N examples, K chosen ones, M of the others, B of a block, C classes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
-from lipt.core.proxies.ridge import leave_one_out
+from lipt.core.proxies.ridge import class_weights, leave_one_out
 from lipt.core.signals.signals import Signals, probabilities_of
+
+# What the head of all examples knows beyond that of the chosen: points of accuracy.
+_NOTHING_GAINED, _MUCH_GAINED = 0.03, 0.08
+_MOST = 0.5
+# Examples that the head of the chosen ones is judged by.
+_MAX_SAMPLE = 2_000
+_NO_SAY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -53,31 +60,53 @@ def soft_labels(
         signals: a ridge head's, of all N examples.
         head: facts of that head: its features, accuracy and sharpness.
         places_K: int64, which of them.
-        seed: draws the sample that the penalty of the head of the chosen is chosen by.
+        seed: draws the samples that the head of the chosen ones is judged by.
     """
     labels_N, errors_NC, trust_N = signals.labels_N, signals.errors_NC, None
     if signals.second_errors_NC is not None:
         errors_NC, head = signals.second_errors_NC, {**head, **head["second"]}
         first = replace(signals, second_errors_NC=None)
         trust_N = trust_after(find_label_errors(first), labels_N)
+    alone = _alone(signals, errors_NC.shape[1], places_K, trust_N, seed)
     trust_K = None if trust_N is None else trust_N[places_K]
-    alone = leave_one_out(
-        signals.features_ND[places_K].float(),
-        labels_N[places_K],
-        errors_NC.shape[1],
-        generator=derive_generator(seed, "soft labels"),
-        trust_N=trust_K,
-    )
     distrusted = 0.0 if trust_K is None else float((trust_K < 1).double().mean())
     facts = {
         "features": head["features"],
         "accuracy": head["accuracy"],
         "temperature": 1 / head["sharpness"],
-        "accuracy_of_chosen_alone": alone.accuracy,
+        "accuracy_of_chosen_alone": alone,
         "distrusted": distrusted,
-        "recommended_alpha": recommended_alpha(head["accuracy"], alone.accuracy, distrusted),
+        "recommended_alpha": recommended_alpha(head["accuracy"], alone, distrusted),
     }
     return SoftLabels(_chances(errors_NC, labels_N, places_K), facts)
+
+
+def _alone(
+    signals: Signals, num_classes: int, places_K: Tensor, trust_N: Tensor | None, seed: int
+) -> float:
+    """The accuracy of a head of the chosen examples on a sample of the others, by trust."""
+    labels_N, generator = signals.labels_N, derive_generator(seed, "soft labels")
+    others = torch.ones(len(labels_N), dtype=torch.bool)
+    others[places_K] = False
+    others_M = torch.nonzero(others).flatten()
+    if not len(others_M):
+        return 1.0
+    others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]
+    rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
+    trust_N = torch.ones(len(labels_N), dtype=torch.float64) if trust_N is None else trust_N
+    # The others are judged, and teach nothing.
+    teach = trust_N[rows]
+    teach[num_chosen:] = _NO_SAY
+    head = leave_one_out(
+        signals.features_ND[rows].float(),
+        labels_N[rows],
+        num_classes,
+        generator=generator,
+        trust_N=teach,
+    )
+    right_M = head.outputs_NC[num_chosen:].argmax(dim=-1) == labels_N[others_M]
+    weights_M = class_weights(labels_N[others_M], trust_N[others_M])
+    return float(weights_M @ right_M.double() / weights_M.sum())
 
 
 def _chances(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Tensor:
@@ -94,7 +123,10 @@ def recommended_alpha(accuracy: float, alone: float, distrusted: float) -> float
 
     Args:
         accuracy: the head's, leave-one-out.
-        alone: that of a head of the chosen examples.
+        alone: that of a head of the chosen examples, on others.
         distrusted: the share of the chosen examples whose labels look wrong.
     """
-    raise NotImplementedError
+    gain = (accuracy - alone - _NOTHING_GAINED) / (_MUCH_GAINED - _NOTHING_GAINED)
+    alpha = _MOST * min(max(gain, 0.0), 1.0)
+    # Where labels are wrong, the head is right about as often as they are.
+    return alpha + (1 - alpha) * min(distrusted, 1.0)

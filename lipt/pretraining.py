@@ -158,6 +158,7 @@ class Pretrained:
         proxy: str | None = None,
         features: Features | None = None,
         labels: Literal["given", "none"] = "given",
+        soft_labels: bool = False,
     ) -> Subset:
         """Choose examples; the arguments are those of `lipt.select`.
 
@@ -179,6 +180,7 @@ class Pretrained:
                 preset=preset or "",
                 proxy=proxy or "",
                 labels=labels,
+                soft_labels=soft_labels,
             )
             trained = self._train(training_for(query, self._num_examples))
             return self._chosen(trained, query)
@@ -252,6 +254,7 @@ class Pretrained:
             query.strategy,
             # Plain JSON values, as a client receives them.
             json.loads(json.dumps(manifest)),
+            soft_labels=examples.soft_labels_KC,
         )
 
     def _keep_features(self, features: Features) -> BlobName:
