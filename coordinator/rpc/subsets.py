@@ -82,6 +82,7 @@ def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
         preset=request.preset,
         proxy=request.proxy,
         labels=request.labels,
+        soft_labels=request.soft_labels,
     )
 
 
@@ -97,6 +98,7 @@ def _subset(answer: Answer) -> pb.Subset:
         run_id=subset.run_id,
         strategy=subset.strategy,
         num_examples=subset.num_examples,
+        num_classes=subset.num_classes,
         balanced=subset.balanced,
         fingerprint=subset.fingerprint,
         digest=subset.digest,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
@@ -159,6 +160,11 @@ class Steps:
         examples_B = augmented(recipe, step, batch.examples_B)
         logits_BC = self._forward_pass(self._call, examples_B)
         losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
+        if batch.soft_labels_BC is not None:
+            soft_B = functional.cross_entropy(
+                logits_BC.float(), batch.soft_labels_BC, reduction="none"
+            )
+            losses_B = torch.lerp(losses_B, soft_B, recipe.soft_labels)
         loss = (losses_B * batch.weights_B).mean()
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()
