@@ -33,7 +33,6 @@ from lipt.common.observability.metrics import serving_metrics
 from lipt.common.observability.tracing import is_tracing
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.process.service import tell_manager
-from lipt.common.rpc.handlers import KeptHandlers
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.rpc.traced import TracingInterceptor
 from lipt.common.targets.kinds import TargetKind
@@ -66,7 +65,6 @@ from lipt.coordinator.rpc.interceptor import CallInterceptor
 from lipt.coordinator.rpc.limits import PeerLimits
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
-from lipt.coordinator.rpc.watching import Watching
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.v1 import (
@@ -194,12 +192,15 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     )
     stopping = asyncio.Event()
     sessions = Sessions(app.tokens.holds, clock=time, state_dir=settings.state_dir)
-    watching = Watching(app.store, app.dispatcher, app.compute, stopping, wall_clock=time)
     info = InfoService(
         app.data,
-        watching=watching,
+        app.store,
+        app.dispatcher,
+        app.compute,
+        stopping,
         default_run=settings.run,
         device=device_name(resolve_device(settings.device)),
+        wall_clock=time,
     )
     limits = PeerLimits(settings.limits, clock=monotonic)
     server = _grpc_server(app, admitted, limits)
@@ -218,7 +219,6 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
                     page,
                     tls,
                     info=info,
-                    watching=watching,
                     limits=limits,
                     address=address,
                 )
@@ -286,7 +286,6 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
     identification = partial(identify, admitted=admitted, tokens=app.tokens)
     return grpc.aio.server(
         interceptors=[
-            KeptHandlers(),
             CallInterceptor(identification, app.events, app.meters, limits),
             ErrorInterceptor(app.events),
             *([TracingInterceptor()] if is_tracing() else []),

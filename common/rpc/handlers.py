@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, TypeAlias
 
@@ -56,25 +56,3 @@ def within(
 def _kind(handler: Any) -> str:
     streams = (handler.request_streaming, handler.response_streaming)
     return "_".join("stream" if several else "unary" for several in streams)
-
-
-class KeptHandlers(grpc.aio.ServerInterceptor):
-    """Comes first: keeps what all others have made of each method's handler."""
-
-    def __init__(self) -> None:
-        self._handlers: dict[str, Any] = {}
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """The handler of one call."""
-        method = handler_call_details.method
-        handler = self._handlers.get(method)
-        if handler is None:
-            handler = await continuation(handler_call_details)
-            # There is no end of names that no service has.
-            if handler is not None:
-                self._handlers[method] = handler
-        return handler

@@ -17,7 +17,6 @@ from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
-from lipt.coordinator.rpc.watching import Watching
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +111,6 @@ async def open_page(
     tls: TlsFiles | None,
     *,
     info: InfoService,
-    watching: Watching,
     limits: PeerLimits,
     address: str,
 ) -> None:
@@ -128,7 +126,6 @@ async def open_page(
     page = Page(
         app=app,
         info=info,
-        watching=watching,
         sessions=sessions,
         attempts=Attempts(clock=monotonic),
         limits=limits,

@@ -1,15 +1,14 @@
-"""Interceptor: what happens around every call, as a chain of steps.
+"""Interceptor around every call: measured, errors as statuses, the caller identified and limited.
 
-From the outside in: the whole call is measured, refusals become statuses, the caller is identified
-before any of its messages is read, and its limits are applied. Health and reflection are neither
+The caller is identified before any of its messages is read. Health and reflection are neither
 measured nor limited, so that whoever watches this process gets an answer; health is open to all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -52,12 +51,8 @@ class Call:
     response_streaming: bool
 
 
-# Opens a block around a call.
-Step = Callable[[Call, Context], AbstractAsyncContextManager[None]]
-
-
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Runs every call inside its steps."""
+    """Wraps every method once, and keeps its handler."""
 
     def __init__(
         self,
@@ -68,52 +63,49 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        self._identify = identify
+        self._events = events
         self._meters = meters
-        self._checked: tuple[Step, ...] = (_refusals(events), _identified(identify))
-        self._counted: tuple[Step, ...] = (
-            _measured(meters),
-            *self._checked,
-            _limited(limits, sleep),
-        )
+        self._limits = limits
+        self._sleep = sleep
+        self._handlers: dict[str, Any] = {}
+        meters.add(RPC_IN_FLIGHT, by=0.0)
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Put the steps around the handler of one method."""
-        handler = await continuation(handler_call_details)
+        """The wrapped handler of one call."""
         method = handler_call_details.method
+        if (kept := self._handlers.get(method)) is not None:
+            return kept
+        handler = await continuation(handler_call_details)
         if handler is None:  # gRPC itself answers, and a made-up method names no series
             self._meters.observe(RPC, 0.0, OTHER, grpc.StatusCode.UNIMPLEMENTED.name)
             return None
-        if is_open(method):
-            return handler
+        self._handlers[method] = handler if is_open(method) else self._wrapped(method, handler)
+        return self._handlers[method]
+
+    def _wrapped(self, method: str, handler: Any) -> Any:
         call = Call(method, handler.request_streaming, handler.response_streaming)
-        steps = self._counted if is_of_the_contract(method) else self._checked
+        around = self._counted if is_of_the_contract(method) else self._checked
         behaviour = behaviour_of(handler)
 
-        @asynccontextmanager
-        async def inside(requests: Any, context: Context) -> AsyncIterator[Any]:
-            async with AsyncExitStack() as stack:
-                for step in steps:
-                    await stack.enter_async_context(step(call, context))
-                yield requests if call.request_streaming else await _single(context)
-
         async def unary(requests: Any, context: Context) -> Any:
-            async with inside(requests, context) as request:
+            async with around(call, context):
+                request = requests if call.request_streaming else await _single(context)
                 return await behaviour(request, context)
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
-            async with (
-                inside(requests, context) as request,
-                aclosing(behaviour(request, context)) as responses,
-            ):
-                async for response in responses:
-                    yield response
+            async with around(call, context):
+                request = requests if call.request_streaming else await _single(context)
+                async with aclosing(behaviour(request, context)) as responses:
+                    async for response in responses:
+                        yield response
 
         # gRPC reads a single request before it asks the handler of one. With handlers of streams
-        # the steps come first, and `_single` reads it.
+        # the checks come first, and `_single` reads it.
         make: Any = (
             grpc.stream_stream_rpc_method_handler
             if call.response_streaming
@@ -125,20 +117,29 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             response_serializer=handler.response_serializer,
         )
 
-
-async def _single(context: Context) -> Any:
-    request = await context.read()
-    if request is grpc.aio.EOF:
-        raise InvalidRequestError("the call has ended without a request. Send one message.")
-    return request
-
-
-def _measured(meters: Meters) -> Step:
-    meters.add(RPC_IN_FLIGHT, by=0.0)
+    @asynccontextmanager
+    async def _checked(self, call: Call, context: Context) -> AsyncIterator[None]:
+        async with errors_as_status(context, call.method, self._events):
+            self._admit(call, context)
+            yield
 
     @asynccontextmanager
-    async def step(call: Call, context: Context) -> AsyncIterator[None]:
-        began, gone = perf_counter(), False
+    async def _counted(self, call: Call, context: Context) -> AsyncIterator[None]:
+        with self._measured(call, context):
+            async with errors_as_status(context, call.method, self._events):
+                self._admit(call, context)
+                async with self._limited(call, context):
+                    yield
+
+    def _admit(self, call: Call, context: Context) -> None:
+        caller = self._identify(_shown(context))
+        require_role(caller, call.method)
+        # In the task that runs the handler: each call has one of its own.
+        note_caller(caller)
+
+    @contextmanager
+    def _measured(self, call: Call, context: Context) -> Iterator[None]:
+        began, gone, meters = perf_counter(), False, self._meters
         meters.add(RPC_IN_FLIGHT)
         try:
             yield
@@ -147,36 +148,18 @@ def _measured(meters: Meters) -> Step:
             raise
         finally:
             meters.add(RPC_IN_FLIGHT, by=-1.0)
-            code = CANCELLED if gone else _code(context)
+            ended: Any = context.code()
+            code = CANCELLED if gone else ended.name if ended else grpc.StatusCode.OK.name
             histogram = RPC_LONG if call.response_streaming or call.method in _LONG else RPC
             name = call.method.rpartition(".")[2]
             meters.observe(histogram, perf_counter() - began, name, code)
             if code not in _NOT_REFUSED:
                 meters.add(PEER_REFUSALS, _metered_peer(context), code)
 
-    return step
-
-
-def _refusals(events: Events) -> Step:
-    return lambda call, context: errors_as_status(context, call.method, events)
-
-
-def _identified(identify: Identify) -> Step:
     @asynccontextmanager
-    async def step(call: Call, context: Context) -> AsyncIterator[None]:
-        caller = identify(_shown(context))
-        require_role(caller, call.method)
-        # In the task that runs the handler: each call has one of its own.
-        note_caller(caller)
-        yield
-
-    return step
-
-
-def _limited(limits: PeerLimits, sleep: Callable[[float], Awaitable[object]]) -> Step:
-    @asynccontextmanager
-    async def step(call: Call, context: Context) -> AsyncIterator[None]:
-        peer, streams = peer_of(context), call.request_streaming or call.response_streaming
+    async def _limited(self, call: Call, context: Context) -> AsyncIterator[None]:
+        limits, sleep, peer = self._limits, self._sleep, peer_of(context)
+        streams = call.request_streaming or call.response_streaming
         try:
             waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
         except TooManyCallsError:
@@ -190,7 +173,12 @@ def _limited(limits: PeerLimits, sleep: Callable[[float], Awaitable[object]]) ->
         finally:
             limits.leave(peer, streams=streams)
 
-    return step
+
+async def _single(context: Context) -> Any:
+    request = await context.read()
+    if request is grpc.aio.EOF:
+        raise InvalidRequestError("the call has ended without a request. Send one message.")
+    return request
 
 
 def _shown(context: Context) -> Shown:
@@ -201,12 +189,6 @@ def _shown(context: Context) -> Shown:
         certificate=identity_of(context.auth_context()),
         peer=context.peer(),
     )
-
-
-def _code(context: Context) -> str:
-    """The code of an ended call."""
-    code: Any = context.code()
-    return code.name if code else grpc.StatusCode.OK.name
 
 
 def _metered_peer(context: Context) -> str:
