@@ -241,7 +241,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
 @contextmanager
 def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
     measure_stages(app.store, app.meters)
-    listen = app.settings.metrics_listen
+    listen, directory = app.settings.metrics_listen, app.settings.state_dir
     if listen is None:
         yield
         return
@@ -251,7 +251,6 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
             **app.storage.readings(),
         }
     )
-    directory = app.settings.state_dir
     with serving_metrics(
         listen,
         tls,
@@ -313,11 +312,11 @@ def _add_services(
     workers = WorkerService(
         app.dispatcher, app.intake, app.ranges, stopping, app.storage.allowances
     )
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
-    access = AccessService(app.tokens, sessions.link)
-    access_pb2_grpc.add_AccessServiceServicer_to_server(access, server)
+    run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
     blobs = BlobService(
         app.blobs,
         app.storage.uploads,
@@ -325,12 +324,11 @@ def _add_services(
         meters=app.meters,
     )
     blob_pb2_grpc.add_BlobServiceServicer_to_server(blobs, server)
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
-    run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
+    access = AccessService(app.tokens, sessions.link)
+    access_pb2_grpc.add_AccessServiceServicer_to_server(access, server)
     subset_pb2_grpc.add_SubsetServiceServicer_to_server(SubsetService(app.subsets), server)
-    diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(
-        DiagnosisService(app.diagnoses), server
-    )
+    diagnoses = DiagnosisService(app.diagnoses)
+    diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(diagnoses, server)
     info_pb2_grpc.add_InfoServiceServicer_to_server(info, server)
     reflection.enable_server_reflection(
         (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
@@ -365,7 +363,6 @@ def _write_address(path: Path, address: str) -> None:
 
 
 def _on_signals() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT from now on."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
