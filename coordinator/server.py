@@ -22,7 +22,6 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local_token import published
-from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.network.tls import (
     TlsFiles,
     require_deliberate_exposure,
@@ -35,8 +34,8 @@ from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.process.service import tell_manager
 from lipt.common.rpc.status import ErrorInterceptor
 from lipt.common.rpc.traced import TracingInterceptor
-from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import empty_classes
+from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.identification import (
     Admission,
     admission,
@@ -68,19 +67,12 @@ from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.v1 import (
-    access_pb2,
     access_pb2_grpc,
-    blob_pb2,
     blob_pb2_grpc,
-    diagnosis_pb2,
     diagnosis_pb2_grpc,
-    info_pb2,
     info_pb2_grpc,
-    run_pb2,
     run_pb2_grpc,
-    subset_pb2,
     subset_pb2_grpc,
-    worker_pb2,
     worker_pb2_grpc,
 )
 
@@ -98,32 +90,9 @@ def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
         )
     if data.scaling:
         yield logging.INFO, f"{data.scaling}."
-    if data.other_target is not None:
-        yield logging.INFO, _on_target(data)
-    elif empty := empty_classes(data.class_names, data.class_counts):
+    empty = empty_classes(data.class_names, data.class_counts)
+    if data.other_target is None and empty:
         yield logging.WARNING, f"{empty}. Models get an output for each of these."
-    if isinstance(data.inputs, ColumnsSpec):
-        yield logging.INFO, _on_columns(data.inputs)
-
-
-def _on_target(data: DataDescription) -> str:
-    kind = data.target.kind
-    by = "quantile" if kind is TargetKind.NUMBER else "the rarest label"
-    return (
-        f"{data.target} to be told of each example ({kind.words}). Splits and equal shares are by "
-        f"{by}, in {len(data.class_names)} groups; accuracies are the {kind.score_name}; "
-        "strategies that need classes are refused."
-    )
-
-
-def _on_columns(inputs: ColumnsSpec) -> str:
-    standardized = [column for column in inputs.columns if column.standardized]
-    names = ", ".join(column.name for column in standardized)
-    told = f"standardized ({names})" if len(standardized) < len(inputs.columns) else "standardized"
-    return (
-        f"its examples are no images, but {inputs}. Models are given them "
-        f"{told if standardized else 'as they are'}, without augmentation."
-    )
 
 
 logger = logging.getLogger(__name__)
@@ -131,12 +100,8 @@ logger = logging.getLogger(__name__)
 # For health checks, and for refusals that are on their way.
 _SPARE_CALLS = 1024
 
-_SERVICES = tuple(
-    service.full_name
-    for module in (access_pb2, blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
-    for service in module.DESCRIPTOR.services_by_name.values()
-)
-
+# Those of the access table, which has reflection as well.
+_SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
 
 OpenApp = Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]]
 
@@ -330,9 +295,7 @@ def _add_services(
     diagnoses = DiagnosisService(app.diagnoses)
     diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(diagnoses, server)
     info_pb2_grpc.add_InfoServiceServicer_to_server(info, server)
-    reflection.enable_server_reflection(
-        (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-    )
+    reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME), server)
     return healthy
 
 

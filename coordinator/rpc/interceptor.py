@@ -18,7 +18,7 @@ import grpc.aio
 
 from lipt.common.access.certificate import identity_of
 from lipt.common.access.local_token import METADATA_KEY
-from lipt.common.errors import InvalidRequestError, TooManyCallsError
+from lipt.common.errors import InvalidRequestError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
 from lipt.common.rpc.handlers import Context, behaviour_of, is_of_the_contract
@@ -60,14 +60,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         events: Events,
         meters: Meters,
         limits: PeerLimits,
-        *,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._identify = identify
         self._events = events
         self._meters = meters
         self._limits = limits
-        self._sleep = sleep
         self._handlers: dict[str, Any] = {}
         meters.add(RPC_IN_FLIGHT, by=0.0)
 
@@ -158,17 +155,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _limited(self, call: Call, context: Context) -> AsyncIterator[None]:
-        limits, sleep, peer = self._limits, self._sleep, peer_of(context)
+        limits, peer = self._limits, peer_of(context)
         streams = call.request_streaming or call.response_streaming
-        try:
-            waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
-        except TooManyCallsError:
-            with limits.refusing(peer) as seconds:
-                await sleep(seconds)
-            raise
+        waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
         try:
             if waits:
-                await sleep(waits)
+                await asyncio.sleep(waits)
             yield
         finally:
             limits.leave(peer, streams=streams)

@@ -7,6 +7,7 @@ from dataclasses import asdict, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import BaseModel
@@ -32,20 +33,20 @@ def message_of(kind: type[MessageT], value: object, /, **more: Any) -> MessageT:
     """
     given = {
         name: convert(found)
-        for name, convert in _fields(kind)
+        for name, convert in _fields(kind.DESCRIPTOR)
         if (found := more[name] if name in more else getattr(value, name, None)) is not None
     }
     return kind(**given)
 
 
 @cache
-def _fields(kind: type[Message]) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+def _fields(kind: Descriptor) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
     def converter(field: Any) -> Callable[[Any], Any]:
         if field.enum_type is not None:
             return lambda value: enum_to_proto(field.enum_type, value)
         return timestamp if field.message_type is Timestamp.DESCRIPTOR else _plain
 
-    return tuple((field.name, converter(field)) for field in kind.DESCRIPTOR.fields)
+    return tuple((field.name, converter(field)) for field in kind.fields)
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from contextlib import ExitStack
 from contextvars import copy_context
 from typing import Any, cast
 
@@ -124,17 +123,6 @@ def test_a_peer_that_goes_on_is_named_in_the_log_once_a_minute(
             limits.enter("greedy", streams=False)
         clock.now += 1.0
     assert [record.message[:24] for record in caplog.records] == ["calls of greedy are refu"] * 2
-
-
-def test_refusals_of_a_peer_take_a_second_but_for_those_beyond_so_many(clock: Clock) -> None:
-    limits = limits_of(clock)
-    with ExitStack() as stack:
-        taken = [stack.enter_context(limits.refusing("one")) for _ in range(65)]
-        assert taken == [1.0] * 64 + [0.0]
-        others = [stack.enter_context(limits.refusing(f"peer {n}")) for n in range(512 - 64 + 1)]
-        assert others == [1.0] * (512 - 64) + [0.0]
-    with limits.refusing("one") as seconds:
-        assert seconds == 1.0
 
 
 PEER = "ipv4:10.0.0.7:40123"
