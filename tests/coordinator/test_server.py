@@ -312,25 +312,6 @@ async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_sta
             await heard()
 
 
-async def test_what_keeps_a_worker_from_a_run_is_said_to_all_who_ask(tmp_path: Path) -> None:
-    async with served(tmp_path) as coordinator:
-        worker_id = await register(coordinator)
-        run = (await coordinator.runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))).run
-        watching = coordinator.runs.WatchRun(run_pb2.WatchRunRequest(run_id=run.run_id))
-        response = run_pb2.WatchRunResponse()
-        async for response in watching:
-            if response.run.state == run_pb2.RUN_STATE_TRAINING:
-                break
-        lacks = "not allow `tests.tiny` (--allow-module tests.tiny)"
-        assert response.run.waiting == f"worker one is idle, but does {lacks}"
-        asking = worker_pb2.AcquireAssignmentRequest(worker_id=worker_id, wait_seconds=60.0)
-        answer = await coordinator.workers.AcquireAssignment(asking, metadata=SHOWN)
-        assert answer.idle_reason == f"cannot train run mine, for it does {lacks}"
-        (shown,) = (await coordinator.info.GetInfo(info_pb2.GetInfoRequest())).workers
-        assert shown.idle_reason == answer.idle_reason
-        watching.cancel()
-
-
 IMAGES = DataDescription("digits", ("cat", "dog"), (3, 4), ImageSpec(1, 8, 8), "f" * 64)
 
 

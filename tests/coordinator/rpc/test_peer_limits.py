@@ -95,11 +95,6 @@ def test_all_peers_together_have_a_limit_too(clock: Clock) -> None:
     limits.enter("late", streams=False)
 
 
-def test_no_limit_is_no_limit(clock: Clock) -> None:
-    limits = limits_of(clock, in_all=10_000)
-    assert {limits.enter("one", streams=True, registers=True) for _ in range(2000)} == {0.0}
-
-
 def test_peers_that_have_left_are_forgotten_and_those_that_are_there_are_not(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

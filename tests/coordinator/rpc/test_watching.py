@@ -23,7 +23,6 @@ from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.results import Ingredient
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 from tests.clock import Clock
 
@@ -96,15 +95,6 @@ async def test_first_answer_has_all_and_the_next_what_has_changed(
     assert first.num_runs == 3
 
 
-async def test_old_runs_that_have_ended_are_left_out_and_those_under_way_are_not(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    for name, state in {"a": RunState.READY, "b": RunState.TRAINING, "c": RunState.READY}.items():
-        await bench.store.add(make_run(name, state=state))
-    answers = bench.watching.states(interval_seconds=0.0, num_runs=1)
-    assert [run.run_id for run in (await anext(answers)).runs] == ["c", "b"]
-
-
 async def test_of_ended_runs_only_those_that_are_shown_are_read_and_once(
     database: Database, clock: Clock, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,17 +140,6 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(
     await bench.dispatcher.commit(worker_id, key, 1, LEARNER)
     (done,) = (await anext(answers)).runs[0].learners
     assert (done.committed_at.ToSeconds(), done.phase) == (107, 0)
-
-
-async def test_soup_is_shown_while_it_grows(bench: Bench, make_run: MakeRun) -> None:
-    await bench.store.add(make_run("r", state=RunState.MERGING))
-    part = Ingredient(position=0, accuracy=0.5, soup_accuracy=0.5, alpha=1.0, kept=True)
-    _, second = await bench.next_two(lambda: bench.store.set_ingredient("r", 1, part))
-    shown = [learner.HasField("ingredient") for learner in second.runs[0].learners]
-    assert shown == [False, True, False]
-    await bench.store.update("r", lambda run: run.changed(state=RunState.TRAINING))
-    run = bench.store.find("r")
-    assert [bench.store.ingredient("r", learner) for learner in run.learners] == [None] * 3
 
 
 async def test_worker_is_shown_with_when_it_joined_and_its_certificate_s_end(bench: Bench) -> None:
