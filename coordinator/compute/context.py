@@ -30,11 +30,10 @@ from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.evaluation import LearnerReader
-from lipt.core.proxies.backbone import Backbone, load_backbone
-from lipt.core.signals.stored import load_tensors, save_tensors
-from lipt.core.signals.user_features import UserFeatures, read_user_features
-from lipt.core.warm_up import Warmed
+from lipt.core.proxies.features import Backbone, load_backbone
+from lipt.core.results import LearnerReader
+from lipt.core.signals.stored import UserFeatures, load_tensors, read_user_features, save_tensors
+from lipt.core.training import Warmed
 from lipt.core.workspace import ReadStates, Saveable, SaveableT, Workspace
 
 logger = logging.getLogger(__name__)

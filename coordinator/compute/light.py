@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import StateError
 from lipt.coordinator.compute.context import Context, find_cached
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
-from lipt.core.proxies.backbone import Backbone
+from lipt.core.proxies.features import Backbone
 from lipt.core.workspace import SaveableT
 
 

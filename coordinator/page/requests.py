@@ -24,7 +24,7 @@ from starlette.types import Message as Sent
 from starlette.types import Send
 
 from lipt.common.errors import BlobTooLargeError, InvalidRequestError, LiptError
-from lipt.common.rpc.status import count_refusal, incident
+from lipt.common.rpc.handlers import count_refusal, incident
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.sessions import Attempts, Session, Sessions

@@ -1,28 +1,33 @@
-"""Interceptor around every call: measured, errors as statuses, the caller identified and limited.
+"""Interceptor: what happens around every call, as a chain of steps.
 
-The caller is identified before any of its messages is read. Health and reflection are neither
+From the outside in: the whole call is measured, refusals become statuses, the caller is identified
+before any of its messages is read, and its limits are applied. Health and reflection are neither
 measured nor limited, so that whoever watches this process gets an answer; health is open to all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from lipt.common.access.certificate import identity_of
 from lipt.common.access.local_token import METADATA_KEY
-from lipt.common.errors import InvalidRequestError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
-from lipt.common.rpc.handlers import Context, behaviour_of, is_of_the_contract
-from lipt.common.rpc.status import errors_as_status
+from lipt.common.rpc.handlers import (
+    Call,
+    Context,
+    Interceptor,
+    Step,
+    is_of_the_contract,
+    refusals,
+    tracing,
+)
 from lipt.common.text import printable
 from lipt.coordinator.access.caller import (
     ANYBODY,
@@ -42,17 +47,8 @@ _REGISTER = "/lipt.v1.WorkerService/Register"
 _NOT_REFUSED = frozenset({grpc.StatusCode.OK.name, CANCELLED})
 
 
-@dataclass(frozen=True)
-class Call:
-    """The method (`/package.Service/Method`) of a call, and which of its sides stream."""
-
-    method: str
-    request_streaming: bool
-    response_streaming: bool
-
-
-class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every method once, and keeps its handler."""
+class CallInterceptor(Interceptor):
+    """Runs every call inside its steps."""
 
     def __init__(
         self,
@@ -61,82 +57,25 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         meters: Meters,
         limits: PeerLimits,
     ) -> None:
-        self._identify = identify
-        self._events = events
-        self._meters = meters
-        self._limits = limits
-        self._handlers: dict[str, Any] = {}
-        meters.add(RPC_IN_FLIGHT, by=0.0)
+        checked: tuple[Step, ...] = (refusals(events), _identified(identify))
+        counted = (_measured(meters), *checked, _limited(limits), tracing)
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """The wrapped handler of one call."""
-        method = handler_call_details.method
-        if (kept := self._handlers.get(method)) is not None:
-            return kept
-        handler = await continuation(handler_call_details)
-        if handler is None:  # gRPC itself answers, and a made-up method names no series
-            self._meters.observe(RPC, 0.0, OTHER, grpc.StatusCode.UNIMPLEMENTED.name)
-            return None
-        self._handlers[method] = handler if is_open(method) else self._wrapped(method, handler)
-        return self._handlers[method]
+        def steps(method: str) -> Sequence[Step]:
+            if is_open(method):
+                return ()
+            return counted if is_of_the_contract(method) else checked
 
-    def _wrapped(self, method: str, handler: Any) -> Any:
-        call = Call(method, handler.request_streaming, handler.response_streaming)
-        around = self._counted if is_of_the_contract(method) else self._checked
-        behaviour = behaviour_of(handler)
+        # A made-up method names no series.
+        unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
+        super().__init__(steps, on_unknown=lambda: meters.observe(RPC, 0.0, OTHER, unimplemented))
 
-        async def unary(requests: Any, context: Context) -> Any:
-            async with around(call, context):
-                request = requests if call.request_streaming else await _single(context)
-                return await behaviour(request, context)
 
-        async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
-            async with around(call, context):
-                request = requests if call.request_streaming else await _single(context)
-                async with aclosing(behaviour(request, context)) as responses:
-                    async for response in responses:
-                        yield response
-
-        # gRPC reads a single request before it asks the handler of one. With handlers of streams
-        # the checks come first, and `_single` reads it.
-        make: Any = (
-            grpc.stream_stream_rpc_method_handler
-            if call.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        return make(
-            stream if call.response_streaming else unary,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+def _measured(meters: Meters) -> Step:
+    meters.add(RPC_IN_FLIGHT, by=0.0)
 
     @asynccontextmanager
-    async def _checked(self, call: Call, context: Context) -> AsyncIterator[None]:
-        async with errors_as_status(context, call.method, self._events):
-            self._admit(call, context)
-            yield
-
-    @asynccontextmanager
-    async def _counted(self, call: Call, context: Context) -> AsyncIterator[None]:
-        with self._measured(call, context):
-            async with errors_as_status(context, call.method, self._events):
-                self._admit(call, context)
-                async with self._limited(call, context):
-                    yield
-
-    def _admit(self, call: Call, context: Context) -> None:
-        caller = self._identify(_shown(context))
-        require_role(caller, call.method)
-        # In the task that runs the handler: each call has one of its own.
-        note_caller(caller)
-
-    @contextmanager
-    def _measured(self, call: Call, context: Context) -> Iterator[None]:
-        began, gone, meters = perf_counter(), False, self._meters
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        began, gone = perf_counter(), False
         meters.add(RPC_IN_FLIGHT)
         try:
             yield
@@ -153,10 +92,25 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if code not in _NOT_REFUSED:
                 meters.add(PEER_REFUSALS, _metered_peer(context), code)
 
+    return step
+
+
+def _identified(identify: Identify) -> Step:
     @asynccontextmanager
-    async def _limited(self, call: Call, context: Context) -> AsyncIterator[None]:
-        limits, peer = self._limits, peer_of(context)
-        streams = call.request_streaming or call.response_streaming
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        caller = identify(_shown(context))
+        require_role(caller, call.method)
+        # In the task that runs the handler: each call has one of its own.
+        note_caller(caller)
+        yield
+
+    return step
+
+
+def _limited(limits: PeerLimits) -> Step:
+    @asynccontextmanager
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        peer, streams = peer_of(context), call.request_streaming or call.response_streaming
         waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
         try:
             if waits:
@@ -165,12 +119,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         finally:
             limits.leave(peer, streams=streams)
 
-
-async def _single(context: Context) -> Any:
-    request = await context.read()
-    if request is grpc.aio.EOF:
-        raise InvalidRequestError("the call has ended without a request. Send one message.")
-    return request
+    return step
 
 
 def _shown(context: Context) -> Shown:

@@ -20,7 +20,7 @@ from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.warm_up import WarmedUp, WarmUpQuestion, warmed_up
-from lipt.core.warm_up import Warmed, warm_up
+from lipt.core.training import Warmed, warm_up
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

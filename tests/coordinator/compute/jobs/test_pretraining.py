@@ -14,7 +14,7 @@ from lipt.common.errors import CorruptBlobError, DataError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec, InputFormat
 from lipt.common.models import build_model
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
