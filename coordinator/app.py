@@ -23,9 +23,8 @@ from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake
+from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.dispatch.range_intake import RangeIntake
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.runs.driver import RunDriver
@@ -153,11 +152,9 @@ async def open_app(
             wall_clock=time,
             clock=monotonic,
         )
-        collecting = asyncio.create_task(storage.collector.run(), name="collection")
-        stack.push_async_callback(_end, collecting)
         retention = Retention(store, compute, settings.storage, events, time)
-        retaining = asyncio.create_task(retention.run(), name="retention")
-        stack.push_async_callback(_end, retaining)
+        for name, work in (("collection", storage.collector.run()), ("retention", retention.run())):
+            stack.push_async_callback(_end, asyncio.create_task(work, name=name))
         dispatcher.restore()
         driver.resume_all()
         expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
@@ -191,9 +188,8 @@ async def open_app(
         stack.push_async_callback(weights.stop)
         intake = LearnerIntake(dispatcher, blobs, meters)
         stack.callback(intake.stop)
-        ranges = stack.enter_context(
-            RangeIntake(dispatcher.scans, blobs, scans_dir(settings.state_dir))
-        )
+        ranges = RangeIntake(dispatcher.scans, blobs, scans_dir(settings.state_dir))
+        stack.callback(ranges.stop)
         yield App(
             settings=settings,
             events=events,

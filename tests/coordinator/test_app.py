@@ -256,7 +256,7 @@ async def test_run_that_has_ended_is_not_begun_again(tmp_path: Path, end: str) -
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
         assert app.store.find("mine") == final
-        assert len(app.dispatcher.leases) == 0
+        assert app.dispatcher.leases.num_learners() == 0
     assert final.state.value == end
     assert compute.kinds == ["DescribeData"]
 
