@@ -11,8 +11,7 @@ import grpc.aio
 
 from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.errors import InvalidRequestError, UnknownRunError
-from lipt.common.observability.tracing import current_traceparent
-from lipt.common.rpc.traced import received
+from lipt.common.observability.tracing import current_traceparent, received
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.runs.requests import RunRequests, page_of

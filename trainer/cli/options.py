@@ -64,6 +64,8 @@ Labels = Annotated[
         "that no label went into.",
     ),
 ]
+Model = Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")]
+Device = Annotated[str, typer.Option(help="Where to train: auto, cpu, cuda or cuda:N.")]
 ImageSize = Annotated[
     int | None,
     typer.Option(

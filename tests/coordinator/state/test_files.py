@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -86,13 +87,14 @@ def test_what_cannot_be_closed_is_said(
 
 
 def test_second_coordinator_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
-    first = StateLock(tmp_path)
-    with pytest.raises(StateError, match=rf"process {os.getpid()} starting"):
-        StateLock(tmp_path)
-    first.describe("serving 127.0.0.1:50051")
-    with pytest.raises(StateError, match=rf"process {os.getpid()} serving 127\.0\.0\.1:50051"):
-        StateLock(tmp_path)
-    first.release()
+    with contextlib.ExitStack() as first_runs:
+        first = StateLock(tmp_path)
+        first_runs.callback(first.release)
+        with pytest.raises(StateError, match=rf"process {os.getpid()} starting"):
+            StateLock(tmp_path).release()
+        first.describe("serving 127.0.0.1:50051")
+        with pytest.raises(StateError, match=rf"process {os.getpid()} serving 127\.0\.0\.1:50051"):
+            StateLock(tmp_path).release()
     StateLock(tmp_path).release()
 
 

@@ -207,13 +207,14 @@ def test_what_was_sent_a_moment_ago_is_spared(state: StateBench) -> None:
 
 
 def test_coordinator_that_serves_makes_it_fail(state: StateBench) -> None:
-    lock = StateLock(state.directory)
-    lock.describe("serving 127.0.0.1:50051")
     words = r"in use by process \d+ serving 127\.0\.0\.1:50051.*it collects by itself"
-    with pytest.raises(StateError, match=words):
-        collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
-    assert state.has("cancelled shard 0")
-    lock.release()
+    with contextlib.ExitStack() as serving:
+        lock = StateLock(state.directory)
+        serving.callback(lock.release)
+        lock.describe("serving 127.0.0.1:50051")
+        with pytest.raises(StateError, match=words):
+            collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
+        assert state.has("cancelled shard 0")
 
 
 def test_record_that_cannot_be_read_removes_nothing(state: StateBench) -> None:

@@ -13,8 +13,10 @@ from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.options import (
     AllowModule,
     Coordinator,
+    Device,
     ImageSize,
     Json,
+    Model,
     Proxy,
     Training,
     grouped,
@@ -51,9 +53,6 @@ class Design:
         ),
     ] = 0
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds of the whole pipeline.")] = 3
-    training_seeds: Annotated[
-        int, typer.Option(min=1, help="How many trainings for each seed of the pipeline.")
-    ] = 1
     proxy: Proxy = None
     run_settings: Annotated[
         list[str] | None,
@@ -65,7 +64,7 @@ class Design:
     ] = None
 
     def plan(self, model: str, recipe: Recipe) -> Plan:
-        """The comparison that was asked for; a mistake in it is a usage error."""
+        """The comparison; a mistake in it is a usage error."""
         from lipt.trainer.cli.overrides import collect_overrides, parse_names, refusing_as_usage
         from lipt.trainer.comparison.trial import Plan
 
@@ -79,7 +78,6 @@ class Design:
                 run_overrides=collect_overrides({}, self.run_settings or [], None),
                 baselines=parse_names(self.baselines),
                 every=self.every,
-                training_seeds=self.training_seeds,
                 proxy=self.proxy,
             )
 
@@ -90,41 +88,28 @@ def compare(
     data: Annotated[str, typer.Option(help="The coordinator's data, opened here to train on.")],
     test: Annotated[str, typer.Option(help="The data that accuracy is measured on.")],
     image_size: ImageSize = None,
-    model: Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")],
+    model: Model,
     design: Design,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            help="The test accuracy, in (0, 1), that trainings are timed to. Without it: what "
-            "the fixed random subset of the fraction ends with."
-        ),
-    ] = None,
     training: Training,
     out: Annotated[
         Path,
         typer.Option("--out", "-o", help="The file of trials; goes on after those that it holds."),
     ] = Path("comparison.jsonl"),
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
-    device: Annotated[
-        str, typer.Option(help="Where to train: auto, cpu, cuda or cuda:N.")
-    ] = "auto",
+    device: Device = "auto",
     allow_module: AllowModule = None,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
     """Compare strategies with what people do instead, by training for equally many steps."""
-    if target is not None and not 0 < target < 1:
-        raise typer.BadParameter(f"{target} is not in (0, 1), e.g. 0.9", param_hint="--target")
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
     from lipt.common.imports import import_extra
     from lipt.trainer.cli.display.output import open_talking
     from lipt.trainer.cli.display.training_progress import TrainingProgress
-    from lipt.trainer.comparison import table
-    from lipt.trainer.comparison.compare import compare as run_comparison
+    from lipt.trainer.comparison import compare as comparison
     from lipt.trainer.comparison.outcomes import outcomes
-    from lipt.trainer.comparison.verdict import answers, verdict
+    from lipt.trainer.comparison.table import answers, plain, verdict
     from lipt.trainer.reselection.reselection import ReselectionWarning
 
     # Now rather than after hours of training.
@@ -139,26 +124,22 @@ def compare(
         TrainingProgress() as progress,
         progress.saying(ReselectionWarning),
     ):
-        trials = run_comparison(
+        trials = comparison.compare(
             client,
             plan,
             train_data,
             test_data,
+            pretrain=partial(comparison.run_of, client, plan),
             out=out,
             device=device,
             allowed_modules=modules,
             say=progress.say,
             on_step=progress.on_step,
         )
-    rows = outcomes(trials, target)
-    found = {
-        "outcomes": rows,
-        "answers": answers(rows),
-        "verdict": verdict(rows),
-        "trials": trials,
-    }
-    lines = table.markdown(rows) if markdown else table.plain(rows)
-    print_result(found, [*lines, "", *verdict(rows).splitlines()], as_json=json)
+    rows = outcomes(trials)
+    said = verdict(rows)
+    found = {"outcomes": rows, "answers": answers(rows), "verdict": said, "trials": trials}
+    print_result(found, [*plain(rows), "", *said.splitlines()], as_json=json)
 
 
 def _fractions(text: str) -> tuple[float, ...]:

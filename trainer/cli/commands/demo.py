@@ -54,26 +54,29 @@ def demonstrate(
 
 
 def _run(directory: Path, num_workers: int, say: Say, *, as_json: bool) -> DemoResult:
+    import os
     import tempfile
 
     from lipt.common.errors import RunFailedError, UnreachableError
     from lipt.common.states import RunState
-    from lipt.trainer.cli.demo.processes import Children, Cluster, ending_in_order, environment
+    from lipt.trainer.cli.demo import processes
     from lipt.trainer.cli.display.follow import follow, make_display
     from lipt.trainer.client.client import Client
 
     logs = directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
+    # LIPT_* settings are for other processes.
+    environment = {name: value for name, value in os.environ.items() if name[:5] != "LIPT_"}
     with (
-        ending_in_order(),
-        tempfile.TemporaryDirectory(prefix="lipt-demo-", ignore_cleanup_errors=True) as scratch,
-        Children(logs, environment()) as children,
+        processes.ending_in_order(),
+        tempfile.TemporaryDirectory(prefix="lipt-demo-", ignore_cleanup_errors=True) as folder,
+        processes.Children(logs, environment) as children,
     ):
-        cluster = Cluster(children, Path(scratch), say)
-        cluster.start_coordinator()
+        scratch = Path(folder)
+        wait_for_address = processes.start_coordinator(children, scratch, say)
         conduct = run_talking(_prepare, say)
-        address = cluster.wait_for_address()
-        cluster.start_workers(address, num_workers)
+        address = wait_for_address()
+        processes.start_workers(children, scratch, address, num_workers, say)
         with Client(address, reconnect_seconds=_RECONNECT_SECONDS) as client:
 
             def finish(run: RunView) -> RunView:
@@ -83,8 +86,12 @@ def _run(directory: Path, num_workers: int, say: Say, *, as_json: bool) -> DemoR
                     raise RunFailedError(f"the run is {final.outcome}.")
                 return final
 
+            def joined() -> bool:
+                return len(client.info().workers) >= num_workers
+
             try:
-                cluster.wait_for_workers(client, num_workers)
+                # Else the first worker would do all the work alone.
+                processes.wait_until(joined, f"{num_workers} workers to join", children, say)
                 result = conduct(client, finish, directory, say)
             except UnreachableError:
                 children.check()  # a dead process is the better explanation
@@ -99,7 +106,6 @@ def _prepare(report: Say) -> Conduct:
 
     report(f"reading {DATA} and {_TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
-    # What the data needs is asked for when it is opened.
     for package in ("scipy", "jinja2"):
         import_extra(package, package=package, extra="demo", needed_for="lipt demo")
     from lipt.common.data import open_dataset

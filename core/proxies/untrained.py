@@ -1,24 +1,33 @@
-"""Patch features: whitened random patches of the images as filters, and nothing is trained.
+"""Untrained features: whitened random patches of images, and values of columns.
 
-Filters are patches of 6 x 6 pixels, drawn at random, whitened (ZCA) and of unit length; one
-convolution with stride 2 compares every image with all of them. Its responses are divided by
-their deviation within the image, so that contrast does not count; what is above a threshold,
-and what is below its negative, is averaged over each quarter of the image; the square root
-evens out rare and common patches.
+Patches: filters are patches of 6 x 6 pixels, drawn at random, whitened (ZCA) and of unit length;
+one convolution with stride 2 compares every image with all of them. Its responses are divided by
+their deviation within the image, so that contrast does not count; their excess above a threshold,
+and below its negative, is averaged over each quarter of the image; the square root evens out rare
+and common patches.
+
+Columns: floating-point values are features as they are. Whole numbers that count from 0 stand for
+words or categories: how often each is there counts, at each place on its own where there are few
+places, and among all of them else, as in a text. Too many features of one column are projected at
+random, which keeps their inner products about.
 
 Shapes: N images, B of a batch, C channels, R sampled patches, P pixels of a patch, F filters,
-S positions of a filter along a side, D = 8 F features.
+D = 8 F features; V values of a column, S its kinds of values, W its features.
 Source: Coates and Ng 2011, "The Importance of Encoding Versus Training with Sparse Coding and
 Vector Quantization" (ICML), with random patches in place of learned ones, as they found enough.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from lipt.common.inputs.columns import Column
 
 PATCH_SIDE = 6
 STRIDE = 2
@@ -66,13 +75,7 @@ def side_for(image_shape: tuple[int, int, int]) -> int:
 def draw_filters(
     images_NCHW: Tensor, *, generator: torch.Generator, num_filters: int = NUM_FILTERS
 ) -> PatchFilters:
-    """Filters from random patches of a sample of the images.
-
-    Args:
-        images_NCHW: uint8, some thousands of them; at least one.
-        generator: draws the patches.
-        num_filters: F; with fewer sampled patches than that there are as many as these.
-    """
+    """Filters from random patches of a sample of the images."""
     side = side_for((images_NCHW.shape[1], images_NCHW.shape[2], images_NCHW.shape[3]))
     patches_RP = _random_patches(images_NCHW, side, generator).double()
     mean_P = patches_RP.mean(dim=0)
@@ -86,12 +89,7 @@ def draw_filters(
 
 
 def patch_features(images_BCHW: Tensor, filters: PatchFilters) -> Tensor:
-    """The features of some images, on the filters' device; B x D float32.
-
-    Args:
-        images_BCHW: uint8, on the filters' device.
-        filters: from images with as many channels.
-    """
+    """The features of some images, on the filters' device; B x D float32."""
     size = _CHUNK if images_BCHW.device.type == "cpu" else len(images_BCHW)
     parts = [
         _features(_scaled(part, filters.side), filters) for part in torch.split(images_BCHW, size)
@@ -100,7 +98,6 @@ def patch_features(images_BCHW: Tensor, filters: PatchFilters) -> Tensor:
 
 
 def _random_patches(images_NCHW: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """Eight patches of every image, in a random order; R x P."""
     last = side - PATCH_SIDE + 1
     corners_NX2 = torch.randint(
         last, (len(images_NCHW), _PATCHES_PER_IMAGE, 2), generator=generator
@@ -120,7 +117,6 @@ def _random_patches(images_NCHW: Tensor, side: int, generator: torch.Generator) 
 
 
 def _windows(pixels_BCHW: Tensor, *, step: int) -> Tensor:
-    """Every patch, as a view; B x S x S x C x 6 x 6."""
     windows = pixels_BCHW.unfold(2, PATCH_SIDE, step).unfold(3, PATCH_SIDE, step)
     return windows.permute(0, 2, 3, 1, 4, 5)
 
@@ -155,3 +151,80 @@ def _features(pixels_BCHW: Tensor, filters: PatchFilters) -> Tensor:
     total = beyond.abs_().sum(dim=2)
     signs = torch.stack(((total + difference) / 2, (total - difference) / 2), dim=1)
     return signs.div_(half * half).clamp_(min=0).sqrt_().flatten(start_dim=1)
+
+
+# Features of one column that are not projected, and of one that is.
+_MAX_WIDTH, _PROJECTED = 1024, 512
+# Categories of a table have a place each, words of a text have not.
+_MAX_PLACES = 32
+# Kinds of values that have a random vector each; larger numbers share theirs.
+_MAX_KINDS = 2**17
+# Fewer are a number: a mask, a flag.
+_MIN_KINDS = 3
+
+
+@dataclass(frozen=True)
+class ColumnValues:
+    """Features of one column.
+
+    column: what it is.
+    kinds: how many values its whole numbers have; 0 takes them as numbers.
+    projection: to fewer features; W x features where values are numbers, S x features else.
+    """
+
+    column: Column
+    kinds: int
+    projection: Tensor | None
+
+    def __call__(self, values_B: Tensor) -> Tensor:
+        """B x features, float32, on the CPU."""
+        flat_BV = values_B.reshape(len(values_B), -1)
+        if not self.kinds:
+            numbers_BV = flat_BV.float()
+            return numbers_BV if self.projection is None else numbers_BV @ self.projection
+        places = flat_BV.shape[1]
+        kinds_BV = flat_BV.long() % _MAX_KINDS
+        if places <= _MAX_PLACES:
+            kinds_BV = kinds_BV + self.kinds * torch.arange(places)
+        if self.projection is not None:
+            return functional.embedding_bag(kinds_BV, self.projection, mode="sum")
+        counts_BS = torch.zeros(len(flat_BV), _num_kinds(self.kinds, places))
+        return counts_BS.scatter_add_(1, kinds_BV, torch.ones_like(kinds_BV, dtype=torch.float32))
+
+
+def column_values(
+    columns: tuple[Column, ...],
+    largest: Callable[[Column], int],
+    generator_of: Callable[[str], torch.Generator],
+) -> Callable[[Mapping[str, Tensor]], Tensor]:
+    """What takes features of stored columns."""
+    parts = [_values_of(column, largest, generator_of) for column in columns]
+
+    def features(stored_B: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([part(stored_B[part.column.name]) for part in parts], dim=1)
+
+    return features
+
+
+def _values_of(
+    column: Column,
+    largest: Callable[[Column], int],
+    generator_of: Callable[[str], torch.Generator],
+) -> ColumnValues:
+    places = math.prod(column.shape)
+    kinds = 0 if _are_numbers(column) else column.num_values or largest(column) + 1
+    kinds = min(kinds, _MAX_KINDS) if kinds >= _MIN_KINDS else 0
+    width = _num_kinds(kinds, places) if kinds else places
+    if width <= _MAX_WIDTH:
+        return ColumnValues(column, kinds, None)
+    generator = generator_of(column.name)
+    drawn = torch.randn(width, _PROJECTED, generator=generator) / _PROJECTED**0.5
+    return ColumnValues(column, kinds, drawn)
+
+
+def _are_numbers(column: Column) -> bool:
+    return column.type.is_floating or column.type.dtype in {torch.bool, torch.uint8}
+
+
+def _num_kinds(kinds: int, places: int) -> int:
+    return kinds * places if places <= _MAX_PLACES else kinds

@@ -13,7 +13,7 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.logs import EventKind, Events
 from lipt.v1 import worker_pb2
-from lipt.worker.exchange import LeaseKeeper
+from lipt.worker.client import LeaseKeeper
 from tests.worker.fake_client import FakeClient, make_assignment
 
 # Far more than any machine needs: it is waited so long only by a test that fails.
