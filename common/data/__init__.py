@@ -11,7 +11,7 @@ from lipt.common.data.loading import Bearable
 from lipt.common.data.registry import dataset_of, known_sources, open_dataset
 from lipt.common.data.shard import Shard, pack_shard, unpack_shard
 from lipt.common.data.sources.pairs.rows import open_pairs
-from lipt.common.images.decode import decode_image
+from lipt.common.images.formats import decode_image
 
 __all__ = [
     "Bearable",

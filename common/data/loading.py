@@ -27,8 +27,7 @@ from lipt.common.data.sources.index import kept
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
-from lipt.common.inputs.columns import Column
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
+from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
 from lipt.common.sizes import format_bytes
 
 logger = logging.getLogger(__name__)

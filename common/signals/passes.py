@@ -16,11 +16,10 @@ from lipt.common.data import Dataset
 from lipt.common.data.parallel import reading_ahead
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import SignalsError
-from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.model_input import Stored, pinned, stored_on, to_model_input
 from lipt.common.inputs.specs import InputFormat, Inputs
-from lipt.common.inputs.stored import Stored, pinned, stored_on
 from lipt.common.models import find_head, forward_with_features
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.files import non_finite

@@ -11,7 +11,7 @@ from torch import nn
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.inputs.specs import spec_of
-from lipt.common.models.loading import load_model
+from lipt.common.models.registry import load_model
 
 
 def open_task_data(

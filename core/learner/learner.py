@@ -18,8 +18,8 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.shard import EncodedImages, EncodedShard, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import DataError
+from lipt.common.inputs.model_input import Stored, num_stored, stored_on
 from lipt.common.inputs.specs import spec_of
-from lipt.common.inputs.stored import Stored, num_stored, stored_on
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span

@@ -24,8 +24,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from lipt.common.access.local_token import find_local_token
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
 from lipt.common.network.tls import split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.app import App

@@ -17,7 +17,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.data.shard import unpack_shard
 from lipt.common.errors import LiptError, WeightsError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.codec import METADATA_KEY, encode_sparse
 from lipt.common.weights.encodings import encode_planes, open_weights

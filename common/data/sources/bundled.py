@@ -28,7 +28,7 @@ from lipt.common.data.sources.tables.files import Cell
 from lipt.common.data.sources.tables.texts import hashing_tokenizer, text_columns
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError, MissingExtraError
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 
 _FILES: Mapping[str, str] = MappingProxyType(
     {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}

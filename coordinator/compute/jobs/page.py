@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.images.formats import data_url
+from lipt.common.inputs.model_input import columns_in, images_in
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.inputs.stored import columns_in, images_in
 from lipt.coordinator.compute.context import Context
 
 # Larger pictures are scaled down to this.

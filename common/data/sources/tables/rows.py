@@ -55,7 +55,7 @@ from lipt.common.data.sources.tables.texts import (
     text_columns,
 )
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values
 
 logger = logging.getLogger(__name__)

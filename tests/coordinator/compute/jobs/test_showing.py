@@ -10,8 +10,7 @@ from PIL import Image
 
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.page import ShowExamples
 from tests.digits import digits_settings

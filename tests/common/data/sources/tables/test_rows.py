@@ -10,7 +10,7 @@ import torch
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.tables.rows import csv_rows, jsonl_rows, parquet_table_rows
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 
 Write = Callable[..., Path]
 PEOPLE = "name,age,city,label\nann,30,x,yes\nbob,,y,no\ncid,50,x,yes\n"
