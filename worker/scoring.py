@@ -29,8 +29,13 @@ from lipt.common.errors import (
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
 from lipt.common.observability.tracing import span
-from lipt.common.signals.passes import encode_range, score_range
-from lipt.common.signals.task_parts import is_data_of, load_task_model, open_task_data
+from lipt.common.signals.passes import (
+    encode_range,
+    is_data_of,
+    load_task_model,
+    open_task_data,
+    score_range,
+)
 from lipt.worker.client import CoordinatorClient, Report, ScoringAssignment
 from lipt.worker.exchange import Exchange
 from lipt.worker.instruments import SCORED, Metering, Phase
