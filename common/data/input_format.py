@@ -69,7 +69,7 @@ def normalization(
         raise TypeError(f"{inputs} in place of images")
     sums_C = torch.zeros(inputs.channels, dtype=torch.int64)
     squares_C = torch.zeros(inputs.channels, dtype=torch.int64)
-    for part in sampled.split(_IMAGES_AT_ONCE):
+    for part in torch.split(sampled, _IMAGES_AT_ONCE):
         pixels_BCHW = dataset.images(part).long()
         sums_C += pixels_BCHW.sum(dim=(0, 2, 3))
         squares_C += pixels_BCHW.square().sum(dim=(0, 2, 3))
