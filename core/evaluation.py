@@ -41,23 +41,9 @@ from lipt.common.inputs.model_input import (
 )
 from lipt.common.inputs.specs import ImageSpec, InputFormat, Inputs, InputSpec, call_model
 from lipt.common.models import find_head, forward_with_features
-<<<<<<< HEAD
 from lipt.common.models.head import evaluation_mode, head_names
 from lipt.common.targets.values import Target
-from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import TensorSpec, Weights
-from lipt.core.batch_norm import (
-    batch_norm_statistics,
-    has_batch_norm,
-    reestimate_batch_norm,
-)
-=======
-from lipt.common.models.head import head_names
-from lipt.common.models.head import evaluation_mode
-from lipt.common.targets.values import Target
 from lipt.common.weights.specs import Weights, copy_to_cpu
->>>>>>> main
 
 # Opens weights: they are on disk, or mixed as they are read. Each access makes a tensor.
 OpenWeights = Callable[[], Mapping[str, Tensor]]

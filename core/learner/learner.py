@@ -26,18 +26,10 @@ from lipt.common.config.run_config import Precision
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.shard import EncodedImages, EncodedShard, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
-<<<<<<< HEAD
-from lipt.common.errors import DataError
-from lipt.common.inputs.model_input import Stored, num_stored, stored_on
-from lipt.common.inputs.specs import spec_of
-from lipt.common.models import build_model, lay_out
-=======
 from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
-from lipt.common.inputs.model_input import in_layout, to_model_input
+from lipt.common.inputs.model_input import Stored, in_layout, num_stored, stored_on, to_model_input
 from lipt.common.inputs.specs import call_model, spec_of
-from lipt.common.inputs.model_input import Stored, num_stored, stored_on
 from lipt.common.models import build_model, lay_out, memory_format
->>>>>>> main
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span
 from lipt.common.weights.files import non_finite

@@ -22,14 +22,8 @@ from lipt.common.images.crop_flip import crop_flip
 from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import InputFormat, call_model
 from lipt.common.models import build_model, lay_out, memory_format
-<<<<<<< HEAD
 from lipt.common.models.head import evaluation_mode
 from lipt.common.targets.values import Target
-from lipt.common.weights.specs import Weights
-=======
-from lipt.common.models.head import evaluation_mode
-from lipt.common.targets.values import Target
->>>>>>> main
 from lipt.core.learner.augmentation import augment_images
 from lipt.core.training import Sgd
 from lipt.trainer.main_training.examples import Batch

@@ -11,13 +11,8 @@ from PIL import Image
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
-<<<<<<< HEAD
 from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType
-=======
-from lipt.common.inputs.specs import Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.weights.files import pack
->>>>>>> main
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples
 from lipt.core.pipeline import model_inputs
