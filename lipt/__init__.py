@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lipt.calls import Comparison, compare, diagnose, select
-    from lipt.common.data.sources.pairs.rows import open_pairs
+    from lipt.common.data.sources.pairs import open_pairs
     from lipt.data import open_dataset
     from lipt.pretraining import Pretrained, pretrain
     from lipt.trainer.client.client import Client

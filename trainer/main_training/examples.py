@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lipt.common.data import Dataset
 from lipt.common.data.parallel import reading_ahead
 from lipt.common.errors import DataError, SubsetError
-from lipt.common.inputs.stored import Stored, pinned, rows_of, stored_on
+from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 

@@ -20,12 +20,11 @@ from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.data import Dataset, input_format
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.model_input import in_layout, to_model_input
+from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import InputFormat, call_model
-from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out, memory_format
-from lipt.common.models.modes import evaluation_mode
-from lipt.common.targets.target import Target
+from lipt.common.models.head import evaluation_mode
+from lipt.common.targets.values import Target
 from lipt.core.learner.augmentation import augment_images
 from lipt.core.training import Sgd
 from lipt.trainer.main_training.examples import Batch

@@ -5,7 +5,7 @@ import torch
 
 from lipt.common.data import Dataset
 from lipt.common.errors import DataError, SubsetError
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.examples import Examples

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import room_for
-from lipt.common.data.sources.tables.files import Cell
+from lipt.common.data.sources.table_files import Cell
 from lipt.common.errors import DataError
 from lipt.common.imports import import_extra
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources.pairs.files import FoundPairs, find_pairs
+from lipt.common.data.sources.pair_files import FoundPairs, find_pairs
 from lipt.common.errors import DataError
 from tests.coloured_shapes import caption_of, write_folder
 

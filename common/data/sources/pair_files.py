@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lipt.common.data.sources.index import PackedNames, Stamp
-from lipt.common.data.sources.tables.files import (
+from lipt.common.data.sources.table_files import (
     Cell,
     CsvTable,
     JsonlTable,

@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
+from lipt.common.data.sources.query import Query, read_query, split_query
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.tables.files import (
+from lipt.common.data.sources.table_files import (
     Cell,
     CsvTable,
     JsonlTable,
@@ -45,8 +46,7 @@ from lipt.common.data.sources.tables.files import (
     named_rows,
     require_columns,
 )
-from lipt.common.data.sources.tables.query import Query, read_query, split_query
-from lipt.common.data.sources.tables.texts import (
+from lipt.common.data.sources.texts import (
     DEFAULT_LENGTH,
     DEFAULT_VOCABULARY,
     bucket_of,
@@ -55,7 +55,7 @@ from lipt.common.data.sources.tables.texts import (
     text_columns,
 )
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values
 
 logger = logging.getLogger(__name__)

@@ -14,10 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from types import MappingProxyType
+from typing import Any, TextIO
 
 from lipt.common.data.sources.parquet import class_names, find_files, open_file
-from lipt.common.data.sources.tables.query import did_you_mean
+from lipt.common.data.sources.query import did_you_mean
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 
@@ -43,7 +44,7 @@ class Table(ABC):
     name: str
     files: Sequence[Path | str]
     columns: tuple[str, ...]
-    class_names: Mapping[str, tuple[str, ...]]
+    class_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     @abstractmethod
     def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
@@ -88,8 +89,6 @@ class CsvTable(Table):
 
     A column without a name, such as the row numbers that pandas writes, is left out.
     """
-
-    class_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __init__(self, path: Path, delimiter: str) -> None:
         """Read the line of names.
@@ -194,8 +193,6 @@ class JsonlTable(Table):
     The columns are the names of all lines, in the order in which they come up; what a line lacks is
     missing there.
     """
-
-    class_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __init__(self, path: Path) -> None:
         """Read the names on all lines.

@@ -36,13 +36,13 @@ from torch.nn import functional
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
-from lipt.common.data.sources.pairs.files import FoundPairs, find_pairs
-from lipt.common.data.sources.tables.query import Query, split_query
+from lipt.common.data.sources.pair_files import FoundPairs, find_pairs
+from lipt.common.data.sources.query import Query, split_query
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.decode import decode_file
+from lipt.common.images.formats import decode_file
 from lipt.common.imports import TOWERS, load_factory, module_of
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 
 # What the kept tensors mean; raised whenever the same pairs would be given other ones.
 FORMAT = 1
