@@ -21,7 +21,7 @@ from lipt.common.data.sources.rows import ImageRows, Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 
 # Broken images: all of a set are found before any is complained of, and named in one refusal.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from lipt.common.observability.exporting import exporting
 from lipt.common.observability.logs import configure_logging, log_context, logging_about
 from lipt.common.observability.tracing import attached, current_traceparent, span
 from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS
 from lipt.coordinator.compute.context import Context, Report
 from lipt.coordinator.compute.messages import (

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from lipt.common.errors import ComputeError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.process.machine import this_machine
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.coordinator.compute.child import OpenContext, out_of_memory, serve
 from lipt.coordinator.compute.children import start_child
 from lipt.coordinator.compute.messages import (

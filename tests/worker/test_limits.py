@@ -20,7 +20,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
 from lipt.common.models.footprint import measure_model
-from lipt.common.planning.learner import PROCESS_BYTES, learner_memory
+from lipt.common.planning import PROCESS_BYTES, learner_memory
 from lipt.common.process.machine import Machine
 from lipt.core.learner.learner import train_learner
 from lipt.worker import limits as limiting

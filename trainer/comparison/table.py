@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.trainer.comparison.baselines import EVERYTHING
 from lipt.trainer.writing.formatting import format_percent, table_lines
 

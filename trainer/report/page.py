@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from lipt.common.maps import MOST_SUSPECTS
 from lipt.trainer.comparison import table
 from lipt.trainer.comparison.baselines import EVERYTHING
 from lipt.trainer.comparison.outcomes import Outcome
 from lipt.trainer.diagnosis.findings import fit_text
 from lipt.trainer.report.plot import (
     HEIGHT,
+    MOST_SUSPECTS,
     WIDTH,
     Layer,
     Plot,

@@ -26,7 +26,6 @@ from lipt.common.errors import (
     SignalsError,
     SubsetError,
 )
-from lipt.common.maps import rows_to_draw
 from lipt.common.models import find_head
 from lipt.common.models.modes import evaluation_mode
 from lipt.common.process.devices import resolve_device
@@ -49,7 +48,7 @@ from lipt.trainer.report.examination import (
     pictures_of,
     require_same,
 )
-from lipt.trainer.report.plot import ExampleMap, draw
+from lipt.trainer.report.plot import ExampleMap, draw, rows_to_draw
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import InfoView, RunView
 
