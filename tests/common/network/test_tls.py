@@ -89,7 +89,7 @@ def test_an_encrypted_key_is_refused_without_asking_for_its_password(
         check=True,
         capture_output=True,
     )
-    with pytest.raises(ConfigError, match=f"--tls-key {encrypted} is encrypted.*openssl pkey"):
+    with pytest.raises(ConfigError, match=f"--tls-key {encrypted} holds no private key .*openssl pkey"):
         files.checked(key=encrypted)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from lipt.common.access.local_token import METADATA_KEY, published
-from lipt.common.access.tokens import Token, TokenSource
+from lipt.common.access.tokens import METADATA_KEY, Token, TokenSource, published
 from lipt.common.errors import ConfigError
 from lipt.common.rpc.channel import open_channel, showing
 
