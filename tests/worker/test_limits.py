@@ -81,19 +81,6 @@ def test_too_much_memory_is_refused_with_the_figures() -> None:
         limits(max_memory="2GiB").require(large)
 
 
-def test_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[str] = []
-
-    def watched(model: Any, spec: str, **keywords: Any) -> Any:
-        measured.append(spec)
-        return measure_model(model, spec, **keywords)
-
-    monkeypatch.setattr(limiting, "measure_model", watched)
-    found = limits()
-    for seed in range(3):
-        found.require(replace(TASK, seed=seed))
-    found.require(replace(TASK, num_classes=7))
-    assert measured == [TASK.model] * 2
 
 
 @pytest.mark.slow

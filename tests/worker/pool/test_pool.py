@@ -127,22 +127,8 @@ def test_workers_come_with_learners_and_are_ended_when_there_have_been_none() ->
     assert bench.tend(Demand()) == []
 
 
-def test_workers_beyond_the_fewest_leave_by_themselves_when_they_have_nothing_to_do() -> None:
-    bench = Bench(fewest=1)
-    bench.tend(Demand(num_queued=2))
-    assert bench.engine.running == {
-        0: ["--coordinator", "head:1"],
-        1: ["--max-idle-seconds", "60", "--coordinator", "head:1"],
-    }
 
 
-def test_worker_that_has_left_is_not_replaced_while_the_others_are_enough() -> None:
-    bench = Bench()
-    bench.tend(Demand(num_queued=2))
-    bench.end(0, 0)
-    assert bench.tend(Demand(num_leased=1)) == [1]
-    # Its number is free for the next.
-    assert bench.tend(Demand(num_leased=1, num_queued=1)) == [0, 1]
 
 
 def test_worker_that_fails_is_started_again_after_a_pause_and_its_end_is_told(
@@ -446,14 +432,3 @@ def test_there_are_never_fewer_or_more_than_may_be_and_the_fewest_when_idle(
     assert len(life.workers) == fewest
 
 
-@given(st.integers(1, 10), st.integers(2, 20), st.lists(st.integers(1, 19), max_size=30))
-def test_pauses_shorter_than_the_patience_start_nobody_anew(
-    num_learners: int, idle_seconds: int, pauses: list[int]
-) -> None:
-    life = Life(0, 10, idle_seconds)
-    life.second(num_learners)
-    for pause in pauses:
-        for _ in range(min(pause, idle_seconds - 1)):
-            life.second(0)
-        life.second(num_learners)
-    assert life.num_started == num_learners
