@@ -14,9 +14,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
-from lipt.common.observability.exporting import exporting
 from lipt.common.observability.logs import configure_logging, log_context, logging_about
-from lipt.common.observability.tracing import attached, current_traceparent, span
+from lipt.common.observability.tracing import attached, current_traceparent, exporting, span
 from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.common.observability.exporting import wanted_exporters
 from lipt.common.observability.tracing import (
     attached,
     begin,
     current_traceparent,
     is_tracing,
     span,
+    wanted_exporters,
     within,
 )
 from tests.collector import collecting
@@ -103,7 +103,7 @@ PROGRAM = """
 import logging, sys
 logging.basicConfig(format="%(levelname)s %(message)s")
 {before}
-from lipt.common.observability.exporting import exporting
+from lipt.common.observability.tracing import exporting
 from lipt.common.observability.tracing import span
 with exporting("lipt-test", instance="one"):
     for number in range(3):
