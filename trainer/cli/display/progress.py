@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.sizes import format_bytes
 from lipt.common.states import LearnerState, RunState
+from lipt.common.text import format_bytes
 from lipt.trainer.views import CostsView, LearnerView, RunView
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
