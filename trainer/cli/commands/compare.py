@@ -106,7 +106,7 @@ def compare(
     wait_passively()
     from lipt.common.imports import import_extra
     from lipt.trainer.cli.display.output import open_talking
-    from lipt.trainer.cli.display.training_progress import TrainingProgress
+    from lipt.trainer.cli.display.progress import TrainingProgress
     from lipt.trainer.comparison import compare as comparison
     from lipt.trainer.comparison.outcomes import outcomes
     from lipt.trainer.comparison.table import answers, plain, verdict
