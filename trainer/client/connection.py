@@ -339,7 +339,7 @@ class Connection:
         return UnreachableError(
             f"no coordinator answers at {self.address}, asked {security} ({details}). Check that "
             "lipt-coordinator runs there, that host and port are right, and that both sides use "
-            f"TLS or neither does; 'lipt doctor' looks closer.{self._why_closed(details)}"
+            f"TLS or neither does.{self._why_closed(details)}"
         )
 
     def _why_closed(self, details: str) -> str:
