@@ -80,7 +80,9 @@ class Compared:
         better, worse, points = self.claim.better, self.claim.worse, self.points
         text = f"**{better}** against **{worse}**: {points.mean:+.1f} points"
         if points.bounded:
-            text += f" (95% interval {points.low:+.1f} to {points.high:+.1f}, {points.num_seeds} seeds)"
+            text += (
+                f" (95% interval {points.low:+.1f} to {points.high:+.1f}, {points.num_seeds} seeds)"
+            )
         if self.num_fractions > 1:
             text += f" in the mean, above at {self.num_above} of {self.num_fractions} fractions"
         if self.in_paper is not None:

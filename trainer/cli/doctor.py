@@ -153,7 +153,7 @@ def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iter
     try:
         with coordinator.connect() as client:
             info = client.info()
-            caller = client.access.who_am_i()
+            caller = client.who_am_i()
     except LiptError as error:
         name = "connection" if isinstance(error, UnreachableError) else "coordinator"
         yield Check(name, False, str(error).rstrip("."))

@@ -78,13 +78,13 @@ def test_a_worker_that_may_not_do_what_waits_is_noted() -> None:
 def test_the_doctor_shows_its_token_and_names_a_refusal(
     relay: Relay, client: Client, lipt: Any, tmp_path: Path
 ) -> None:
-    given = client.access.create_token("trainer", name="ci")
+    given = client.create_token("trainer", name="ci")
     file, token_id = tmp_path / "token", given.token.token_id
     file.write_text(given.secret)
     result = lipt("doctor", "--token-file", str(file))
     assert f"access: called as the token {token_id} (ci): trainer." in result.stdout
     assert {call.authorization for call in relay.calls[1:]} == {f"Bearer {given.secret}"}
-    client.access.revoke_token(token_id)
+    client.revoke_token(token_id)
     result = lipt("doctor", "--token-file", str(file))
     assert result.exit_code == 1
     assert f"FAILED coordinator: the token {token_id} (ci) was revoked" in result.stdout

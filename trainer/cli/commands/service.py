@@ -149,7 +149,7 @@ def create(
 ) -> None:
     """Give out a token, which is printed now and never again; put it into a file of its holder."""
     with coordinator.connect() as client:
-        given = client.access.create_token(role, name=name, days=days)
+        given = client.create_token(role, name=name, days=days)
     shown = {**vars(given.token), "secret": given.secret}
     print_result(shown, [given.secret], as_json=json)
 
@@ -159,7 +159,7 @@ def create(
 def list_tokens(*, json: Json = False, coordinator: Coordinator) -> None:
     """List the tokens that were given out, those that have ended included."""
     with coordinator.connect() as client:
-        tokens = client.access.tokens()
+        tokens = client.tokens()
     now = datetime.now(UTC)
     rows = [
         (
@@ -186,7 +186,7 @@ def revoke(
 ) -> None:
     """End a token: whoever shows it is refused from the next call on."""
     with coordinator.connect() as client:
-        token = client.access.revoke_token(token_id)
+        token = client.revoke_token(token_id)
     line = f"{token.token_id} ({token.name}) is revoked"
     print_result(token, [line], as_json=json)
 
@@ -216,7 +216,7 @@ def dashboard(
 ) -> None:
     """Print a link to the page to watch; it signs one browser in as you, within a minute."""
     with coordinator.connect() as client:
-        link = client.access.open_page()
+        link = client.open_page()
         called = client.address
     print_result(link, [link.url], as_json=json)
     for line in hints(link, called):

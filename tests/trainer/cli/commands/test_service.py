@@ -158,7 +158,7 @@ VALID = TokenView("0a1b2c3d", "ci", RoleName("trainer"), CREATED, None, None, "m
 @pytest.fixture
 def token(client: Client) -> TokenView:
     """One of the coordinator's."""
-    return client.access.create_token("trainer", name="ci").token
+    return client.create_token("trainer", name="ci").token
 
 
 def test_new_token_is_all_that_is_printed(relay: Relay, lipt: Any) -> None:
@@ -167,7 +167,7 @@ def test_new_token_is_all_that_is_printed(relay: Relay, lipt: Any) -> None:
     (request,) = relay.requests_of(access_pb2.CreateTokenRequest)
     assert (request.role, request.name, request.days) == (access_pb2.ROLE_TRAINER, "ci", 30.0)
     with Client(relay.address, token=result.stdout.removesuffix("\n")) as holder:
-        assert holder.access.who_am_i().roles == ("trainer",)
+        assert holder.who_am_i().roles == ("trainer",)
 
 
 def test_tokens_are_listed_in_columns(lipt: Any, token: TokenView) -> None:
@@ -208,7 +208,7 @@ def test_state_of_a_token_is_said_in_words(
 def test_token_is_shown_that_the_file_or_the_environment_has(
     relay: Relay, client: Client, lipt: Any, tmp_path: Path
 ) -> None:
-    one, other = (client.access.create_token("admin").secret for _ in range(2))
+    one, other = (client.create_token("admin").secret for _ in range(2))
     relay.calls.clear()
     file = tmp_path / "token"
     file.write_text(one)

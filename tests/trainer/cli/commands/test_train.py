@@ -61,17 +61,6 @@ def test_people_get_lines_and_a_sentence(train: Any, subset_file: Path) -> None:
     assert all(word in lines[0] for word in ("loss ", "accuracy ", "examples/s", "s left"))
 
 
-def test_copies_of_a_coreset_are_trained_on_as_well(
-    train: Any, subset_file: Path, digits: Dataset, tmp_path: Path
-) -> None:
-    coreset = made_up_subset(range(24), fingerprint=digits.fingerprint).save(tmp_path / "c.npy")
-    arguments = ("--coreset", str(coreset), "--set", "coreset_augmentation=crop")
-    result = train("--subset", str(subset_file), *arguments, "--epochs", "2", "--json")
-    assert result.exit_code == 0, result.stderr
-    # 64 examples in batches of 16.
-    assert json.loads(result.stdout)["num_steps"] == 8
-
-
 def test_a_finished_checkpoint_gives_its_weights_again(
     train: Any, subset_file: Path, tmp_path: Path
 ) -> None:
