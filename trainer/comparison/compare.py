@@ -161,7 +161,7 @@ class Bench:
     asked: Mapping[str, Any]
     device: str
     allowed_modules: Collection[str]
-    on_step: OnStep | None
+    on_step: OnStep
 
     def everything(self, cell: Cell) -> Trial:
         """A training on all examples."""
@@ -261,7 +261,7 @@ def compare(
     device: str = "auto",
     allowed_modules: Collection[str] = (),
     say: Callable[[str], None],
-    on_step: OnStep | None = None,
+    on_step: OnStep = lambda *_: None,
     pretrain: Callable[[int], Run] | None = None,
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.

@@ -203,8 +203,8 @@ def _encode_parquet(content: Content, file: BinaryIO) -> None:
 def _decode_parquet(file: BinaryIO) -> Content:
     _, parquet = import_pyarrow(_NEEDED_FOR)
     table = parquet.read_table(file)
-    columns = (table.column(name).to_numpy() for name in ("index", "weight"))
-    return _content(*columns, _parse_metadata((table.schema.metadata or {})[b"lipt"]))
+    indices, weights = (table.column(name).to_numpy() for name in ("index", "weight"))
+    return _content(indices, weights, _parse_metadata((table.schema.metadata or {})[b"lipt"]))
 
 
 def _content(indices: Any, weights: Any, metadata: Mapping[str, Any]) -> Content:
