@@ -103,7 +103,7 @@ def compare(
     device: str = "auto",
     allowed_modules: Collection[str] = (),
     say: Callable[[str], None],
-    on_step: OnStep | None = None,
+    on_step: OnStep = lambda *_: None,
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
