@@ -40,7 +40,7 @@ from lipt.core.sharding import split_validation
 from lipt.core.signals.stored import read_user_features
 from lipt.core.stages.choice import told_of
 from lipt.core.stages.diagnosis import diagnose
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, name_model, open_dataset

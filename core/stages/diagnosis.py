@@ -36,8 +36,7 @@ from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.redundancy import Redundancy, redundancy
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.proxy import proxied_signals
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion, proxied_signals
 from lipt.core.workspace import Workspace
 
 # Copies of a data set: which examples are there more than once, looked for once, kept on disk.

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lipt.common.inputs.stored import images_in
 from lipt.common.signals.passes import Batches
-from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
+from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.signals.compute import compute_signals, full_gradient_norms, loss_sum, trainable
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, moved

@@ -23,16 +23,15 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
-from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import leave_one_out
+from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import proxy as proxying
-from lipt.core.stages.proxy import Facts, proxied_features, proxied_signals
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import Facts, ProxyQuestion, proxied_features, proxied_signals
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
