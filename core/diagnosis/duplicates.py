@@ -1,17 +1,14 @@
-"""Duplicates: which examples are there twice, to the pixel or nearly so, whatever their labels are.
+"""Duplicates: examples that are there twice, to the pixel or nearly so, whatever their labels are.
 
-Examples are gone through in their order. One that is like an earlier one that stands for a
-picture is of that picture, and else it stands for one itself. So nothing chains: every copy is
-like the example that stands for it, and no two of those are alike. It depends on the data
-alone, and is found once for all who ask.
+Examples are gone through in their order. Each is a copy of the first earlier one that it is like
+and that is no copy itself. So nothing chains, and it depends on the data alone.
 
-Images are alike where their pixels correlate to 0.96 at the best of nine places a pixel
-apart; only those are compared whose thumbnails (8 x 8 cells, centred and of unit length, which
-tell most pictures apart at little cost) have a cosine of 0.85. A larger move, a turn
-or a mirror image is overlooked, and a fine difference in a large image is not seen. Features
-alone do not tell copies: of 10,000 different images of cifar10-jpeg 13,773 pairs reach a
-cosine of 0.8 on patches (flat skies, lone ships), against 10 pairs by their pixels. So rows of
-numbers, which are no pictures, are copies only where they are equal.
+Images are alike where their pixels correlate to 0.96 at the best of nine places a pixel apart; only
+those are compared whose thumbnails (8 x 8 cells, centred and of unit length) have a cosine of 0.85.
+A larger move, a turn or a mirror image is overlooked, and a fine difference in a large image is not
+seen. Features alone do not tell copies: of 10,000 different images of cifar10-jpeg 13,773 pairs
+reach a cosine of 0.8 on patches, against 10 pairs by their pixels. So rows of numbers are copies
+only where they are equal.
 
 Of the examples of one picture the best label is kept, the others are surplus.
 

@@ -19,14 +19,11 @@ from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.data import Dataset, input_format
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.model_input import in_layout, to_model_input
-from lipt.common.inputs.specs import InputFormat, call_model
 from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.modes import evaluation_mode
-from lipt.common.targets.target import Target
 from lipt.core.learner.augmentation import augment_images
-from lipt.core.training import Sgd
+from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.recipe import Recipe
 
@@ -87,30 +84,6 @@ def _by(method: str, recipe: Recipe, images_B: Tensor, generator: torch.Generato
 # On CPUs twice as fast as 512, whose activations fall out of the caches. A GPU has no such
 # edge, and is kept busy by large ones.
 _EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
-
-
-@dataclass(frozen=True)
-class ForwardPass:
-    """How examples become logits, the same in training and in evaluation.
-
-    inputs: what the model is given of them.
-    target: what it is to give.
-    device: where the model is.
-    memory_format: the layout of the model's inputs.
-    bfloat16: whether the model runs under bfloat16 autocast.
-    """
-
-    inputs: InputFormat
-    target: Target
-    device: torch.device
-    memory_format: torch.memory_format
-    bfloat16: bool
-
-    def __call__(self, model: Callable[..., Any], examples_B: Stored) -> Tensor:
-        """The logits, B x C, of stored examples on any device."""
-        inputs_B = to_model_input(examples_B, self.inputs, self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-            return call_model(model, in_layout(inputs_B, self.memory_format))
 
 
 def place_model(

@@ -31,7 +31,7 @@ from lipt.common.inputs.specs import spec_of
 from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.learner import minibatches
+from lipt.core.learner import learner as making
 from lipt.core.learner.learner import LearnerResult, train_learner
 from tests.image_files import encoded, files_of
 
@@ -229,7 +229,7 @@ def test_learner_is_the_same_without_reading_ahead(monkeypatch: pytest.MonkeyPat
     task = make_task()
     expected = train(task, shard=make_files())
     monkeypatch.setattr(
-        minibatches, "reading_ahead", lambda read, parts: nullcontext(map(read, parts))
+        making, "reading_ahead", lambda read, parts: nullcontext(map(read, parts))
     )
     assert same(train(task, shard=make_files()), expected)
 

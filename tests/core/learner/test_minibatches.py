@@ -14,9 +14,9 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError
 from lipt.common.inputs.stored import images_in
-from lipt.core.learner import minibatches as making
+from lipt.core.learner import learner as making
 from lipt.core.learner.augmentation import augment
-from lipt.core.learner.minibatches import Examples, minibatches
+from lipt.core.learner.learner import Examples, minibatches
 from tests.clock import Clock
 from tests.image_files import FORMAT, encoded, files_of, made_up
 from tests.worker.fake_client import TASK

@@ -15,7 +15,7 @@ from lipt.common.config.run_config import (
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
-from lipt.core.learner import minibatches
+from lipt.core.learner import learner as making
 from lipt.core.learner.learner import compute_mode, train_on_shard
 
 CPU = torch.device("cpu")
@@ -91,7 +91,7 @@ def test_each_step_passes_over_the_shard_once_in_an_order_of_its_own(
         batches.append(images_BCHW[:, 0, 0, 0].tolist())
         return images_BCHW
 
-    monkeypatch.setattr(minibatches, "augment", recording)
+    monkeypatch.setattr(making, "augment", recording)
     numbered = torch.arange(16, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
     task = make_task(LearnersConfig(num_minibatches=2, num_steps=3, batch_size=8))
     train(task, linear_model()[0], numbered, torch.arange(16) % 10)
