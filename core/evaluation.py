@@ -1,13 +1,13 @@
 """Evaluation: the score of weights on the validation split, by which the soup decides.
 
-Batch-norm statistics are estimated anew first, so that they fit the weights beside them: a learner
-after K = 10 steps, and any interpolation of two, has running statistics of weights that it no
-longer has. Measured on CIFAR-10 with a small ResNet: learners 14.9% with them and 22.7% once
-estimated again, the soup 20.8% and 26.6%. The estimate needs training images and no labels.
+Batch-norm statistics are estimated anew first, on training images, so that they fit the weights: a
+learner after K = 10 steps, and any interpolation of two, has running statistics of weights that it
+no longer has. Measured on CIFAR-10 with a small ResNet: learners 14.9% with them and 22.7% once
+estimated again, the soup 20.8% and 26.6%.
 
-Scores are counted, not averaged over batches: equal predictions are equal scores whatever the
-batch size. Weights are scored one at a time, on a CPU several at a time with a thread each, so
-that neither the number of threads nor the free memory decides a bit.
+Scores are counted, not averaged over batches: equal predictions are equal scores whatever the batch
+size. Weights are scored one at a time, on a CPU several at a time with a thread each, so that
+neither the number of threads nor the free memory decides a bit.
 
 Shapes: N examples, M for batch norm, B of them in a batch, T outputs, D features.
 Source: Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima and Better Generalization"

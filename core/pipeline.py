@@ -31,11 +31,11 @@ from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import Evaluator, evaluate_for_soup
+from lipt.core.evaluation import Evaluator, OpenWeights, evaluate_for_soup
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards
-from lipt.core.soup import OnIngredient, OpenWeights, Soup, greedy_soup, uniform_soup
+from lipt.core.soup import OnIngredient, Soup, greedy_soup, uniform_soup
 from lipt.core.stages.choice import Chosen, Question
 from lipt.core.stages.choice import choose as answer
 from lipt.core.stages.question import SubsetQuery, question_of

@@ -340,7 +340,7 @@ def confusions(joint_CC: Tensor, counts_C: Tensor) -> list[Facts]:
     """
     off_CC = joint_CC.clone().fill_diagonal_(0).flatten()
     order = off_CC.argsort(descending=True, stable=True)[:_MOST_CONFUSIONS]
-    pairs = []
+    pairs: list[Facts] = []
     for place in order[off_CC[order] > 0].tolist():
         given, suggested = divmod(place, len(counts_C))
         count = int(off_CC[place])

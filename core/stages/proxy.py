@@ -439,10 +439,13 @@ class FeatureMaker:
         self, model: nn.Module, loaders: Sequence[Loader], batch_norm_examples_M: Stored | None
     ) -> Extractor:
         config, workspace = self.question.config, self._workspace
+        inputs: InputFormat | None = self.question.inputs
+        if inputs is None:
+            raise ValueError("features of models were asked for without a run")
         bank = ModelBank(
             model,
             loaders,
-            _given(self.question.inputs),
+            inputs,
             workspace.device,
             workspace.batch_size,
             batch_norm_examples_M,
