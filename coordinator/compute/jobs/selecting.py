@@ -25,7 +25,7 @@ from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import Chosen, Question, choose, told_of
 from lipt.core.stages.diagnosis import diagnose
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.workspace import Workspace
 
