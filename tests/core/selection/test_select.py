@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 
 import pytest
 import torch
-from torch import Tensor
 
-from lipt.common.errors import SignalsError
-from lipt.core.selection.registry import find_strategy
+from lipt.common.errors import SignalsError, StrategyOptionError, UnknownNameError
+from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import NOTHING, Balance, Strategy
@@ -41,14 +41,6 @@ def test_balanced_keeps_the_highest_scores_of_each_class(name: str) -> None:
         part = strategy.function(signals.take(rows), 6)
         expected += rows[part.indices_K].tolist()
     assert chosen.indices_K.tolist() == sorted(expected)
-
-
-def test_equal_scores_keep_the_lowest_ids_of_each_class() -> None:
-    signals = signals_of(errors_NC=torch.ones(9, 3), labels=torch.arange(9) % 3)
-    strategy = find_strategy("el2n")
-    for budget, expected in ((6, [0, 1, 2, 3, 4, 5]), (4, [0, 1, 2, 3])):
-        chosen = choose(strategy, signals, budget, balanced=True)
-        assert chosen.indices_K.tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["uniform", "uniform_per_class"])
@@ -134,7 +126,67 @@ def test_missing_signals_are_named(name: str, options: dict[str, str], missing: 
         )
 
 
-def spoiled(values: Tensor) -> Tensor:
-    values = values.clone()
-    values[2] = float("nan")
-    return values
+ALL = [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
+
+
+def test_an_unknown_strategy_is_refused_with_all_names() -> None:
+    with pytest.raises(UnknownNameError, match="no strategy 'Grand'") as refusal:
+        find_strategy("Grand")
+    assert all(name in refusal.value.message for name in STRATEGIES)
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_entries_describe_their_functions(strategy: Strategy) -> None:
+    assert find_strategy(strategy.name) is strategy
+    assert strategy.summary
+    parameters = list(inspect.signature(strategy.function).parameters.values())
+    assert [parameter.name for parameter in parameters[:2]] == ["signals", "budget"]
+    for parameter in parameters[2:]:
+        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert (
+            parameter.name in {"seed", "balanced"}
+            or parameter.default is not inspect.Parameter.empty
+        )
+
+
+def test_strategies_of_one_look_at_every_example_are_known() -> None:
+    linear = {name for name, strategy in STRATEGIES.items() if strategy.is_linear}
+    assert linear == {
+        *("uniform", "uniform_per_class", "el2n", "grand", "entropy", "margin"),
+        *("least_confidence", "moderate", "ccs", "forgetting", "aum", "dual", "disagreement"),
+        "clip_score",
+    }
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_every_option_says_what_it_is(strategy: Strategy) -> None:
+    for option in strategy.options:
+        assert option.help.strip(" .") == option.help != "", option.name
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_defaults_are_among_the_allowed_values(strategy: Strategy) -> None:
+    given = {option.name: option.default for option in strategy.options}
+    assert strategy.parse_options(given) == strategy.parse_options({})
+
+
+@pytest.mark.parametrize(
+    ("name", "by_default", "refused"),
+    [
+        ("uniform", False, True),
+        ("uniform_per_class", True, False),
+        ("el2n", True, None),
+        ("grand", True, None),
+        ("moderate", False, None),
+    ],
+)
+def test_balance(name: str, *, by_default: bool, refused: bool | None) -> None:
+    strategy = find_strategy(name)
+    assert strategy.resolve_balance(None) is by_default
+    assert strategy.resolve_balance(by_default) is by_default
+    if refused is None:
+        assert strategy.balance in {Balance.BY_DEFAULT, Balance.ON_REQUEST}
+        assert strategy.resolve_balance(not by_default) is not by_default
+        return
+    with pytest.raises(StrategyOptionError, match=rf"'{name}' is .* per class\. Use uniform"):
+        strategy.resolve_balance(refused)

@@ -12,8 +12,7 @@ from lipt.common.errors import ConfigError, SignalsError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.signals.passes import Batches
-from lipt.core.selection.strategies.el2n import el2n
-from lipt.core.selection.strategies.grand import grand, last_layer_norms
+from lipt.core.selection.strategies.scores import el2n, grand, last_layer_norms
 from lipt.core.signals.compute import compute_signals, errors_of
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits

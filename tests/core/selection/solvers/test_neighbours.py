@@ -13,7 +13,7 @@ from lipt.common.errors import MissingExtraError
 from lipt.core.selection.solvers import neighbours
 from lipt.core.selection.solvers import neighbours as module
 from lipt.core.selection.solvers.neighbours import (
-    SearchName,
+    Search,
     approximate_neighbours,
     is_approximate,
     nearest,
@@ -39,7 +39,7 @@ def test_a_feature_without_a_direction_is_near_its_like() -> None:
     ("search", "at_most", "above"),
     [("auto", False, True), ("exact", False, False), ("approximate", True, True)],
 )
-def test_auto_is_exact_up_to_the_limit(search: SearchName, *, at_most: bool, above: bool) -> None:
+def test_auto_is_exact_up_to_the_limit(search: Search, *, at_most: bool, above: bool) -> None:
     assert is_approximate(search, neighbours.MOST_EXACT) == at_most
     assert is_approximate(search, neighbours.MOST_EXACT + 1) == above
 
@@ -99,13 +99,6 @@ def test_finds_nearly_all(
     assert (distinct > 0).all()
 
 
-def test_nearest_come_first() -> None:
-    features_ND = clustered(3000).double()
-    found_NM = found_in(features_ND, 5, normalized=False)
-    distances_NM = (features_ND[found_NM] - features_ND[:, None]).norm(dim=-1)
-    assert (distances_NM.diff(dim=1) >= -1e-9).all()
-
-
 def test_large_features_do_not_overflow_half_precision() -> None:
     features_ND = clustered(400)
     small = found_in(features_ND, 5, normalized=False)
@@ -127,10 +120,6 @@ def test_equal_examples_are_each_others(rows: Tensor, *, normalized: bool) -> No
     found_NM = found_in(rows, 4, normalized=normalized)
     assert ((found_NM >= 0) & (found_NM < 50)).all()
     assert not (found_NM == torch.arange(50)[:, None]).any()
-
-
-def test_two_examples_have_each_other() -> None:
-    assert found_in(torch.eye(2), 1).tolist() == [[1], [0]]
 
 
 def test_threads_do_not_change_what_is_found_and_are_left_as_they_were(

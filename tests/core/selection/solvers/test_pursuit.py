@@ -96,12 +96,6 @@ def test_takes_the_largest_product_first_and_fits_exactly() -> None:
     assert not found.exhausted
 
 
-def test_what_one_atom_cannot_reach_is_the_residual() -> None:
-    found = pursue_stored(torch.eye(2), torch.tensor([4.0, 3.0]), 1)
-    assert found.weights_K.tolist() == pytest.approx([4])
-    assert found.residual == pytest.approx(3 / 5)
-
-
 def test_an_atom_whose_weight_turns_negative_leaves_and_its_place_is_filled() -> None:
     # b = (1, 3). Atom 0 is first by its length, with 0.1; (0, 3) is missing and atom 1 next.
     # Together they fit b with weights -0.2 and 3, so atom 0 leaves. Atom 1 alone, with 2,
@@ -211,13 +205,6 @@ def test_a_ridge_does_not_depend_on_the_scale() -> None:
     torch.testing.assert_close(scaled.weights_K, found.weights_K)
 
 
-def test_atoms_that_point_away_are_never_taken() -> None:
-    found = pursue_stored(-torch.eye(3), torch.ones(3), 2)
-    assert not len(found.atoms_K)
-    assert found.exhausted
-    assert found.residual == 1
-
-
 def grow(vectors_KP: Tensor, target_P: Tensor) -> tuple[NonNegativeFit, list[int]]:
     """A fit that was offered all vectors, and the numbers of those in use, by position."""
     fit, used = NonNegativeFit(torch.device("cpu")), []
@@ -278,10 +265,3 @@ def test_refining_drops_what_turns_out_negative() -> None:
     assert fit.refine(torch.tensor([0.0, -3.0, 0.0]).double()) == [1]
     assert fit.weights_K.tolist() == [1, 3]
     assert fit.explained == pytest.approx(10)
-
-
-def test_refining_drops_two_at_once() -> None:
-    fit, _ = grow(torch.eye(3).double(), torch.tensor([1.0, 2.0, 3.0]).double())
-    assert fit.refine(torch.tensor([-2.0, -3.0, 0.0]).double()) == [1, 0]
-    assert fit.weights_K.tolist() == [3]
-    assert fit.explained == pytest.approx(9)

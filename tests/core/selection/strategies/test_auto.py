@@ -119,17 +119,6 @@ def test_a_budget_that_needs_them_takes_back_the_most_trusted_of_what_was_left_o
     assert found.indices_K.tolist() == list(range(len(signals.labels_N)))
 
 
-def test_few_chosen_represent_their_class_as_facility_location_does() -> None:
-    signals = made_up()
-    found = chosen(signals, 40)
-    assert found.findings["method"] == "facility_location"
-    strategy = find_strategy("facility_location")
-    options = strategy.parse_options({"space": "features"})
-    # The head gets nothing wrong here, so that nothing is left out first.
-    same = select(strategy, signals, 40, balanced=True, seed=5, options=options)
-    assert torch.equal(found.indices_K, same.indices_K)
-
-
 def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them() -> None:
     signals = made_up(wrong=100)
     left_out = chosen(signals, 20).findings["left_out"]
@@ -137,13 +126,6 @@ def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them()
     # 1% kept: half as many again as the head gets wrong.
     assert left_out["count"] == len(ids) == 600
     assert [row % PER_CLASS < 100 for row in ids] == [True] * 400 + [False] * 200
-
-
-def test_a_class_without_examples_changes_nothing() -> None:
-    signals = made_up()
-    wider_NC = functional.pad(signals.errors_NC, (0, 2))
-    padded = replace(signals, errors_NC=wider_NC)
-    assert torch.equal(chosen(padded, 40).indices_K, chosen(signals, 40).indices_K)
 
 
 def with_copies(signals: Signals, share: float) -> Signals:
@@ -174,12 +156,6 @@ def test_of_near_copies_the_most_trusted_label_stays() -> None:
     assert not set(found.indices_K.tolist()) & {
         label * PER_CLASS + row for label in range(NUM_CLASSES) for row in range(100)
     }
-
-
-def test_a_few_near_copies_are_no_reason_to_choose_otherwise() -> None:
-    signals = made_up()
-    few = with_copies(signals, 0.1)
-    assert torch.equal(chosen(few, 40).indices_K, chosen(signals, 40).indices_K)
 
 
 def test_copies_are_taken_back_where_the_budget_needs_them() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -9,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipt.core.selection.quotas import class_quotas
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
-from lipt.core.selection.selection import Selection
+from lipt.core.selection.selection import Selection, class_quotas
 from lipt.core.selection.strategies import crest as crest_module
 from lipt.core.selection.strategies.crest import (
     RandomSets,
@@ -27,7 +25,6 @@ from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     of_probabilities,
     of_right,
-    random_subsets,
     signals_of,
 )
 
@@ -57,24 +54,6 @@ def test_cluster_centres_and_sizes_by_hand() -> None:
     errors_RC = torch.tensor([[0.0], [1.0], [2.0], [3.0], [100.0], [101.0], [103.0]])
     chosen_B, sizes_B = batch_coreset(errors_RC, 2)
     assert (chosen_B.tolist(), sizes_B.tolist()) == ([3, 5], [4, 3])
-
-
-def test_a_mini_batch_is_nearly_the_best_that_there_is() -> None:
-    errors_RC = random_signals(12).errors_NC
-    distances_RR = torch.cdist(errors_RC, errors_RC)
-
-    def cost(chosen: tuple[int, ...]) -> float:
-        return float(distances_RR[list(chosen)].min(dim=0).values.sum())
-
-    costs = sorted(cost(chosen) for chosen in combinations(range(12), 3))
-    chosen_B, sizes_B = batch_coreset(errors_RC, 3)
-    found = cost(tuple(chosen_B.tolist()))
-    # Greedy facility location reaches 1 - 1/e of the best gain over no choice at all.
-    none = float(2 * torch.cdist(errors_RC[:1], errors_RC).max()) * 12
-    assert none - found >= (1 - 1 / torch.e) * (none - costs[0])
-    assert found <= costs[len(costs) // 20]
-    nearest_R = distances_RR[chosen_B].argmin(dim=0)
-    assert sizes_B.tolist() == nearest_R.bincount(minlength=3).tolist()
 
 
 def test_equal_examples_belong_to_themselves() -> None:
@@ -130,21 +109,6 @@ def test_a_small_last_mini_batch_does_not_weigh_more() -> None:
     assert float(last) == pytest.approx(float(full), rel=1e-5)
 
 
-def test_mini_batches_represent_the_gradient_better_than_random_ones() -> None:
-    signals = random_signals(2000, num_classes=10)
-    options = {"batch_size": 32, "random_fraction": 0.1, "learned_loss": 0.0}
-    chosen = choose(signals, 32, **options)
-    mean_C = signals.errors_NC.mean(dim=0)
-
-    def distance(errors_KC: Tensor, weights_K: Tensor) -> float:
-        return float((weights_K @ errors_KC / weights_K.sum() - mean_C).norm())
-
-    found = distance(signals.errors_NC[chosen.indices_K], chosen.weights_K)
-    draws = random_subsets(2000, 32)
-    random = [distance(signals.errors_NC[drawn], torch.ones(32)) for drawn in draws]
-    assert found < sum(random) / len(random)
-
-
 def drawn_sets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The random sets that are drawn from now on, as they are."""
     drawn: list[list[int]] = []
@@ -157,17 +121,6 @@ def drawn_sets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
     monkeypatch.setattr(crest_module, "RandomSets", Watched)
     return drawn
-
-
-def test_every_class_has_its_share_of_every_random_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 600, 300 and 100 of three classes; sets of 100 for mini-batches of 25.
-    labels_N = torch.tensor([0] * 600 + [1] * 300 + [2] * 100)
-    drawn = drawn_sets(monkeypatch)
-    signals = of_probabilities(random_probabilities(1000), labels_N)
-    choose(signals, 100, batch_size=25, random_fraction=0.1, learned_loss=0.0)
-    assert len(drawn) == 4
-    for ids in drawn:
-        assert labels_N[ids].bincount().tolist() == [60, 30, 10]
 
 
 def test_balanced_every_mini_batch_is_of_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,11 +213,3 @@ def test_random_sets_show_every_example_before_any_comes_again() -> None:
     sets.put_back(third, without=torch.tensor([], dtype=torch.int64))
     everything = [*sets.draw().tolist(), *sets.draw().tolist()]
     assert sorted(everything) == sorted({*range(10)} - {int(first[0]), *second[1:3].tolist()})
-
-
-def test_a_rare_class_is_in_every_set() -> None:
-    sets = sets_of([0] * 90 + [1] * 10, 10)
-    drawn = [sets.draw().tolist() for _ in range(10)]
-    assert [sum(row >= 90 for row in ids) for ids in drawn] == [1] * 10
-    assert sorted(row for ids in drawn for row in ids) == list(range(100))
-    assert drawn != [sets_of([0] * 90 + [1] * 10, 10, seed=1).draw().tolist() for _ in range(10)]

@@ -13,19 +13,17 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
-from lipt.core.selection.gradients import atoms as atoms_module
-from lipt.core.selection.gradients.atoms import GradientAtoms
 from lipt.core.selection.gradients.vectors import gradients_of, weighted_sum
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers.pursuit import pursue
+from lipt.core.selection.solvers import pursuit
+from lipt.core.selection.solvers.pursuit import GradientAtoms, pursue
 from lipt.core.selection.strategies.gradmatch import gradmatch
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_predictions,
-    random_subsets,
     signals_of,
     written_out,
 )
@@ -178,25 +176,13 @@ def test_block_sizes_and_ways_of_computing_do_not_matter(
     signals = random_predictions(200, 4, 40)
     expected = gradmatch(signals, 30)
     for block_bytes in (2, 7 * 44 * 8, 128 * 44 * 8, 10**9):
-        monkeypatch.setattr(atoms_module, "BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(pursuit, "BLOCK_BYTES", block_bytes)
         vectors = gradients_of(signals)
         target = weighted_sum(vectors, block_bytes=block_bytes)
         atoms = GradientAtoms(vectors, target, capacity=30, keep_rows=keep_rows)
         found = pursue(atoms, ridge=0, is_enough=lambda used: len(used) >= 30)
         assert found.atoms_K.tolist() == expected.indices_K.tolist()
         torch.testing.assert_close(found.weights_K.float(), expected.weights_K)
-
-
-@pytest.mark.parametrize("budget", [10, 60])
-def test_better_than_random_examples_with_their_best_weights(budget: int) -> None:
-    # All classes together, and one class as it is seen when the subset is balanced.
-    everything = random_predictions(400, 4, 20)
-    for signals in (everything, everything.of_class(2)):
-        all_NP = written_out(signals)
-        target_P = all_NP.sum(dim=0)
-        found = float(missing(gradmatch(signals, budget), signals, target_P).norm())
-        for random_K in random_subsets(len(signals), budget, count=5):
-            assert found < 0.8 * nnls(all_NP[random_K].numpy().T, target_P.numpy())[1]
 
 
 def test_weights_of_classes_add_up_to_the_whole_gradient() -> None:
@@ -242,15 +228,6 @@ def test_copies_are_never_chosen_twice() -> None:
     assert "ended with 12 examples of a budget of 40" in chosen.stopped_early
 
 
-def test_all_examples_where_none_can_be_spared() -> None:
-    # 30 gradients in 4 x 31 dimensions: only all of them with weight 1 add up to their sum.
-    signals = random_predictions(30, 4, 30)
-    chosen = gradmatch(signals, 30)
-    assert sorted(chosen.indices_K.tolist()) == list(range(30))
-    assert chosen.weights_K.tolist() == pytest.approx([1] * 30, rel=1e-3)
-    assert not chosen.stopped_early
-
-
 @pytest.mark.parametrize("mode", ["per_example", "per_batch"])
 def test_a_model_without_errors_leaves_nothing_to_match(mode: str) -> None:
     signals = random_predictions(10)
@@ -291,24 +268,6 @@ def test_a_short_batch_counts_as_many_examples_as_it_has() -> None:
     chosen = gradmatch(signals, 4, mode="per_batch", batch_size=4)
     assert chosen.indices_K.tolist() == [4, 0, 1, 2]
     assert not chosen.stopped_early
-
-
-def test_batches_are_pursued_by_their_summed_gradients() -> None:
-    signals = random_predictions(60, 4, 20)
-    all_NP = batch_gradients(signals, 5)
-    target_P = all_NP.sum(dim=0)
-    chosen = gradmatch(signals, 10, mode="per_batch", batch_size=5)
-    first, second = dict.fromkeys((chosen.indices_K // 5).tolist())
-    assert first == int((all_NP @ target_P).argmax())
-    share = float(all_NP[first] @ target_P / all_NP[first].square().sum())
-    products_N = all_NP @ (target_P - share * all_NP[first])
-    assert second == int(products_N.argmax())
-
-
-def test_one_batch_of_everything() -> None:
-    chosen = gradmatch(random_predictions(20), 20, mode="per_batch", batch_size=1024)
-    assert chosen.indices_K.tolist() == list(range(20))
-    assert chosen.weights_K.tolist() == pytest.approx([1] * 20)
 
 
 def test_more_than_fits_is_refused_before_it_is_tried() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.strategies.herding import herding, match_mean
+from lipt.core.selection.strategies.herding import herding
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import random_subsets, signals_of
 
@@ -52,14 +52,15 @@ def test_equals_the_definition(num_features: int, offset: float) -> None:
 @pytest.mark.parametrize("offset", [0.0, 10.0])
 def test_mean_is_much_nearer_than_of_random_choices(offset: float) -> None:
     # Taking the largest distance in the place of the smallest is worse than random.
-    features = generic(1000, offset=offset).features_ND
-    found = mean_error(features, match_mean(features, 100))
+    signals = generic(1000, offset=offset)
+    features = signals.features_ND
+    found = mean_error(features, herding(signals, 100).indices_K)
     assert found < 0.2 * min(mean_error(features, drawn) for drawn in random_subsets(1000, 100))
 
 
 def test_error_falls_as_one_over_the_budget() -> None:
-    features = generic(2000, num_features=4).features_ND
-    chosen = match_mean(features, 320)
+    signals = generic(2000, num_features=4)
+    features, chosen = signals.features_ND, herding(signals, 320).indices_K
     scaled = [budget * mean_error(features, chosen[:budget]) for budget in (20, 80, 320)]
     # Of random choices this would double with every step.
     assert max(scaled) < 3 * min(scaled) + 1

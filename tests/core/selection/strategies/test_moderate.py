@@ -7,7 +7,7 @@ import torch
 
 from lipt.core.selection.select import select
 from lipt.core.selection.strategies.moderate import (
-    STRATEGY,
+    MODERATE,
     Center,
     center_distances,
     in_the_middle,
@@ -66,13 +66,13 @@ def test_one_window_of_ranks_lies_over_all_classes() -> None:
     assert center_distances(given, "median").tolist() == [1, 0, 1, 10, 0, 20]
     assert moderate(given, 2).indices_K.tolist() == [0, 2]
     # Nothing of class 1 is in the middle, and it gets no share unless one is asked for.
-    assert _kept(given, 2, balanced=STRATEGY.resolve_balance(None)) == [0, 2]
-    assert _kept(given, 2, balanced=STRATEGY.resolve_balance(balanced=True)) == [0, 3]
+    assert _kept(given, 2, balanced=MODERATE.resolve_balance(None)) == [0, 2]
+    assert _kept(given, 2, balanced=MODERATE.resolve_balance(balanced=True)) == [0, 3]
 
 
 def _kept(signals: Signals, budget: int, *, balanced: bool) -> list[int]:
-    options = STRATEGY.parse_options({})
-    chosen = select(STRATEGY, signals, budget, balanced=balanced, seed=0, options=options)
+    options = MODERATE.parse_options({})
+    chosen = select(MODERATE, signals, budget, balanced=balanced, seed=0, options=options)
     return chosen.indices_K.tolist()
 
 
@@ -99,12 +99,3 @@ def test_equals_the_definition(center: Center) -> None:
         for budget in {1, num_examples // 3 + 1, num_examples}:
             expected = by_definition(signals, budget, center)
             assert moderate(signals, budget, center=center).indices_K.tolist() == expected
-
-
-def test_medians_do_not_depend_on_how_many_columns_are_sorted_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    signals = random_predictions(101, 3, 5)
-    expected = center_distances(signals, "median")
-    monkeypatch.setattr("lipt.core.selection.strategies.moderate._SORTED_BYTES", 1)
-    assert torch.equal(center_distances(signals, "median"), expected)
