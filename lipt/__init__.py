@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lipt.calls import Comparison, compare, diagnose, select
     from lipt.common.data.sources.pairs.rows import open_pairs
+    from lipt.core.selection.registry import strategy
+    from lipt.core.selection.selection import Selection
+    from lipt.core.selection.strategy import Strategy
+    from lipt.core.signals.signals import Signals
     from lipt.data import open_dataset
     from lipt.pretraining import Pretrained, pretrain
     from lipt.trainer.client.client import Client
@@ -49,7 +53,10 @@ __all__ = [
     "Recipe",
     "RedrawingSampler",
     "ReselectingSampler",
+    "Selection",
+    "Signals",
     "StaleLossSampler",
+    "Strategy",
     "Subset",
     "SubsetSampler",
     "UnweightedWarning",
@@ -64,12 +71,17 @@ __all__ = [
     "open_pairs",
     "pretrain",
     "select",
+    "strategy",
     "weighted_cross_entropy",
     "with_ids",
 ]
 
 _MODULES = {
     "lipt.calls": ("Comparison", "compare", "diagnose", "select"),
+    "lipt.core.selection.registry": ("strategy",),
+    "lipt.core.selection.selection": ("Selection",),
+    "lipt.core.selection.strategy": ("Strategy",),
+    "lipt.core.signals.signals": ("Signals",),
     "lipt.data": ("open_dataset", "open_pairs"),
     "lipt.pretraining": ("Pretrained", "pretrain"),
     "lipt.trainer.client.client": ("Client",),

@@ -147,8 +147,8 @@ _REMEDIES = {
     Need.DYNAMICS: "Only a run with learners has it, on its own weights: leave `weights` unset.",
     Need.COPIES: "They were not looked for: look for them in the run's data first.",
     Need.PAIRED_FEATURES: (
-        "Give a safetensors file with the two tensors `features` (N x d) and `paired_features` "
-        "(N x p), or open data that has both."
+        "Give a safetensors file with the tensors `features` and `paired_features`, a row per "
+        "example: `lipt subset get --features FILE.safetensors`, or client.subset(features=...)."
     ),
 }
 

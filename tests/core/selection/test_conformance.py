@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
+from lipt.common.targets.kinds import TargetKind
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection, class_quotas
@@ -143,17 +144,6 @@ def test_exactly_the_budget_of_distinct_ids(
     signals = full_signals(labels, num_classes=5)
     chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
     require_sound(strategy, signals, budget, chosen, balanced=balanced)
-
-
-@default_cases
-@pytest.mark.parametrize("labels", [[0], [2], [0, 0], [1] * 9, [0, 3], LABELS])
-def test_single_examples_single_classes_and_whole_sets(
-    strategy: Strategy, options: Options, balanced: bool, labels: list[int]
-) -> None:
-    signals = full_signals(labels, num_classes=4)
-    for budget in {1, max(1, len(labels) - 1), len(labels)}:
-        chosen = choose(strategy, signals, budget, balanced=balanced, options=options)
-        require_sound(strategy, signals, budget, chosen, balanced=balanced)
 
 
 @every_strategy
@@ -288,54 +278,46 @@ def test_half_precision_is_read_exactly(
         torch.testing.assert_close(chosen.weights_K, expected.weights_K)
 
 
-@pytest.mark.parametrize("name", sorted(CLUSTER_WEIGHTS))
-@pytest.mark.parametrize("budget", [1, 21, 80])
-def test_cluster_sizes_sum_to_the_examples_of_the_classes_chosen_from(
-    name: str, budget: int
+FIELDS = {
+    Need.SIGNALS: "features_ND",
+    Need.FEATURES: "features_ND",
+    Need.GRADIENT_NORMS: "gradient_norms_N",
+    Need.PAIRED_FEATURES: "paired_features_NP",
+    Need.VALIDATION: "validation.errors_NC",
+    Need.DYNAMICS: "dynamics.margins_NLT",
+}
+
+
+def spoiled(owner: Any, path: str) -> Any:
+    """Example 2 is not a number in that field."""
+    name, _, rest = path.partition(".")
+    value = getattr(owner, name)
+    if rest:
+        return replace(owner, **{name: spoiled(value, rest)})
+    value = value.clone()
+    value[2] = float("nan")
+    return replace(owner, **{name: value})
+
+
+@pytest.mark.parametrize("kind", [TargetKind.CLASSES, TargetKind.NUMBER])
+@every_strategy
+def test_other_targets_give_the_budget_where_a_strategy_works_with_them(
+    strategy: Strategy, kind: TargetKind
 ) -> None:
-    # DeepCore counts the chosen ones twice: n + k.
-    signals = full_signals(LABELS)
-    chosen = choose(STRATEGIES[name], signals, budget, balanced=True)
-    classes = signals.labels_N[chosen.indices_K].unique()
-    represented = torch.isin(signals.labels_N, classes).sum()
-    assert chosen.weights_K.double().sum() == pytest.approx(float(represented))
-    assert (chosen.weights_K >= 1).all()
-
-
-def spoiled(signals: Signals, need: Need) -> Signals:
-    """Example 2 is not a number in what the need stands for, where that can be."""
-
-    def nan(values: Tensor) -> Tensor:
-        values = values.clone()
-        values[2] = float("nan")
-        return values
-
-    match need:
-        case Need.SIGNALS | Need.FEATURES:
-            return replace(signals, features_ND=nan(signals.features_ND))
-        case Need.VALIDATION:
-            assert signals.validation is not None
-            held = replace(signals.validation, errors_NC=nan(signals.validation.errors_NC))
-            return replace(signals, validation=held)
-        case Need.DYNAMICS:
-            assert signals.dynamics is not None
-            margins = nan(signals.dynamics.margins_NLT)
-            return replace(signals, dynamics=replace(signals.dynamics, margins_NLT=margins))
-        case Need.PAIRED_FEATURES:
-            assert signals.paired_features_NP is not None
-            return replace(signals, paired_features_NP=nan(signals.paired_features_NP))
-        case Need.GRADIENT_NORMS:
-            assert signals.gradient_norms_N is not None
-            return replace(signals, gradient_norms_N=nan(signals.gradient_norms_N))
-        case Need.COPIES:
-            return signals
+    signals, balanced = replace(full_signals(LABELS), kind=kind), strategy.resolve_balance(None)
+    if kind in strategy.default_kinds():
+        chosen = choose(strategy, signals, 10, balanced=balanced)
+        require_sound(strategy, signals, 10, chosen, balanced=False)
+        return
+    with pytest.raises(SignalsError, match="works with single-label data, and the signals are of"):
+        choose(strategy, signals, 10, balanced=balanced)
 
 
 @every_strategy
 def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> None:
     # Which pictures are copies is counted, and never not a number.
     for need in sorted(strategy.default_needs() - {Need.COPIES}):
-        signals = spoiled(full_signals(LABELS), need)
+        signals = spoiled(full_signals(LABELS), FIELDS[need])
         with pytest.raises(SignalsError, match=r"not finite for 1 of \d+ examples.*ids 2\."):
             choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))
 

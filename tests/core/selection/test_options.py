@@ -99,11 +99,6 @@ def test_what_is_given_wins_over_a_preset() -> None:
     assert preset.options(0.1, {"b": "3", "c": "4"}) == {"a": "1", "b": "3", "c": "4"}
 
 
-def test_a_preset_may_depend_on_the_fraction() -> None:
-    preset = Preset("half of it", lambda fraction: {"a": str(fraction / 2)})
-    assert preset.options(0.5, {}) == {"a": "0.25"}
-
-
 def test_no_name_stands_for_the_defaults() -> None:
     assert find_strategy("ccs").preset("").options(0.1, {"a": "1"}) == {"a": "1"}
 
@@ -150,16 +145,6 @@ def test_papers_at_a_tenth(name: str, preset: str, expected: dict[str, object]) 
     assert expected.items() <= options.items()
 
 
-def test_papers_that_choose_over_all_classes_are_not_balanced() -> None:
-    found = {
-        (name, preset): values.balanced
-        for name, strategy in STRATEGIES.items()
-        for preset, values in strategy.presets.items()
-    }
-    assert {asked for asked, balanced in found.items() if balanced} == {("gradmatch", "paper")}
-    assert None not in found.values()
-
-
 @pytest.mark.parametrize(
     ("text", "warm_up", "one_text"),
     [
@@ -175,23 +160,12 @@ def test_equal_warm_ups_are_one_text(text: str, warm_up: WarmUp, one_text: str) 
     assert str(warm_up) == one_text
 
 
-def test_lipt_is_no_ordinary_warm_up() -> None:
-    assert WarmUp.parse("lipt") is None
-    assert WarmUp.among({}) is None
-
-
 @pytest.mark.parametrize(
     "text", ["", "15", "epochs", "epochs:", "epochs:-1", "epochs:1x0", "epochs:nan", "epochs:1e3"]
 )
 def test_anything_else_is_no_warm_up(text: str) -> None:
     with pytest.raises(ValueError, match="is no pre-training"):
         WarmUp.parse(text)
-
-
-def test_a_model_that_is_not_trained_still_counts() -> None:
-    assert WarmUp(0.0, 3).counted_epochs == 3.0
-    assert WarmUp(0.5, 2).counted_epochs == 2.0
-    assert WarmUp(15.0, 10).counted_epochs == 150.0
 
 
 def test_strategies_that_look_at_a_model_have_the_option_last() -> None:
@@ -204,7 +178,3 @@ def test_strategies_that_look_at_a_model_have_the_option_last() -> None:
     assert having.isdisjoint({"forgetting", "aum", "dual", "disagreement"})
     assert having >= {"grand", "el2n", "craig", "glister", "kcenter", "facility_location", "ccs"}
     assert find_strategy("craig").parse_options({})["pretraining"] == "lipt"
-
-
-def test_means_over_models_are_those_of_papers() -> None:
-    assert {name for name, known in STRATEGIES.items() if known.averages} == {"grand", "el2n"}

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import InitializationConfig, RunConfig
@@ -21,10 +18,9 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.targets.values import MultiLabel, Regression
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.messages import Cost
-from lipt.core.proxies.proxy import SOUP, Proxy
+from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Outcome
 from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.request_rules import (
@@ -33,9 +29,7 @@ from lipt.core.selection.request_rules import (
     without_labels,
     works_without_labels,
 )
-from lipt.core.selection.select import select
-from lipt.core.selection.strategy import FEATURES, Balance, Need, Strategy
-from lipt.core.signals.signals import Signals
+from lipt.core.selection.strategy import Strategy
 from lipt.core.stages.choice import Question
 from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
 
@@ -83,43 +77,12 @@ def test_every_other_one_is_refused_with_those_that_can(name: str) -> None:
     assert listed == [name for name in STRATEGIES if name in ABLE]
 
 
-def test_an_option_may_make_the_difference() -> None:
-    made_up = replace(
-        find_strategy("herding"),
-        function=find_strategy("el2n").function,
-        needs=lambda options: (
-            FEATURES if options["models"] == "learners" else frozenset({Need.SIGNALS})
-        ),
-    )
-    assert not works_without_labels(made_up)
-    assert ask(made_up, {"models": "learners"})[0] == {"models": "learners"}
-
-
-def test_near_copies_are_of_pixels_and_no_reason_to_refuse() -> None:
-    assert works_without_labels(replace(find_strategy("herding"), needs=frozenset({Need.COPIES})))
-
-
-def test_what_is_always_balanced_cannot_and_is_not_in_the_list(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    balanced = replace(find_strategy("herding"), balance=Balance.ALWAYS)
-    monkeypatch.setitem(STRATEGIES, "herding", balanced)
-    with pytest.raises(InvalidRequestError, match=r"kcenter, moderate, stratified"):
-        ask(balanced)
-
-
 @pytest.mark.parametrize("name", WITH_A_SPACE)
 def test_examples_are_compared_by_features_unless_said_otherwise(name: str) -> None:
     assert ask(name)[0] == {"space": "features"}
     assert ask(name, {"space": "features"}) == ask(name)
     with pytest.raises(StrategyOptionError, match=rf"space of strategy '{name}' cannot be 'grad"):
         ask(name, {"space": "gradients"})
-
-
-def test_a_strategy_without_a_space_gets_none() -> None:
-    assert ask("stratified", {"num_cells": "5"})[0] == {"num_cells": "5"}
-    with pytest.raises(StrategyOptionError, match="'stratified' has no option 'space'"):
-        ask("stratified", {"space": "features"})
 
 
 def test_classes_that_nobody_knows_cannot_be_balanced() -> None:
@@ -139,11 +102,6 @@ def test_weights_are_refused() -> None:
 def test_a_proxy_of_features_that_no_label_went_into_is_taken(proxy: str) -> None:
     assert str(ask("herding", proxy=proxy)[1]) == proxy
     assert str(ask("herding", proxy=proxy, own_features=True)[1]) == proxy
-
-
-def test_without_a_proxy_features_are_the_users_or_patches() -> None:
-    assert ask("herding", own_features=True)[1] == SOUP
-    assert str(ask("herding")[1]) == "ridge:patches"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +128,6 @@ def test_where_there_are_no_images_the_values_of_columns_are_looked_at() -> None
         ask("kcenter", proxy="auto", images=False)
 
 
-NUM_EXAMPLES = 40
 OTHERS = [TargetKind.CLASSES, TargetKind.NUMBER]
 # They read probabilities of classes off errors, or ask the learners for them.
 NEED_CLASSES = {
@@ -179,54 +136,11 @@ NEED_CLASSES = {
 }
 
 
-def signals_of(kind: TargetKind) -> Signals:
-    """As many strata as are asked for in turn, and fewer outputs than that."""
-    generator = torch.Generator().manual_seed(0)
-
-    def part(size: int) -> Signals:
-        features_ND = torch.randn(size, 6, generator=generator)
-        return Signals(
-            errors_NC=_residuals(kind, size, generator),
-            features_ND=features_ND,
-            labels_N=torch.arange(size) % 5,
-            gradient_norms_N=torch.rand(size, generator=generator),
-            paired_features_NP=torch.randn(size, 6, generator=generator),
-            pictures_N=torch.arange(size),
-            kind=kind,
-        )
-
-    return replace(part(NUM_EXAMPLES), validation=part(10))
-
-
-def _residuals(kind: TargetKind, size: int, generator: torch.Generator) -> Tensor:
-    outputs = torch.randn(size, 2, generator=generator)
-    if kind is TargetKind.CLASSES:
-        labels = torch.randint(0, 2, (size, 2), generator=generator)
-        return MultiLabel(2).residuals(outputs, labels)
-    numbers = torch.randn(size, 2, generator=generator)
-    return Regression((0.0, 0.0), (1.0, 1.0)).residuals(outputs, numbers)
-
-
 def test_all_but_those_that_read_probabilities_work_with_any_targets() -> None:
     for kind in OTHERS:
         able = {name for name, known in STRATEGIES.items() if kind in known.default_kinds()}
         assert set(STRATEGIES) - able == NEED_CLASSES
     assert all(TargetKind.CLASS in known.default_kinds() for known in STRATEGIES.values())
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-@pytest.mark.parametrize("name", sorted(set(STRATEGIES) - NEED_CLASSES))
-def test_what_says_that_it_works_chooses_the_budget(name: str, kind: TargetKind) -> None:
-    strategy = find_strategy(name)
-    chosen = select(
-        strategy,
-        signals_of(kind),
-        10,
-        balanced=strategy.resolve_balance(None),
-        seed=0,
-        options=strategy.parse_options({}),
-    )
-    assert len(chosen.indices_K) == 10 or chosen.stopped_early
 
 
 @pytest.mark.parametrize(
@@ -287,10 +201,6 @@ def test_lipt_is_as_if_nothing_were_said() -> None:
     assert asked_for("craig", "lipt") == asked_for("craig")
     assert asked_for("uniform", "lipt") == asked_for("uniform")
     assert not needs_no_learners(query("craig", "lipt"))
-
-
-def test_own_features_stand_beside_the_errors_of_a_warm_up() -> None:
-    assert asked_for("craig", "epochs:1", features=FILE).features == FILE
 
 
 @pytest.mark.parametrize(

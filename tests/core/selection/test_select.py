@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lipt.common.errors import SignalsError, StrategyOptionError, UnknownNameError
+import lipt
+from lipt.common.errors import StrategyOptionError, UnknownNameError
+from lipt.core.selection import registry
 from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
@@ -41,24 +44,6 @@ def test_balanced_keeps_the_highest_scores_of_each_class(name: str) -> None:
         part = strategy.function(signals.take(rows), 6)
         expected += rows[part.indices_K].tolist()
     assert chosen.indices_K.tolist() == sorted(expected)
-
-
-@pytest.mark.parametrize("name", ["uniform", "uniform_per_class"])
-def test_random_strategies_need_labels_alone_and_follow_the_seed(name: str) -> None:
-    strategy = find_strategy(name)
-    signals = labels_only(torch.arange(60) % 3)
-    first, again, other = (
-        choose(
-            strategy,
-            signals,
-            20,
-            balanced=strategy.resolve_balance(None),
-            seed=seed,
-        ).indices_K.tolist()
-        for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first != other
 
 
 def test_classes_draw_independently() -> None:
@@ -107,25 +92,6 @@ def test_a_strategy_that_breaks_its_promise_is_found_out(rows: list[int]) -> Non
         choose(strategy, labels, 3, balanced=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "missing"),
-    [
-        ("el2n", {}, "errors"),
-        ("grand", {}, "errors"),
-        ("grand", {"parameters": "all"}, "gradient norms"),
-    ],
-)
-def test_missing_signals_are_named(name: str, options: dict[str, str], missing: str) -> None:
-    with pytest.raises(SignalsError, match=rf"'{name}' needs {missing}. They were not computed"):
-        choose(
-            find_strategy(name),
-            labels_only(torch.zeros(3, dtype=torch.int64)),
-            1,
-            balanced=False,
-            options=options,
-        )
-
-
 ALL = [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
 
 
@@ -164,12 +130,6 @@ def test_every_option_says_what_it_is(strategy: Strategy) -> None:
         assert option.help.strip(" .") == option.help != "", option.name
 
 
-@pytest.mark.parametrize("strategy", ALL)
-def test_defaults_are_among_the_allowed_values(strategy: Strategy) -> None:
-    given = {option.name: option.default for option in strategy.options}
-    assert strategy.parse_options(given) == strategy.parse_options({})
-
-
 @pytest.mark.parametrize(
     ("name", "by_default", "refused"),
     [
@@ -190,3 +150,37 @@ def test_balance(name: str, *, by_default: bool, refused: bool | None) -> None:
         return
     with pytest.raises(StrategyOptionError, match=rf"'{name}' is .* per class\. Use uniform"):
         strategy.resolve_balance(refused)
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is registered goes after the test."""
+    monkeypatch.setattr(registry, "STRATEGIES", dict(STRATEGIES))
+
+
+@pytest.mark.usefixtures("own")
+def test_a_decorated_function_is_a_strategy_by_its_name() -> None:
+    @lipt.strategy(summary="the last ones", revision=2)
+    def newest(signals: lipt.Signals, budget: int, *, skipped: int = 0) -> lipt.Selection:
+        rows = torch.arange(len(signals)).flip(0)[skipped : skipped + budget]
+        return lipt.Selection(rows, torch.ones(len(rows)))
+
+    assert isinstance(newest, lipt.Strategy)
+    assert registry.find_strategy("newest") is newest
+    signals = signals_of(errors_NC=torch.ones(6, 2))
+    chosen = choose(newest, signals, 2, balanced=False, options={"skipped": "1"})
+    assert chosen.indices_K.tolist() == [3, 4]
+    assert not newest.is_linear
+    with pytest.raises(ValueError, match="there is a strategy 'el2n' already"):
+        lipt.strategy(summary="another")(registry.find_strategy("el2n").function)
+    with pytest.raises(TypeError, match="sumary"):
+        lipt.strategy(sumary="misspelt")(newest.function)
+
+
+def test_modules_that_entry_points_name_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    entry = SimpleNamespace(load=lambda: loaded.append("mine"))
+    found = {"group": "lipt.strategy"}
+    monkeypatch.setattr(registry, "entry_points", lambda **asked: [entry] * (asked == found))
+    registry._import_registered()
+    assert loaded == ["mine"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,12 +15,9 @@ from lipt.core.selection.gradients.vectors import (
     ScaledCosine,
     Space,
     Vectors,
-    alignments,
-    gradients_of,
     in_space,
     products,
     squared_norms,
-    weighted_sum,
 )
 from tests.core.selection.builders import random_signals, written_out
 from tests.properties import at_most
@@ -68,43 +63,12 @@ def test_products_by_hand() -> None:
     assert products(Vectors(left.features_ND), right).tolist() == [[30.0]]
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize("block_bytes", [1, 500, 10**6])
-def test_a_sum_and_products_with_it_are_those_of_the_vectors(
-    space: Space, has_bias: bool, block_bytes: int
-) -> None:
-    signals = random_signals(23, has_bias=has_bias)
-    vectors, vectors_NG = in_space(signals, space), written_out(signals, space)
-    weights_N = torch.rand(23, dtype=torch.float64)
-    total = weighted_sum(vectors, weights_N, block_bytes=block_bytes)
-    expected_G = weights_N @ vectors_NG
-    assert total.square == pytest.approx(float(expected_G.square().sum()))
-    torch.testing.assert_close(
-        alignments(vectors, total, block_bytes=block_bytes), vectors_NG @ expected_G
-    )
-    ones_N = torch.ones(23, dtype=torch.float64)
-    unweighted = weighted_sum(vectors, block_bytes=block_bytes)
-    weighted = weighted_sum(vectors, ones_N, block_bytes=block_bytes)
-    assert unweighted.minus(weighted).norm == 0
-
-
 def test_a_gradients_norm_difference_and_multiple_by_hand() -> None:
     gradient = LayerGradient(torch.tensor([[3.0], [0.0]]), torch.tensor([4.0, 12.0]))
     assert gradient.square == 169.0
     assert gradient.norm == 13.0
     assert gradient.scaled(2.0).norm == 26.0
     assert gradient.minus(gradient.scaled(0.5)).norm == 6.5
-
-
-def test_half_precision_signals_are_computed_on_in_the_precision_asked_for() -> None:
-    half = gradients_of(random_signals(7, 3, 300)).to(torch.float16)
-    single = half.to(torch.float32)
-    assert torch.equal(squared_norms(half), squared_norms(single))
-    totals = [weighted_sum(vectors, block_bytes=2000) for vectors in (half, single)]
-    assert totals[0].minus(totals[1]).norm == 0
-    aligned = [alignments(vectors, totals[0], block_bytes=2000) for vectors in (half, single)]
-    assert torch.equal(*aligned)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -135,15 +99,6 @@ def test_products_are_those_of_the_vectors(
         rows.squared_distances_from_mean(),
         (vectors - vectors.mean(dim=0)).square().sum(dim=1),
     )
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_equal_examples_are_at_distance_zero(name: Space) -> None:
-    # Far from the origin, where differences of squares lose most.
-    signals = random_signals(3).take(torch.tensor([0, 1, 2] * 50))
-    rows = Rows(in_space(replace(signals, features_ND=signals.features_ND + 1000), name))
-    distances = rows.squared_distances(torch.arange(3))
-    assert (distances == 0).tolist() == [[j % 3 == i for j in range(150)] for i in range(3)]
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -107,24 +107,6 @@ def test_an_atom_whose_weight_turns_negative_leaves_and_its_place_is_filled() ->
     assert found.residual == pytest.approx(0, abs=1e-7)
 
 
-def test_it_ends_when_no_atom_goes_along_with_what_is_missing() -> None:
-    # b = (1, 1) less (1, 0) is (0, 1), from which (1, -1) points away.
-    found = pursue_stored(torch.tensor([[1.0, -1.0], [1.0, 0.0]]), torch.ones(2), 2)
-    assert found.atoms_K.tolist() == [1]
-    assert found.exhausted
-    assert found.residual == pytest.approx(0.5**0.5)
-
-
-def test_an_atom_that_is_nearly_another_is_tried_in_vain_once() -> None:
-    # b = (1, 1, 1), and the third axis is next. (1, 1e-5, 0) goes along with what is missing, but
-    # its part outside of (1, 0, 0) is too small a share of it to be fitted.
-    vectors_NP = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1e-5, 0.0], [0.0, 0.0, 0.9]])
-    found = pursue_stored(vectors_NP, torch.ones(3), 3)
-    assert 2 in found.atoms_K.tolist()
-    assert len(found.atoms_K) == 2
-    assert found.exhausted
-
-
 shapes = given(
     num_atoms=st.integers(1, 30),
     num_dims=st.integers(1, 20),
@@ -197,14 +179,6 @@ def test_a_ridge_spreads_the_weight_over_copies() -> None:
     assert found.weights_K.tolist() == pytest.approx([1, 1, 1])
 
 
-def test_a_ridge_does_not_depend_on_the_scale() -> None:
-    vectors_NP, target_P = random_problem(20, 8, 0, 0.5)
-    found = pursue_stored(vectors_NP, target_P, 6, ridge=0.5)
-    scaled = pursue_stored(1000 * vectors_NP, 1000 * target_P, 6, ridge=0.5)
-    assert scaled.atoms_K.tolist() == found.atoms_K.tolist()
-    torch.testing.assert_close(scaled.weights_K, found.weights_K)
-
-
 def grow(vectors_KP: Tensor, target_P: Tensor) -> tuple[NonNegativeFit, list[int]]:
     """A fit that was offered all vectors, and the numbers of those in use, by position."""
     fit, used = NonNegativeFit(torch.device("cpu")), []
@@ -247,16 +221,6 @@ def test_a_dependent_vector_is_refused() -> None:
     fit, used = grow(vectors_KP, torch.tensor([1.0, 2.0, 5.0]).double())
     assert used == [0, 1]
     assert fit.weights_K.tolist() == pytest.approx([1, 2])
-
-
-def test_refining_removes_an_error_of_the_weights() -> None:
-    vectors_KP, target_P = random_problem(6, 9, 1, 2.0)
-    fit, used = grow(vectors_KP, target_P)
-    exact_K = fit.weights_K.clone()
-    fit.weights_K = exact_K + 1e-3
-    missing_P = target_P - fit.weights_K @ vectors_KP[used]
-    assert fit.refine(vectors_KP[used] @ missing_P) == []
-    torch.testing.assert_close(fit.weights_K, exact_K, rtol=1e-9, atol=1e-9)
 
 
 def test_refining_drops_what_turns_out_negative() -> None:

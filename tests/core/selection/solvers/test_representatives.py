@@ -108,16 +108,6 @@ def test_levels_of_weighed_examples_are_those_computed_on_any_tiles(
         assert (other.long() - expected.long()).abs().max() <= 4
 
 
-def test_levels_between_two_sets() -> None:
-    similarity = make_similarity(30)
-    scale = fit_scale(similarity, "16-bit")
-    candidates_N, targets_T = torch.tensor([4, 9]), torch.tensor([0, 9, 20])
-    between = store_levels_between(similarity, scale, candidates_N, targets_T)
-    whole_NN = store_levels(similarity, scale).matrix_NT
-    assert torch.equal(between.matrix_NT, whole_NN[candidates_N][:, targets_T])
-    assert between.sums_N.tolist() == between.matrix_NT.long().sum(dim=1).tolist()
-
-
 def test_eight_bits_start_above_a_quarter_of_the_similarities() -> None:
     similarity = make_similarity(40)
     scale = fit_scale(similarity, "8-bit")
@@ -184,13 +174,6 @@ def test_both_paths_are_plain_greedy_ties_included(dtype: torch.dtype, data: st.
     expected = plain_greedy(matrix_NT.tolist(), budget)
     assert lazy_greedy_torch(levels, budget).tolist() == expected
     assert with_numba(levels, budget) == expected
-
-
-@pytest.mark.parametrize("level", [0, 7])
-def test_all_equal_ends_with_the_lowest_ids(level: int) -> None:
-    levels = stored(torch.full((40, 40), level, dtype=torch.int32))
-    assert lazy_greedy_torch(levels, 30).tolist() == list(range(30))
-    assert with_numba(levels, 30) == list(range(30))
 
 
 def test_sums_beyond_32_bits_are_exact() -> None:
@@ -367,11 +350,6 @@ def test_a_part_that_chose_better_than_the_second_round_stands(
     levels = stored(torch.tensor(rows, dtype=torch.int32))
     choices = [torch.tensor(part) for part in parts]
     assert better_of(levels, torch.tensor(second), choices).tolist() == expected
-
-
-def test_more_partitions_than_examples_are_one_each() -> None:
-    similarity = make_similarity(5)
-    assert sorted(solve(similarity, 3, 50).tolist()) == sorted(solve(similarity, 3, 5).tolist())
 
 
 def test_threads_do_not_change_the_choice() -> None:

@@ -4,14 +4,11 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lipt.core.selection.strategies.ccs import Score, ccs, hardness, strata_of
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import signals_of
-from tests.properties import at_most
 
 SCORES = get_args(Score)
 
@@ -35,17 +32,6 @@ def graded_signals(num_examples: int) -> Signals:
             own_learner_N=torch.full((num_examples,), -1, dtype=torch.int16),
         ),
     )
-
-
-def paper_shares(counts: list[int], budget: int) -> list[int]:
-    """The paper's loop: the smallest stratum first, an equal share of what is left."""
-    shares = []
-    left = budget
-    for served, count in enumerate(sorted(counts)):
-        shares.append(min(count, left // (len(counts) - served)))
-        left -= shares[-1]
-    assert left == 0
-    return shares
 
 
 def test_strata_have_equal_width_not_equal_counts() -> None:
@@ -74,28 +60,6 @@ def test_the_hard_end_is_dropped_by_every_score(score: Score) -> None:
     assert hardness(signals, score).diff().min() > 0
     chosen = ccs(signals, 20, score=score, beta=0.5, num_strata=50, seed=1).indices_K
     assert chosen.sort().values.tolist() == list(range(20))
-
-
-@settings(max_examples=at_most(80))
-@given(data=st.data())
-def test_exactly_the_budget_for_every_beta_and_number_of_strata(data: st.DataObject) -> None:
-    norms = data.draw(st.lists(st.floats(0, 1.4), min_size=1, max_size=60))
-    budget = data.draw(st.integers(1, len(norms)))
-    beta = data.draw(st.floats(0, 1, exclude_max=True))
-    num_strata = data.draw(st.integers(1, 70))
-    signals = of_norms(*norms)
-    chosen = ccs(signals, budget, beta=beta, num_strata=num_strata, seed=3).indices_K
-    assert len(chosen) == budget == len(chosen.unique())
-
-    # The same shares as the paper's loop gives, among the examples that are not cut off.
-    num_kept = len(norms) - min(round(beta * len(norms)), len(norms) - budget)
-    kept = hardness(signals, "el2n").argsort(stable=True)[:num_kept]
-    assert set(chosen.tolist()) <= set(kept.tolist())
-    strata_N = torch.full((len(norms),), num_strata)
-    strata_N[kept] = strata_of(hardness(signals, "el2n")[kept], num_strata)
-    counts = strata_N[kept].bincount(minlength=num_strata).tolist()
-    shares = strata_N[chosen].bincount(minlength=num_strata).tolist()
-    assert sorted(shares) == sorted(paper_shares(counts, budget))
 
 
 def test_a_budget_that_the_cut_would_not_leave_takes_the_easiest() -> None:

@@ -9,43 +9,29 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.pairs import proximity
-from lipt.core.selection.gradients.vectors import gradients_of, with_bias
+from lipt.core.selection.gradients.vectors import with_bias
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.solvers.representatives import StoredLevels
-from lipt.core.selection.strategies import craig as module
 from lipt.core.selection.strategies.craig import (
-    adacore,
     cluster_sizes,
     craig,
     mean_curvatures,
     precondition,
 )
 from lipt.core.signals.compute import errors_of
-from lipt.core.signals.signals import Signals, probabilities_of
+from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_predictions,
-    random_subsets,
     signals_of,
     written_out,
 )
 from tests.properties import at_most
 
-CRAIG = find_strategy("craig")
-
 
 def on_a_line(*positions: float) -> Signals:
     """One class and one feature; errors are the positions, so gradients are, times [1, 1]."""
     return signals_of(errors_NC=torch.tensor(positions)[:, None])
-
-
-def bound(signals: Signals, chosen_K: Tensor) -> float:
-    """Sum of the distances to the nearest chosen: what CRAIG minimizes."""
-    similarity = proximity(gradients_of(signals))
-    nearest_N = -similarity.block(chosen_K, slice(None)).max(dim=0).values
-    return float(nearest_N.double().sum())
 
 
 def plain_greedy(signals: Signals, budget: int) -> tuple[list[int], list[int]]:
@@ -74,11 +60,6 @@ def test_by_hand() -> None:
     assert chosen.weights_K.dtype == torch.float32
 
 
-def test_no_example_is_in_from_the_start() -> None:
-    # The original has element 0 of every class in; here it is the one that is far away.
-    assert craig(on_a_line(50.0, 1.0, 2.0, 3.0), 1, seed=0).indices_K.tolist() == [2]
-
-
 def test_the_feature_counts_as_much_as_the_error() -> None:
     # e (x) [h, 1]: (1, 1), (3, 1), (4, 1); by the errors alone all are the same.
     signals = signals_of(torch.tensor([[1.0], [3.0], [4.0]]), torch.ones(3, 1))
@@ -99,35 +80,6 @@ def test_is_plain_greedy_on_the_gradients(
     indices, sizes = plain_greedy(signals, budget)
     assert chosen.indices_K.tolist() == indices
     assert chosen.weights_K.tolist() == sizes
-
-
-@settings(max_examples=at_most(40))
-@given(
-    num_examples=st.integers(1, 60),
-    partitions=st.sampled_from(["0", "1", "3"]),
-    balanced=st.booleans(),
-    data=st.data(),
-)
-def test_weights_sum_to_the_number_of_examples(
-    num_examples: int, partitions: str, *, balanced: bool, data: st.DataObject
-) -> None:
-    # DeepCore counts the chosen ones twice: n + k.
-    signals = random_predictions(num_examples, 2, 7)
-    budget = data.draw(st.integers(2 if num_examples > 1 else 1, num_examples))
-    options = CRAIG.parse_options({"partitions": partitions})
-    chosen = select(CRAIG, signals, budget, balanced=balanced, seed=0, options=options)
-    assert chosen.weights_K.sum() == num_examples
-    assert (chosen.weights_K >= 1).all()
-
-
-@pytest.mark.parametrize("balanced", [False, True])
-def test_better_than_random_on_its_own_objective(balanced: bool) -> None:
-    # CORDS maps positions of shuffled rows to unshuffled ids, which is random again.
-    signals = random_predictions(300)
-    options = CRAIG.parse_options({})
-    chosen = select(CRAIG, signals, 30, balanced=balanced, seed=0, options=options)
-    draws = [bound(signals, drawn) for drawn in random_subsets(300, 30)]
-    assert bound(signals, chosen.indices_K) < 0.93 * min(draws)
 
 
 def test_duplicates_are_chosen_last_and_the_lowest_id_first() -> None:
@@ -208,19 +160,6 @@ def make_signals(num_examples: int, *, has_bias: bool = True, num_features: int 
     return Signals(errors_of(logits_NC, labels_N), features_ND, labels_N, has_bias=has_bias)
 
 
-def exactly_preconditioned(signals: Signals, damping: float = 0.01) -> Tensor:
-    """Gradients over the whole diagonal, which is no outer product; N x (C F) float64."""
-    probabilities_NC = probabilities_of(signals.errors_NC, signals.labels_N, torch.float64)
-    features_NF = with_bias(signals.features_ND.double(), float(signals.has_bias))
-    diagonal_CF = (probabilities_NC * (1 - probabilities_NC)).T @ features_NF.square()
-    return written_out(signals) / (diagonal_CF / diagonal_CF.mean() + damping).flatten()
-
-
-def distances_left(vectors_NG: Tensor, chosen_K: Tensor) -> float:
-    """The sum of all distances to the nearest chosen."""
-    return float(torch.cdist(vectors_NG, vectors_NG[chosen_K]).min(dim=1).values.sum())
-
-
 def test_preconditioned_gradients_are_the_gradients_over_the_factors() -> None:
     signals = make_signals(30)
     scaled = precondition(signals, damping=0.5)
@@ -234,24 +173,6 @@ def test_preconditioned_gradients_are_the_gradients_over_the_factors() -> None:
     torch.testing.assert_close(
         scaled.errors_NC[:, :, None] * scaled.features_ND[:, None, :], expected
     )
-
-
-def test_what_never_bends_the_loss_is_not_blown_up() -> None:
-    signals = make_signals(30)
-    signals.features_ND[:, 2] = 0
-    signals.features_ND[4, 2] = 1e-3
-    scaled = precondition(signals)
-    assert scaled.features_ND.isfinite().all()
-    # At most 1 / damping.
-    assert scaled.features_ND[4, 2] <= 1e-3 / 0.01 * 1.0001
-
-
-def test_a_model_that_is_certain_has_no_curvature_to_divide_by() -> None:
-    signals = signals_of(torch.ones(6, 2), torch.zeros(6, 3))
-    scaled = precondition(signals)
-    assert scaled.errors_NC.tolist() == [[0.0] * 3] * 6
-    assert scaled.features_ND.isfinite().all()
-    assert adacore(scaled, 3, seed=0).indices_K.tolist() == [0, 1, 2]
 
 
 def test_is_craig_on_preconditioned_signals() -> None:
@@ -274,21 +195,6 @@ def test_curvature_is_that_of_all_classes_also_where_each_selects_by_itself() ->
         ids = chosen.indices_K[signals.labels_N[chosen.indices_K] == label]
         assert ids.tolist() == rows_n[expected].sort().values.tolist()
     assert chosen.weights_K.sum() == 60
-
-
-def test_is_as_good_as_dividing_by_the_whole_diagonal_where_there_are_few_examples() -> None:
-    # A few hundred: where a diagonal from probes is mostly noise, and worse than none at all.
-    signals = make_signals(400, num_features=12)
-    exact_NG = exactly_preconditioned(signals)
-    options = ADACORE.parse_options({})
-    chosen = select(ADACORE, signals, 40, balanced=False, seed=0, options=options).indices_K
-    whole = signals_of(exact_NG.float(), torch.ones(400, 1), has_bias=False)
-    best, plain = (craig(each, 40, seed=0).indices_K for each in (whole, signals))
-    by_chance = [distances_left(exact_NG, drawn) for drawn in random_subsets(400, 40)]
-    mean = sum(by_chance) / len(by_chance)
-    gain = mean - distances_left(exact_NG, best)
-    assert mean - distances_left(exact_NG, chosen) > 0.95 * gain
-    assert mean - distances_left(exact_NG, plain) < 0.5 * gain
 
 
 @settings(max_examples=at_most(15))
@@ -330,28 +236,3 @@ def test_curvatures_by_hand() -> None:
     by_class_C, by_feature_F = mean_curvatures(signals)
     assert by_class_C.tolist() == pytest.approx([3 / 16 * 5 / 2] * 2)
     assert by_feature_F.tolist() == pytest.approx([3 / 4, 3 / 16])
-
-
-def test_a_confident_model_keeps_its_curvature() -> None:
-    # p of the label is 1 - 1e-9, which float32 rounds to 1.
-    signals = signals_of(errors_NC=torch.tensor([[-1e-9, 1e-9]]), has_bias=False)
-    assert mean_curvatures(signals)[0].tolist() == pytest.approx([1e-9, 1e-9])
-
-
-def test_errors_beyond_those_of_a_softmax_have_no_curvature() -> None:
-    signals = signals_of(errors_NC=torch.tensor([[-1.5, 0.5]]), has_bias=False)
-    assert mean_curvatures(signals)[0].tolist() == [0.0, 0.25]
-
-
-@pytest.mark.parametrize("block_bytes", [1, 300])
-def test_blocks_change_no_more_than_the_last_digits(
-    block_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    signals = random_predictions(50)
-    whole = mean_curvatures(signals)
-    assert all(map(torch.equal, mean_curvatures(signals), whole))
-    monkeypatch.setattr(
-        module, "row_blocks", lambda count, size, *_: row_blocks(count, size, block_bytes)
-    )
-    for found, expected in zip(mean_curvatures(signals), whole, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-13, atol=0.0)

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
-from lipt.core.selection.selection import Selection, class_quotas
+from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies import crest as crest_module
 from lipt.core.selection.strategies.crest import (
     RandomSets,
@@ -25,7 +23,6 @@ from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     of_probabilities,
     of_right,
-    signals_of,
 )
 
 
@@ -56,12 +53,6 @@ def test_cluster_centres_and_sizes_by_hand() -> None:
     assert (chosen_B.tolist(), sizes_B.tolist()) == ([3, 5], [4, 3])
 
 
-def test_equal_examples_belong_to_themselves() -> None:
-    chosen_B, sizes_B = batch_coreset(torch.ones(6, 3), 4)
-    assert len(set(chosen_B.tolist())) == 4
-    assert sorted(sizes_B.tolist()) == [1, 1, 1, 3]
-
-
 def test_learned_examples_are_left_out() -> None:
     # Losses -ln p: 0.01, 0.69, 0.05, 1.20, 0.11.
     own = [0.99, 0.5, 0.95, 0.3, 0.9 - 0.004]
@@ -82,14 +73,6 @@ def test_learned_examples_of_the_highest_loss_fill_the_budget() -> None:
     assert choose(signals, 1).indices_K.tolist() in ([1], [3])
 
 
-def test_confident_losses_keep_their_digits() -> None:
-    # p - 1 of -1e-9 and -2e-9: losses that 1 + e in float32 would make 0 and 0.
-    errors_NC = torch.tensor([[-1e-9, 1e-9], [-2e-9, 2e-9]])
-    signals = signals_of(errors_NC=errors_NC)
-    assert pool_of(signals, 1, 10.0) == [1]
-    assert pool_of(signals, 1, 1.5e-9) == [1]
-
-
 @pytest.mark.parametrize("budget", [1, 7, 128, 129, 300, 600])
 def test_distinct_ids_and_weights_that_sum_to_the_pool(budget: int) -> None:
     signals = random_signals(600)
@@ -99,14 +82,6 @@ def test_distinct_ids_and_weights_that_sum_to_the_pool(budget: int) -> None:
     assert set(chosen.indices_K.tolist()) <= set(pool)
     assert float(chosen.weights_K.double().sum()) == pytest.approx(len(pool), rel=1e-5)
     assert bool((chosen.weights_K > 0).all())
-
-
-def test_a_small_last_mini_batch_does_not_weigh_more() -> None:
-    # Its cluster sizes alone would: 2 examples that stand for a whole random set.
-    signals = random_signals(600)
-    weights_K = choose(signals, 130, batch_size=128, learned_loss=0.0).weights_K
-    full, last = weights_K[:128].mean(), weights_K[128:].mean()
-    assert float(last) == pytest.approx(float(full), rel=1e-5)
 
 
 def drawn_sets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
@@ -138,29 +113,6 @@ def test_balanced_every_mini_batch_is_of_all_classes(monkeypatch: pytest.MonkeyP
     # A class's chosen stand for its examples.
     sums = torch.zeros(3).index_add_(0, found_K, chosen.weights_K)
     assert sums.tolist() == pytest.approx([600, 300, 100], rel=1e-5)
-
-
-@pytest.mark.parametrize("budget", [1, 2, 5, 128, 400])
-def test_balanced_quotas_are_exact_and_small_classes_are_whole(budget: int) -> None:
-    labels_N = torch.tensor([0] * 500 + [1] * 90 + [2] * 7)
-    signals = of_probabilities(random_probabilities(597), labels_N)
-    strategy = find_strategy("crest")
-    options = strategy.parse_options({"batch_size": "50"})
-    chosen = select(strategy, signals, budget, balanced=True, seed=0, options=options)
-    found = labels_N[chosen.indices_K].bincount(minlength=3).tolist()
-    assert tuple(found) == class_quotas([500, 90, 7], budget)
-    if budget == 400:
-        assert chosen.weights_K[labels_N[chosen.indices_K] == 2].tolist() == [1.0] * 7
-
-
-def test_balanced_each_class_leaves_out_what_it_has_learned() -> None:
-    # Class 0 is learned: its highest losses fill its quota. Class 1 is not.
-    own = [0.99, 0.95, 0.97, 0.5, 0.4, 0.3]
-    probabilities = [[p, 1 - p] for p in own[:3]] + [[1 - p, p] for p in own[3:]]
-    signals = of_probabilities(probabilities, [0, 0, 0, 1, 1, 1])
-    chosen = choose(signals, 4, balanced=True)
-    assert sorted(chosen.indices_K.tolist())[:2] == [1, 2]
-    assert float(chosen.weights_K.sum()) == pytest.approx(2 + 3)
 
 
 def test_mini_batches_fill_the_budget_in_proportion_to_quotas() -> None:

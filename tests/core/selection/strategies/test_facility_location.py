@@ -18,7 +18,6 @@ from lipt.core.selection.strategies.facility_location import (
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_signals,
-    random_subsets,
     signals_of,
     written_out,
 )
@@ -114,14 +113,6 @@ def test_neighbours_by_hand(num_examples: int, budget: int, coverage: float, exp
     assert num_neighbours(num_examples, budget, coverage) == expected
 
 
-@pytest.mark.parametrize("budget", [1, 7, 40, 58])
-def test_neighbours_are_the_fewest_that_cover(budget: int) -> None:
-    for coverage in (0.1, 0.6, 0.95):
-        count = num_neighbours(60, budget, coverage)
-        assert 1 - uncovered(60, budget, count) >= coverage
-        assert count == 1 or 1 - uncovered(60, budget, count - 1) < coverage
-
-
 def test_radii_by_hand() -> None:
     # The second nearest is 60, 30, 90 degrees away; lengths do not count.
     vectors = Vectors(at_angles(0, 30, 90) * torch.tensor([[1.0], [7.0], [2.0]]))
@@ -142,26 +133,3 @@ def test_subzerocore_is_plain_greedy(budget: int) -> None:
         signals = random_signals(70, seed=seed)
         chosen = subzerocore(signals, budget, seed=0).indices_K
         assert chosen.tolist() == plain_greedy(weighted(signals, budget), budget)
-
-
-def test_parts_maximize_the_same() -> None:
-    signals = random_signals(300)
-    value_NN = weighted(signals, 30)
-
-    def value(chosen_K: Tensor) -> float:
-        return float(value_NN[chosen_K].max(dim=0).values.sum())
-
-    greedy = value(torch.tensor(plain_greedy(value_NN, 30)))
-    drawn = sum(value(subset_K) for subset_K in random_subsets(300, 30)) / 20
-    chosen = subzerocore(signals, 30, seed=0, partitions=3)
-    assert (value(chosen.indices_K) - drawn) / (greedy - drawn) > 0.8
-
-
-def test_an_outlier_is_not_chosen_though_nothing_is_like_it() -> None:
-    # As facility location would: all but one in a bundle, and one opposite.
-    generator = torch.Generator().manual_seed(0)
-    features_ND = torch.eye(6)[0] + 0.1 * torch.randn(40, 6, generator=generator)
-    features_ND[7] = -torch.eye(6)[0]
-    signals = signals_of(features_ND)
-    assert 7 in plain_greedy(similarities(signals, "features"), 10)
-    assert 7 not in subzerocore(signals, 10, seed=0).indices_K

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +16,6 @@ from torch.nn import functional
 
 from lipt.common.errors import SignalsError
 from lipt.core.selection.gradients.vectors import LayerGradient, Vectors, gradients_of
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
 from lipt.core.selection.strategies import glister as module
 from lipt.core.selection.strategies.glister import (
     GlisterObjective,
@@ -26,7 +24,6 @@ from lipt.core.selection.strategies.glister import (
     alignments,
     comparable,
     glister,
-    in_validation_span,
     last_layer_at,
     round_sizes,
     step,
@@ -35,15 +32,10 @@ from lipt.core.selection.strategies.glister import (
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
-    half,
     random_signals,
-    random_subsets,
     signals_of,
     validation_loss,
 )
-
-SOLVERS = ["rounds", "exact"]
-solvers = pytest.mark.parametrize("solver", SOLVERS)
 
 
 def draw(
@@ -65,13 +57,6 @@ def draw(
         logits_NC = 0.3 * features_ND @ centres_CD.T
         parts.append(Signals(errors_of(logits_NC, labels_N), features_ND, labels_N, None, has_bias))
     return replace(parts[0], validation=parts[1])
-
-
-def objective(signals: Signals, chosen: Tensor, rate: float) -> float:
-    """The validation loss after one step of `rate` times the sum of the chosen's gradients."""
-    assert signals.validation is not None
-    layer = last_layer_at(signals.validation)
-    return validation_loss(step(layer, gradients_of(signals)[chosen], rate))
 
 
 def choose(signals: Signals, budget: int, **options: Any) -> list[int]:
@@ -107,15 +92,6 @@ def test_gains_by_hand() -> None:
     with_bias = replace(signals, has_bias=True, validation=replace(validation, has_bias=True))
     gains_N = GlisterObjective(with_bias, rate=1.0, num_updates=0).gains()
     assert gains_N.tolist() == pytest.approx([0.7, 2.4, -3.5], rel=1e-6)
-
-
-@solvers
-def test_the_update_changes_the_choice(solver: str) -> None:
-    # First gains are in the order 0, 1, 2, 3. After 0, the first feature is served.
-    signals = conflicting()
-    assert choose(signals, 2, rounds=1, learning_rate=4.0) == [0, 1]
-    assert choose(signals, 2, solver=solver, learning_rate=4.0) == [0, 2]
-    assert sorted(choose(signals, 4, solver=solver, learning_rate=4.0)) == [0, 1, 2, 3]
 
 
 def test_the_step_is_the_sum_of_the_chosen_gradients_or_their_mean() -> None:
@@ -222,35 +198,6 @@ def test_rounds_take_the_budget_exactly(budget: int, rounds: int) -> None:
     assert all(later <= earlier + 1 for earlier, later in pairwise(sizes))
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-@solvers
-def test_better_than_random_on_its_own_objective(balanced: bool, solver: str) -> None:
-    signals = draw(400, 80)
-    strategy = find_strategy("glister")
-    options = strategy.parse_options({"solver": solver})
-    chosen = select(strategy, signals, 40, balanced=balanced, seed=0, options=options)
-    for label in range(4) if balanced else [None]:
-        part, ours = signals, chosen.indices_K
-        if label is not None:
-            part = signals.of_class(label)
-            rows = torch.nonzero(signals.labels_N == label).flatten()
-            ours = torch.nonzero(torch.isin(rows, chosen.indices_K)).flatten()
-        draws = random_subsets(len(part), len(ours), count=10)
-        by_chance = [objective(part, drawn, 0.05) for drawn in draws]
-        assert objective(part, ours, 0.05) < min(by_chance)
-
-
-def test_a_step_by_the_sum_is_not_one_shot() -> None:
-    # A step by the mean moves the layer so little that rounds change next to nothing.
-    signals = draw(600, 100)
-    shared = {}
-    for name in ("sum", "mean"):
-        rounds, one_shot = (set(choose(signals, 60, step=name, rounds=r)) for r in (15, 1))
-        shared[name] = len(rounds & one_shot)
-    assert shared["mean"] >= 45
-    assert shared["sum"] <= 20
-
-
 @pytest.mark.parametrize("solver", ["rounds", "exact"])
 def test_a_loss_that_has_vanished_still_orders_what_is_left(solver: str) -> None:
     # One step of the first lowers the loss to exp(-2e4): 0 in float64, and so are all gains.
@@ -261,17 +208,6 @@ def test_a_loss_that_has_vanished_still_orders_what_is_left(solver: str) -> None
     assert choose(signals, 4, solver=solver, learning_rate=1e4) == [3, 1, 2, 0]
 
 
-@solvers
-@pytest.mark.parametrize("num_examples", [1, 2, 33])
-def test_duplicates_and_zero_errors_end_with_distinct_ids(solver: str, num_examples: int) -> None:
-    one = draw(1)
-    same = one.take(torch.zeros(num_examples, dtype=torch.int64))
-    nothing_to_learn = replace(same, errors_NC=torch.zeros_like(same.errors_NC))
-    for signals in (same, nothing_to_learn):
-        for budget in {1, num_examples // 2 + 1, num_examples}:
-            assert choose(signals, budget, solver=solver) == list(range(budget))
-
-
 def test_gains_that_differ_by_rounding_are_ties_at_any_scale() -> None:
     for scale in (1e-300, 1e-50, 1.0, 1e200):
         gains = torch.tensor([1.0, 1.0 + 1e-12, 2.0, -float("inf")], dtype=torch.float64)
@@ -279,14 +215,6 @@ def test_gains_that_differ_by_rounding_are_ties_at_any_scale() -> None:
         assert found[0] == found[1] < found[2] < float("inf")
         assert found[3] == -float("inf")
     assert comparable(torch.zeros(2, dtype=torch.float64)).tolist() == [0.0, 0.0]
-
-
-def test_half_precision_signals_are_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    halved = half(draw(200))
-    expected = choose(halved, 40)
-    # Signals too large to be converted at once.
-    monkeypatch.setattr(module, "_HELD_BYTES", 0)
-    assert choose(halved, 40) == expected
 
 
 def test_validation_signals_have_to_be_there_and_fit() -> None:
@@ -300,106 +228,6 @@ def test_validation_signals_have_to_be_there_and_fit() -> None:
     other = replace(signals, validation=draw(20, num_features=5).validation)
     with pytest.raises(SignalsError, match=r"4 classes and 5 features.*4 and 8"):
         choose(other, 5)
-
-
-@dataclass(frozen=True)
-class WrittenOut:
-    """Data on a last layer whose weights are known; the last feature is the bias's 1."""
-
-    weight_CD: Tensor
-    signals: Signals
-    features_ND: Tensor
-    features_VD: Tensor
-
-    def validation_loss(self, weight_CD: Tensor) -> Tensor:
-        assert self.signals.validation is not None
-        logits_VC = self.features_VD @ weight_CD.T
-        return functional.cross_entropy(logits_VC, self.signals.validation.labels_N)
-
-    def gradients(self, rows: Tensor) -> Tensor:
-        """Every example's own, by autograd."""
-        gradients = []
-        for row in rows.tolist():
-            weight_CD = self.weight_CD.clone().requires_grad_()
-            logits_C = weight_CD @ self.features_ND[row]
-            loss = functional.cross_entropy(logits_C, self.signals.labels_N[row])
-            gradients.append(torch.autograd.grad(loss, weight_CD)[0])
-        return torch.stack(gradients)
-
-    def loss_after(self, rows: Tensor, learning_rate: float) -> float:
-        total_CD = self.gradients(rows).sum(dim=0)
-        return float(self.validation_loss(self.weight_CD - learning_rate * total_CD))
-
-
-def written_out(num_examples: int, num_validation: int, *, has_bias: bool = True) -> WrittenOut:
-    generator = torch.Generator().manual_seed(num_examples + num_validation)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    num_classes, num_features = 4, 6
-    weight_CD = normal(num_classes, num_features)
-    features = [normal(size, num_features) for size in (num_examples, num_validation)]
-    if has_bias:
-        for features_ND in features:
-            features_ND[:, -1] = 1
-    parts = []
-    for features_ND in features:
-        labels_N = torch.randint(num_classes, (len(features_ND),), generator=generator)
-        errors_NC = errors_of(features_ND @ weight_CD.T, labels_N)
-        kept_ND = features_ND[:, :-1] if has_bias else features_ND
-        parts.append(Signals(errors_NC, kept_ND.float(), labels_N, has_bias=has_bias))
-    signals = replace(parts[0], validation=parts[1])
-    return WrittenOut(weight_CD, signals, *features)
-
-
-def validation_of(signals: Signals) -> Signals:
-    assert signals.validation is not None
-    return signals.validation
-
-
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("rows", [[3], [0, 5, 6, 7, 8, 9, 10]])
-def test_a_step_gives_the_loss_and_the_gradient_of_the_layer_written_out(
-    has_bias: bool, rows: list[int]
-) -> None:
-    truth = written_out(11, 9, has_bias=has_bias)
-    chosen = torch.tensor(rows)
-    layer = last_layer_at(validation_of(truth.signals))
-    assert validation_loss(layer) == pytest.approx(
-        float(truth.validation_loss(truth.weight_CD)), rel=1e-5
-    )
-    stepped = step(layer, gradients_of(truth.signals)[chosen], 0.3)
-    assert validation_loss(stepped) == pytest.approx(truth.loss_after(chosen, 0.3), rel=1e-5)
-
-    moved_CD = truth.weight_CD - 0.3 * truth.gradients(chosen).sum(dim=0)
-    moved_CD.requires_grad_()
-    (expected_CD,) = torch.autograd.grad(truth.validation_loss(moved_CD), moved_CD)
-    gradient = validation_gradient(stepped)
-    found = [gradient.weight_CD, gradient.bias_C[:, None]] if has_bias else [gradient.weight_CD]
-    torch.testing.assert_close(torch.cat(found, dim=1), expected_CD, rtol=1e-5, atol=1e-6)
-    assert gradient.norm == pytest.approx(float(expected_CD.norm()), rel=1e-5)
-
-
-@pytest.fixture(params=[True, False], ids=["compiled", "torch"])
-def may_compile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    if not request.param:
-        monkeypatch.setattr(module, "can_compile", lambda _: False)
-    return bool(request.param)
-
-
-@pytest.mark.usefixtures("may_compile")
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_alignments_are_products_of_gradients(has_bias: bool) -> None:
-    truth = written_out(11, 9, has_bias=has_bias)
-    gradient = validation_gradient(last_layer_at(validation_of(truth.signals)))
-    expected_N = (
-        truth.gradients(torch.arange(11))
-        * torch.autograd.functional.jacobian(truth.validation_loss, truth.weight_CD)
-    ).sum(dim=(1, 2))
-    torch.testing.assert_close(
-        alignments(gradients_of(truth.signals), gradient), expected_N, rtol=1e-4, atol=1e-6
-    )
 
 
 def random_gradients(num_classes: int = 10) -> tuple[Vectors, LayerGradient]:
@@ -417,42 +245,6 @@ def test_compiled_alignments_are_those_of_torch_to_the_last_digit_of_float32(
     monkeypatch.setattr(module, "can_compile", lambda _: False)
     assert not _aligns_compiled(gradients)
     assert torch.equal(compiled_N.float(), alignments(gradients, gradient).float())
-
-
-def test_many_classes_and_half_precision_are_left_to_torch() -> None:
-    many, _ = random_gradients(num_classes=65)
-    assert not _aligns_compiled(many)
-    few, _ = random_gradients()
-    assert not _aligns_compiled(few.to(torch.float16))
-
-
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_the_span_of_validation_keeps_losses_and_alignments(has_bias: bool) -> None:
-    truth = written_out(20, 3, has_bias=has_bias)
-    gradients, layer = gradients_of(truth.signals), last_layer_at(validation_of(truth.signals))
-    fewer, layer_on_fewer = in_validation_span(gradients, layer)
-    assert fewer.features_ND.shape == (20, 3)
-    assert not fewer.bias
-    assert not layer_on_fewer.bias
-    chosen = torch.tensor([1, 4])
-    layers = [step(layer, gradients[chosen], 0.5), step(layer_on_fewer, fewer[chosen], 0.5)]
-    assert validation_loss(layers[0]) == pytest.approx(validation_loss(layers[1]), rel=1e-5)
-    torch.testing.assert_close(
-        alignments(gradients_of(truth.signals), validation_gradient(layers[0])),
-        alignments(fewer, validation_gradient(layers[1])),
-        rtol=1e-5,
-        atol=1e-6,
-    )
-
-
-def test_equal_validation_examples_have_a_span_too() -> None:
-    one = torch.tensor([[1.0, 2.0, 3.0]])
-    errors = torch.tensor([[-0.5, 0.5]])
-    layer = last_layer_at(signals_of(one.repeat(2, 1), errors.repeat(2, 1)))
-    fewer, layer_on_fewer = in_validation_span(gradients_of(signals_of(one, errors)), layer)
-    # h . h + 1 = 15 for each pair.
-    products = fewer.features_ND @ layer_on_fewer.features_VD.T
-    assert products.flatten().tolist() == pytest.approx([15.0, 15.0])
 
 
 def test_rounded_probabilities_stay_finite() -> None:

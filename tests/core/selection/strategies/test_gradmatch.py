@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
-from lipt.common.errors import BudgetError, SignalsError
+from lipt.common.errors import BudgetError
 from lipt.core.selection.gradients.vectors import gradients_of, weighted_sum
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers import pursuit
-from lipt.core.selection.solvers.pursuit import GradientAtoms, pursue
+from lipt.core.selection.solvers.pursuit import GradientAtoms
 from lipt.core.selection.strategies.gradmatch import gradmatch
-from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_predictions,
@@ -73,16 +69,6 @@ def test_the_own_class_alone_is_one_row_of_the_gradient() -> None:
     own = gradmatch(signals, 2, gradient="own_class")
     assert (own.indices_K.tolist(), own.weights_K.tolist()) == ([0], [pytest.approx(2.0)])
     assert gradmatch(signals, 2).indices_K.tolist() == [0, 1]
-
-
-def test_the_own_class_of_validation_examples_is_what_is_matched() -> None:
-    # In row 0 the target is -0.4, twice over; what lies in the other rows does not count.
-    held = signals_of(torch.zeros(1, 1), torch.tensor([[-0.4, 0.1, 0.3]]))
-    signals = signals_of(
-        torch.zeros(2, 1), torch.tensor([[-0.5, 0.5, 0.0], [-0.8, 0.0, 0.8]]), validation=held
-    )
-    chosen = gradmatch(signals, 1, target="validation", gradient="own_class")
-    assert (chosen.indices_K.tolist(), chosen.weights_K.tolist()) == ([1], [pytest.approx(1.0)])
 
 
 def test_the_bias_counts_only_where_there_is_one() -> None:
@@ -169,33 +155,6 @@ def test_atoms_are_the_gradients(*, keep_rows: bool, bias: bool) -> None:
     assert float(rounding_N.max()) < 1e-4 * float(exact_N.abs().max())
 
 
-@pytest.mark.parametrize("keep_rows", [False, True])
-def test_block_sizes_and_ways_of_computing_do_not_matter(
-    monkeypatch: pytest.MonkeyPatch, *, keep_rows: bool
-) -> None:
-    signals = random_predictions(200, 4, 40)
-    expected = gradmatch(signals, 30)
-    for block_bytes in (2, 7 * 44 * 8, 128 * 44 * 8, 10**9):
-        monkeypatch.setattr(pursuit, "BLOCK_BYTES", block_bytes)
-        vectors = gradients_of(signals)
-        target = weighted_sum(vectors, block_bytes=block_bytes)
-        atoms = GradientAtoms(vectors, target, capacity=30, keep_rows=keep_rows)
-        found = pursue(atoms, ridge=0, is_enough=lambda used: len(used) >= 30)
-        assert found.atoms_K.tolist() == expected.indices_K.tolist()
-        torch.testing.assert_close(found.weights_K.float(), expected.weights_K)
-
-
-def test_weights_of_classes_add_up_to_the_whole_gradient() -> None:
-    # Each class has room for all its gradient: so has the sum.
-    signals = random_predictions(400, 4, 20)
-    strategy = find_strategy("gradmatch")
-    chosen = select(
-        strategy, signals, 200, balanced=True, seed=0, options=strategy.parse_options({})
-    )
-    target_P = written_out(signals).sum(dim=0)
-    assert float(missing(chosen, signals, target_P).norm() / target_P.norm()) < 0.05
-
-
 def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None:
     train, held_out = random_predictions(300, 4, 20), random_predictions(60, 4, 20, seed=1)
     signals = replace(train, validation=held_out)
@@ -205,15 +164,6 @@ def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None
     assert matched < float(missing(gradmatch(signals, 40), signals, target_P).norm())
     weights, _ = nnls(written_out(train)[chosen.indices_K].numpy().T, target_P.numpy())
     assert chosen.weights_K.tolist() == pytest.approx(weights.tolist(), rel=1e-4)
-
-
-def test_validation_has_to_be_there() -> None:
-    with pytest.raises(SignalsError, match="no validation examples: compute them first"):
-        gradmatch(random_predictions(4), 1, target="validation")
-    strategy = find_strategy("gradmatch")
-    needs = strategy.needs_for(strategy.parse_options({"target": "validation"}))
-    assert needs == {Need.SIGNALS, Need.VALIDATION}
-    assert strategy.default_needs() == {Need.SIGNALS}
 
 
 def test_copies_are_never_chosen_twice() -> None:
@@ -226,18 +176,6 @@ def test_copies_are_never_chosen_twice() -> None:
     assert sorted(chosen.indices_K.tolist()) == list(range(12))
     assert chosen.weights_K.tolist() == pytest.approx([5] * 12, rel=1e-4)
     assert "ended with 12 examples of a budget of 40" in chosen.stopped_early
-
-
-@pytest.mark.parametrize("mode", ["per_example", "per_batch"])
-def test_a_model_without_errors_leaves_nothing_to_match(mode: str) -> None:
-    signals = random_predictions(10)
-    perfect = replace(signals, errors_NC=torch.zeros(10, 4))
-    strategy = find_strategy("gradmatch")
-    options = strategy.parse_options({"mode": mode})
-    chosen = strategy.apply(perfect, 3, balanced=False, seed=0, options=options)
-    assert not len(chosen.indices_K)
-    assert not len(chosen.weights_K)
-    assert "No example was chosen for a budget of 3" in chosen.stopped_early
 
 
 @pytest.mark.parametrize(("num_examples", "budget"), [(64, 16), (67, 24), (67, 21), (5, 3), (1, 1)])

@@ -89,12 +89,6 @@ def test_forgetting_counts_steps_from_right_to_wrong() -> None:
     assert forgetting(signals(margins=margins), 3).indices_K.tolist() == [3, 1, 0]
 
 
-def test_examples_that_are_never_learned_are_kept_first() -> None:
-    # The defect: scored 0, they would be the first to be dropped.
-    margins: list[Course] = [[[1, -1, 1]], [[-1, -1, -1]], [[1, 1, 1]]]
-    assert forgetting(signals(margins=margins), 1).indices_K.tolist() == [1]
-
-
 def test_equal_events_go_by_margin_and_then_by_id() -> None:
     margins: list[Course] = [[[1, -1]], [[1, -3]], [[1, -1]], [[-1, -1]], [[-1, -2]], [[2, 2]]]
     # Never right: -2 before -1; forgotten once: -3 before the two of -1; never forgotten last.
@@ -132,30 +126,6 @@ def test_dual_s_score_is_difficulty_times_uncertainty() -> None:
     ]
     chosen = dual(signals(probabilities=probabilities), 4, sampling="largest", seed=0)
     assert chosen.indices_K.tolist() == [2, 1, 3, 0]
-
-
-def test_windows_take_the_spread_of_a_few_moments_of_one_learner() -> None:
-    # Windows of 2 of 0.2, 0.6, 0.6: 0.6 x 0.2 and 0.4 x 0, and the other learner's 0.6 x 0.2 and
-    # 0.5 x 0.1, in the mean 0.29 / 4. Windows of 3, or of more than there are, are one a learner.
-    courses = [[0.2, 0.6, 0.6], [0.2, 0.6, 0.4]]
-    probabilities_NLT, both_NL = torch.tensor([courses]), torch.ones(1, 2, dtype=torch.bool)
-    assert float(uncertain_and_hard(probabilities_NLT, both_NL, 2)) == pytest.approx(0.29 / 4)
-    spreads = [float(torch.tensor(course).std(correction=0)) for course in courses]
-    whole = (spreads[0] * (1 - 1.4 / 3) + spreads[1] * (1 - 1.2 / 3)) / 2
-    for window in (3, 10):
-        score = float(uncertain_and_hard(probabilities_NLT, both_NL, window))
-        assert score == pytest.approx(whole)
-    # The first of them alone: 0.12 / 2.
-    first_NL = torch.tensor([[True, False]])
-    assert float(uncertain_and_hard(probabilities_NLT, first_NL, 2)) == pytest.approx(0.06)
-
-
-def test_one_window_of_all_counts_theta_star_once() -> None:
-    # Of 0.2, 0.6, 0.6 and 0.6, 0.4: mean 0.48, squared deviations 0.112 / 5 in the mean.
-    probabilities_NLT = torch.tensor([[[0.2, 0.6, 0.6], [0.2, 0.6, 0.4]]])
-    both_NL = torch.ones(1, 2, dtype=torch.bool)
-    score = float(uncertain_and_hard(probabilities_NLT, both_NL, "all"))
-    assert score == pytest.approx(0.52 * (0.128 / 5) ** 0.5)
 
 
 def test_beta_moves_to_easy_examples_as_fewer_are_kept() -> None:

@@ -43,23 +43,6 @@ def test_the_center_is_the_median_of_each_coordinate() -> None:
     assert center_distances(given, "mean").tolist() == pytest.approx(expected)
 
 
-def test_a_foreign_example_moves_the_mean_and_not_the_median() -> None:
-    # Distances from the median 3 are 3, 2, 0, 1, 97; from the mean 21.6 they are 21.6, 20.6,
-    # 18.6, 17.6, 78.4.
-    given = line([0.0, 1.0, 3.0, 4.0, 100.0])
-    assert moderate(given, 1).indices_K.tolist() == [1]
-    assert moderate(given, 3).indices_K.tolist() == [3, 1, 0]
-    assert moderate(given, 1, center="mean").indices_K.tolist() == [1]
-    assert moderate(given, 3, center="mean").indices_K.tolist() == [2, 1, 0]
-
-
-def test_the_median_of_an_even_number_is_between_the_middle_two() -> None:
-    # Between 1 and 3 lies 2: distances 2, 1, 1, 6, in the middle one of the 1s, and 2.
-    given = line([0.0, 1.0, 3.0, 8.0])
-    assert center_distances(given, "median").tolist() == [2.0, 1.0, 1.0, 6.0]
-    assert moderate(given, 2).indices_K.tolist() == [1, 0]
-
-
 def test_one_window_of_ranks_lies_over_all_classes() -> None:
     # Class 0 is narrow: distances 1, 0, 1. Class 1 is wide: 10, 0, 20. All: 0, 0, 1, 1, 10, 20.
     given = line([0.0, 1.0, 2.0, 90.0, 100.0, 120.0], [0, 0, 0, 1, 1, 1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
 import torch
@@ -90,21 +90,6 @@ def test_rows_are_those_of_the_pick_and_never_more_than_are_left(rows_ahead: int
     assert max(asked) <= min(rows_ahead, 5)
 
 
-def test_few_rows_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    products = Rows.products
-
-    def counted(rows: Rows, positions_B: Tensor) -> Tensor:
-        asked.append(len(positions_B))
-        return products(rows, positions_B)
-
-    monkeypatch.setattr(Rows, "products", counted)
-    kcenter(random_signals(2000), 500)
-    assert max(asked) <= 64
-    # Most of what was computed ahead was used.
-    assert sum(asked) < 1500
-
-
 def distances(signals: Signals, space: Space) -> tuple[Tensor, Tensor]:
     """Distances of all pairs, and from the mean, of vectors that are written out."""
     vectors = written_out(signals, space)
@@ -136,14 +121,6 @@ def test_kcenter_is_choice_from_all_pairs(space: Space) -> None:
     assert kcenter(signals, 150, space=space).indices_K.tolist() == expected
     drawn = [radius(distances_NN, subset.tolist()) for subset in random_subsets(150, 15)]
     assert radius(distances_NN, expected[:15]) < min(drawn)
-
-
-def test_the_radius_is_at_most_twice_the_smallest_possible() -> None:
-    for seed in range(5):
-        signals = random_signals(12, seed=seed)
-        distances_NN, _ = distances(signals, "features")
-        best = min(radius(distances_NN, list(chosen)) for chosen in combinations(range(12), 3))
-        assert radius(distances_NN, kcenter(signals, 3).indices_K.tolist()) <= 2 * best
 
 
 @spaces

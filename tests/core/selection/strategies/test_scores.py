@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.strategies import scores as module
 from lipt.core.selection.strategies.scores import (
     confidences,
     el2n,
@@ -76,18 +73,6 @@ def test_rounding_cannot_leave_zero_to_one() -> None:
     assert torch.cat(seen).tolist() == [[0.0, 1.0], [1.0, 0.0]]
     assert scores_N.tolist() == [0.0, 1.0]
     assert scores_N.dtype == seen[0].dtype == torch.float32
-
-
-def test_no_more_than_a_block_is_widened_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "row_blocks", partial(row_blocks, block_bytes=10 * 4 * 24))
-    seen: list[int] = []
-
-    def score(probabilities_BC: Tensor) -> Tensor:
-        seen.append(len(probabilities_BC))
-        return probabilities_BC[:, 0]
-
-    score_probabilities(random_predictions(64, 4), score)
-    assert seen == [10] * 6 + [4]
 
 
 def test_the_most_uncertain_come_first() -> None:

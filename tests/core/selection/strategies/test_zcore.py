@@ -4,18 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.determinism import derive_generator
 from lipt.core.selection.gradients.vectors import can_compile
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
-from lipt.core.selection.strategies import zcore as module
 from lipt.core.selection.strategies.zcore import (
     draw_points,
     feature_corners,
     plane_scores,
     plane_scores_torch,
     score_coverage,
-    zcore,
 )
 from tests.core.selection.builders import random_signals, signals_of
 
@@ -46,27 +43,6 @@ def test_points_are_triangular_in_planes_of_different_features() -> None:
         assert float(points.var()) == pytest.approx((sides - products) / 18, abs=0.03)
 
 
-def covered(features_ND: Tensor, budget: int, **options: int) -> list[int]:
-    scored = score_coverage(signals_of(features_ND), seed=0, **options)
-    return zcore(scored, budget, seed=0).indices_K.tolist()
-
-
-def test_what_stands_alone_is_kept_of_a_crowd_its_edge() -> None:
-    # 4 corners of a square with one example each, 36 close together at its centre.
-    corners = torch.tensor([[0.0, 0.0], [0.0, 10.0], [10.0, 0.0], [10.0, 10.0]])
-    crowd = 5 + 0.01 * torch.randn(36, 2, generator=generator())
-    # Who is at the crowd's edge covers as much of the square as a corner does.
-    chosen = covered(torch.cat([crowd, corners]), 10)
-    assert set(range(36, 40)) <= set(chosen)
-
-
-def test_draws_follow_the_number_of_examples_unless_it_is_given() -> None:
-    signals = random_signals(30)
-    by_default = score_coverage(signals, seed=0).scores_N
-    assert torch.equal(by_default, score_coverage(signals, num_draws=600, seed=0).scores_N)
-    assert not torch.equal(by_default, score_coverage(signals, num_draws=601, seed=0).scores_N)
-
-
 def test_scores_are_of_all_examples_in_any_case() -> None:
     features_ND = random_signals(60).features_ND
     signals = signals_of(features_ND, labels=[row % 3 for row in range(60)])
@@ -78,17 +54,6 @@ def test_scores_are_of_all_examples_in_any_case() -> None:
         rows = torch.nonzero(signals.labels_N == label).flatten()
         best = rows[scores_N[rows].argsort(descending=True, stable=True)[:4]]
         assert set(best.tolist()) == set(chosen[signals.labels_N[chosen] == label].tolist())
-
-
-def test_more_draws_than_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    signals = random_signals(20)
-    monkeypatch.setattr(module, "_MOST_DRAWS", 7)
-    scores_N = score_coverage(signals, num_draws=15, num_neighbours=3, seed=0).scores_N
-    # Every draw gives as much as it takes: what is left is the random start.
-    start_N = torch.rand(20, generator=derive_generator(0, "zcore"), dtype=torch.float64)
-    assert float(scores_N.sum()) == pytest.approx(float(start_N.sum()), abs=1e-4)
-    gained_N = scores_N.double() - start_N
-    assert float(gained_N.clamp(min=0).sum()) <= 15
 
 
 Draws = tuple[Tensor, Tensor]
@@ -149,13 +114,6 @@ def test_by_hand() -> None:
         assert scores_N.tolist() == pytest.approx([-16 / 17, 1.0, -1 / 17, 0.0])
 
 
-def test_distances_are_sums_of_absolute_differences() -> None:
-    # From (0, 0): 2.2 to the first, 2 to the second, which is farther by Euclid.
-    columns_DN = torch.tensor([[1.1, 2.0, 9.0], [1.1, 0.0, 9.0]])
-    for scores_N in both(columns_DN, draws_of((0, 1, 0.0, 0.0)), 1):
-        assert scores_N.tolist() == [-1.0, 1.0, 0.0]
-
-
 def test_what_coincides_shares_the_penalty_and_the_first_covers() -> None:
     columns_DN = torch.tensor([[5.0, 2.0, 2.0, 2.1, 2.0], [5.0, 1.0, 1.0, 1.0, 1.0]])
     for scores_N in both(columns_DN, draws_of((0, 1, 2.0, 1.0)), 3):
@@ -200,13 +158,3 @@ def test_a_misleading_sample_costs_time_and_no_neighbour() -> None:
     columns_DN = torch.stack([line_N, torch.zeros(7000)])
     compiled_N, plain_N = both(columns_DN, draws_of((0, 1, -1.0, 0.0)), 640)
     torch.testing.assert_close(compiled_N, plain_N, rtol=0, atol=1e-12)
-
-
-def test_one_example_covers_everything() -> None:
-    for scores_N in both(torch.tensor([[1.0], [2.0]]), random_draws(2, 9), 1000):
-        assert scores_N.tolist() == [9.0]
-
-
-def test_every_draw_gives_as_much_as_it_takes() -> None:
-    for scores_N in both(random_columns(6, 200), random_draws(6, 50), 20):
-        assert float(scores_N.sum()) == pytest.approx(0.0, abs=1e-9)
