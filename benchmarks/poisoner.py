@@ -46,7 +46,7 @@ from lipt.common.inputs.specs import call_model
 from lipt.common.inputs.stored import images_in
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import unpack
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (

@@ -43,7 +43,7 @@ from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.ready_runs import RunWeights
 from lipt.coordinator.subsets.service import Subsets
 from lipt.core.evaluation import batch_size_for
-from lipt.core.proxies.backbone import backbone_identity
+from lipt.core.proxies.features import backbone_identity
 
 logger = logging.getLogger(__name__)
 

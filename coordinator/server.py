@@ -30,12 +30,8 @@ from lipt.common.network.tls import (
     split_address,
 )
 from lipt.common.observability.metrics import serving_metrics
-from lipt.common.observability.tracing import is_tracing
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.process.service import tell_manager
-from lipt.common.rpc.handlers import KeptHandlers
-from lipt.common.rpc.status import ErrorInterceptor
-from lipt.common.rpc.traced import TracingInterceptor
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.identification import (
@@ -286,10 +282,7 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
     identification = partial(identify, admitted=admitted, tokens=app.tokens)
     return grpc.aio.server(
         interceptors=[
-            KeptHandlers(),
             CallInterceptor(identification, app.events, app.meters, limits),
-            ErrorInterceptor(app.events),
-            *([TracingInterceptor()] if is_tracing() else []),
         ],
         # gRPC itself would refuse health checks as well.
         maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls + _SPARE_CALLS,

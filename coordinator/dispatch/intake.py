@@ -32,7 +32,7 @@ from lipt.coordinator.dispatch.learner_check import (
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.evaluation import frozen_in
+from lipt.core.results import frozen_in
 
 # Each takes the memory of two dense models while it lasts.
 _CHECKS_AT_ONCE = 1

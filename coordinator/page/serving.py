@@ -11,8 +11,7 @@ from typing import Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra, require_extra
-from lipt.common.network.tls import PemFile, TlsFiles, dns_names, split_address
-from lipt.common.observability.serving import server_context
+from lipt.common.network.tls import PemFile, TlsFiles, dns_names, server_context, split_address
 from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.info import InfoService

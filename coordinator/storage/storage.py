@@ -19,8 +19,7 @@ from lipt.coordinator.dispatch.worker_blobs import LearnerFiles
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.state.naming import named_digests
-from lipt.coordinator.state.needs import named_by
+from lipt.coordinator.state.needs import named_by, named_digests
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.coordinator.storage.accounts import Accounts, Allowance, free_bytes, resolve_quota
 from lipt.coordinator.storage.collector import Collector

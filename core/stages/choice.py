@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.specs import InputFormat
@@ -30,7 +30,7 @@ from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals, labels_only, place, unlabelled
-from lipt.core.signals.user_features import UserFeatures, features_of_pairs
+from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.stages.diagnosis import copies_of
 from lipt.core.stages.proxy import Facts, proxied_features, proxied_signals
 from lipt.core.stages.proxy_features import ProxyQuestion
@@ -133,17 +133,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
 def choose(
     workspace: Workspace, question: Question, *, compute: ComputeSignals = model_signals
 ) -> Chosen:
-    """Compute what the strategy looks at, and select.
-
-    Args:
-        workspace: has the data and the weights.
-        question: which subset.
-        compute: makes one pass of the model over all examples.
-
-    Raises:
-        SignalsError, ProxyError, FeaturesError, WeightsError: what is asked for cannot be had, or
-            the strategy chooses nothing.
-    """
+    """Compute what the strategy looks at, and select."""
     return _Choosing(workspace, question, compute).run()
 
 
@@ -227,7 +217,6 @@ class _Choosing:
         return signals, facts
 
     def _judged(self, needs: set[Need], *, own_features: bool) -> tuple[Signals, Facts | None]:
-        """What the weights, or a proxy, make of the examples; labels where nobody looks."""
         signals, facts = self._labels_only(), None
         looks = bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES})
         errors = bool(needs & {Need.SIGNALS, Need.VALIDATION})
@@ -243,7 +232,6 @@ class _Choosing:
         return signals, facts
 
     def _unlabelled(self, needs: set[Need]) -> tuple[Signals, Facts | None]:
-        """What there is where no label may be looked at; whatever else is needed stays missing."""
         own = self._user_features()
         signals, facts = unlabelled(len(self.workspace.dataset)), None
         if self.question.proxy is not None:
@@ -305,7 +293,6 @@ class _Choosing:
 
 
 def _by_id(findings: Mapping[str, Any], numbering: Numbering) -> Mapping[str, Any]:
-    """What a strategy has found, with ids in the place of places."""
     left_out = findings.get("left_out")
     if not numbering.left_out or left_out is None:
         return findings

@@ -64,20 +64,7 @@ def question_of(
     kind: TargetKind = TargetKind.CLASS,
     max_warm_up_epochs: float = math.inf,
 ) -> Question:
-    """What a query comes to.
-
-    Args:
-        run: is ready, or has its theta* where the query's proxy needs no more.
-        query: about that run.
-        num_examples: of the data set.
-        backbone: the operator's network, where there is one.
-        kind: of the data set's targets.
-        max_warm_up_epochs: that an ordinary warm-up may be asked for.
-
-    Raises:
-        BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
-            SignalsError, OverLimitError: what is asked for cannot be.
-    """
+    """What a query comes to."""
     strategy = find_strategy(query.strategy)
     preset = strategy.preset(query.preset)
     budget = resolve_budget(
@@ -167,11 +154,7 @@ class Training(Enum):
 
 
 def training_for(query: SubsetQuery, num_examples: int) -> Training:
-    """What has to be trained for a query: nothing where labels, columns or patches say enough.
-
-    Raises:
-        BudgetError, UnknownNameError, StrategyOptionError, ProxyError: what is asked for cannot be.
-    """
+    """What has to be trained for a query: nothing where labels, columns or patches say enough."""
     if needs_no_learners(query):
         return Training.INITIAL_WEIGHTS
     strategy = find_strategy(query.strategy)
@@ -196,11 +179,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
 
 
 def needs_no_learners(query: SubsetQuery) -> bool:
-    """Whether theta* is all that a query needs of its run.
-
-    Raises:
-        ProxyError: it names a proxy that there is not.
-    """
+    """Whether theta* is all that a query needs of its run."""
     if asks_for_warm_up(query.options):
         return True
     return bool(query.proxy) and Proxy.parse(query.proxy).judges_before_learners
@@ -209,13 +188,6 @@ def needs_no_learners(query: SubsetQuery) -> bool:
 def _trajectories(
     run: Outcome, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
 ) -> Trajectories | None:
-    """What the run's learners were on their way, where a strategy or a proxy looks at it.
-
-    They led to no other weights than theta_p; without them a proxy has no learners.
-
-    Raises:
-        SignalsError: the strategy needs them, and the subset is asked for on other weights.
-    """
     led_here = weights == run.pretrained_weights
     if Need.DYNAMICS in needs and not led_here:
         raise SignalsError(

@@ -168,17 +168,20 @@ def test_nothing_listens_is_written_or_left_behind(
     monkeypatch.setattr(socket.socket, "bind", refuse)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    before = _this_process()
+    threads, before = _threads(), _this_process()
     subset = lipt.select(few_digits(), "resnet8", strategy="craig", run=QUICK, progress=False)
     assert len(subset) == 24
     assert _this_process() == before
+    assert _threads() <= threads  # An earlier test's may end meanwhile.
     assert list(tmp_path.iterdir()) == []
 
 
+def _threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if "Dummy" not in thread.name}
+
+
 def _this_process() -> tuple[object, ...]:
-    names = {thread.name for thread in threading.enumerate() if "Dummy" not in thread.name}
     return (
-        names,
         torch.get_num_threads(),
         torch.get_rng_state().tolist(),
         list(sys.path),

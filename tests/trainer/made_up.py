@@ -11,8 +11,7 @@ import numpy as np
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import subset_digest
-from lipt.trainer.comparison.intervals import Difference
-from lipt.trainer.comparison.outcomes import Outcome
+from lipt.trainer.comparison.outcomes import Difference, Outcome
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
@@ -72,7 +71,6 @@ _OUTCOME = Outcome(
     fraction=0.1,
     every=0,
     num_seeds=3,
-    num_trainings=3,
     mean_accuracy=0.5,
     std_accuracy=0.01,
     rival="random",

@@ -1,9 +1,7 @@
-"""Weighting: the loss of a framework's training step, with every example's weight in it.
+"""Weighting: example weights in the losses of a framework's training step.
 
-A step of somebody else's computes its mean inside, with torch.nn.functional's losses or modules
-and models that call these. Within a step they are computed for each example, weighed, and then
-reduced as the step has asked. Which examples a batch has is known from the order in which the
-sampler has dealt them.
+Losses of torch.nn.functional within a step are computed for each example, weighted, and reduced as
+the step asked. The sampler's order says which examples a batch has.
 
 Shapes: B examples of a batch.
 """
@@ -40,14 +38,10 @@ _LOSSES = frozenset(
 
 
 class WeightedLosses(TorchFunctionMode):
-    """Losses that are computed in the block count each example by its weight.
+    """Weights each example's loss within the block.
 
-    Args:
-        weights_B: one for each example of the batch.
-
-    Attributes:
-        num_weighted: how many losses were weighed: those of other shapes stay as they are, and
-            those that the caller wants for each example.
+    Losses of other shapes, and those without a reduction, stay unweighted; `num_weighted` counts
+    the others.
     """
 
     def __init__(self, weights_B: Tensor) -> None:
@@ -75,11 +69,7 @@ class WeightedLosses(TorchFunctionMode):
 
 
 class Weighting:
-    """Puts a sampler's weights into the losses of training steps; says so at the first.
-
-    Args:
-        sampler: what training draws its examples from, batch by batch and in order.
-    """
+    """Puts a sampler's weights into the losses of training steps; logs this at the first."""
 
     def __init__(self, sampler: SubsetSampler) -> None:
         self._sampler = sampler
@@ -87,17 +77,17 @@ class Weighting:
         self._said: set[str] = set()
 
     def begin(self, batch: int = 0) -> None:
-        """An epoch begins, with one of its batches."""
+        """Begin an epoch with one of its batches."""
         self._batch = batch - 1
 
     def step(
         self, compute: Callable[..., Any], batch_size: Callable[[], int | None]
     ) -> Callable[..., Any]:
-        """A training step with weights in its losses; `next_batch` goes before each.
+        """A training step with weights in its losses; call `next_batch` before each.
 
         Args:
-            compute: the step as it is.
-            batch_size: B of all but the last batch; None where batches are made in another way.
+            compute: the plain step.
+            batch_size: B of all but the last batch; None where it is unknown.
         """
 
         @functools.wraps(compute)
@@ -119,7 +109,7 @@ class Weighting:
         return weighted
 
     def next_batch(self) -> None:
-        """A batch of the epoch is about to be trained on."""
+        """Take the epoch's next batch."""
         self._batch += 1
 
     def _say(self) -> None:
@@ -141,9 +131,3 @@ class Weighting:
                 UnweightedWarning,
                 stacklevel=3,
             )
-
-
-def dataloader_batch_size(loader: Any) -> int | None:
-    """B of a DataLoader that makes its batches itself."""
-    size = getattr(loader, "batch_size", None)
-    return size if isinstance(size, int) and not isinstance(size, bool) else None

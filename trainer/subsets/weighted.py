@@ -1,4 +1,4 @@
-"""Weighted training: examples with their weights, and a loss in which they count.
+"""Weighted training: examples with their weights, and losses that use them.
 
 Shapes: K examples of the subset, B of a batch, C classes.
 """
@@ -14,28 +14,26 @@ from torch.nn import functional
 from torch.utils.data import Dataset, default_collate
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.subsets.data import ExampleT_co, MapStyle
-from lipt.trainer.subsets.notebook import as_table, thumbnails
+from lipt.trainer.subsets.data import MapStyle
+
+# The key of an example's weight, where examples are dictionaries.
+WEIGHT = "weight"
 
 
 def weighted_cross_entropy(
     logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, *, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Mean over the batch of each example's cross-entropy times its weight.
+    """Mean over the batch of each example's cross-entropy times its weight, 0-d, float32.
 
-    The sum is divided by B, not by the weights' sum: a batch of heavy examples then moves
-    the model further than one of light ones, as in training on all that they stand for.
-    Give weights with mean 1 over the subset (`normalized_weights`), and the learning rate
-    means what it means without them.
+    The sum is divided by B, not by the weights' sum: a batch of heavy examples moves the model
+    further, as in training on all that they stand for. Weights of mean 1 over the subset
+    (`normalized_weights`) keep the learning rate's meaning.
 
     Args:
         logits_BC: the model's outputs, any floating dtype.
         labels_B: int64.
         weights_B: one per example, on the same device.
-        label_smoothing: share of the target that goes to all classes.
-
-    Returns:
-        0-d, float32.
+        label_smoothing: share of the target that is spread over all classes.
     """
     losses_B = example_losses(logits_BC, labels_B, label_smoothing=label_smoothing)
     return (losses_B * weights_B).mean()
@@ -55,15 +53,15 @@ def normalized_weights(weights_N: Tensor) -> Tensor:
 
 
 class WeightedSubsetLoss(nn.Module):
-    """A loss in which every example counts as much as its subset says.
+    """A loss in which every example counts by its weight in the subset.
 
         loss_of = WeightedSubsetLoss()
         for images, labels, weights in DataLoader(subset.dataset(data), batch_size=64):
             loss = loss_of(model(images), labels, weights)
 
     Args:
-        criterion: gives one loss for each example, such as
-            `nn.CrossEntropyLoss(reduction="none")`, which is the one where None.
+        criterion: gives one loss for each example; None for
+            `nn.CrossEntropyLoss(reduction="none")`.
     """
 
     def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
@@ -72,11 +70,6 @@ class WeightedSubsetLoss(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor, weights_B: Tensor) -> Tensor:
         """Mean over the batch of each example's loss times its weight, 0-d.
-
-        Args:
-            outputs: the model's, one row for each example.
-            targets: what `criterion` takes with them.
-            weights_B: one for each example.
 
         Raises:
             ConfigError: `criterion` does not give one loss for each example.
@@ -91,14 +84,8 @@ class WeightedSubsetLoss(nn.Module):
         return (losses_B * weights_B).mean()
 
 
-# The key of an example's weight, where examples are dictionaries.
-WEIGHT = "weight"
-# Pictures in a notebook.
-_NUM_SHOWN = 16
-
-
 class UnweightedWarning(UserWarning):
-    """Examples of a subset that has weights are taken without them."""
+    """A weighted subset's examples are taken without their weights."""
 
 
 class WeightedData(Dataset[Any]):
@@ -108,54 +95,32 @@ class WeightedData(Dataset[Any]):
         rows: the whole data set.
         indices: K row numbers.
         weights_K: one for each, float32.
-        facts: what a notebook is told of the subset.
     """
 
-    def __init__(
-        self,
-        rows: MapStyle[ExampleT_co],
-        indices: Sequence[int],
-        weights_K: Tensor,
-        facts: Sequence[tuple[str, str]] = (),
-    ) -> None:
+    def __init__(self, rows: MapStyle[Any], indices: Sequence[int], weights_K: Tensor) -> None:
         self._rows, self._indices, self._weights_K = rows, indices, weights_K
-        self._facts = facts
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __getitem__(self, place: int) -> Any:
-        row: Any = self._rows[self._indices[place]]
+        row = self._rows[self._indices[place]]
         weight = self._weights_K[place]
         if isinstance(row, Mapping):
             return {**row, WEIGHT: weight}
         return (*row, weight) if isinstance(row, tuple | list) else (row, weight)
 
-    def _repr_html_(self) -> str:
-        places = torch.linspace(0, len(self) - 1, min(len(self), _NUM_SHOWN)).int().tolist()
-        shown = [(self._rows[self._indices[place]], self._indices[place]) for place in places]
-        pictures = [_shown(example, row) for example, row in shown]
-        return as_table("Examples with weights", self._facts) + thumbnails(pictures)
-
-
-def _shown(example: Any, row: int) -> tuple[Any, str]:
-    if isinstance(example, Mapping):
-        return example.get("image"), f"row {row}"
-    if isinstance(example, tuple | list) and len(example) > 1:
-        return example[0], f"row {row}: {example[1]}"
-    return example, f"row {row}"
-
 
 class WeightedCollate:
-    """Puts weighted examples into batches by a function that knows nothing of weights.
+    """Makes batches of weighted examples by a function that takes unweighted ones.
 
         loader = DataLoader(subset.dataset(data), collate_fn=WeightedCollate(pad))
 
-    Weights come as the last of a tuple, or under "weight" of a dictionary. Not needed where the
-    DataLoader's own way of making batches will do.
+    A batch has its weights as the last of a tuple, or under "weight" of a dictionary. The
+    DataLoader's default collate needs no such wrapper.
 
     Args:
-        collate: makes a batch of examples as the data set has them, such as one that pads.
+        collate: makes a batch of the data set's own examples, such as one that pads.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any] = default_collate) -> None:
@@ -164,11 +129,8 @@ class WeightedCollate:
     def __call__(self, examples: Sequence[Any]) -> Any:
         """A batch with its B weights."""
         if isinstance(examples[0], Mapping):
-            weights_B = torch.stack([example[WEIGHT] for example in examples])
-            plain = [
-                {name: value for name, value in example.items() if name != WEIGHT}
-                for example in examples
-            ]
+            plain = [dict(example) for example in examples]
+            weights_B = torch.stack([example.pop(WEIGHT) for example in plain])
             batch = self._collate(plain)
             batch[WEIGHT] = weights_B
             return batch

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
@@ -89,6 +90,7 @@ def scan_of(
     _, head = find_head(model)
     dataset, compute = context.dataset, context.settings.compute
     target, num_examples = dataset.target, len(dataset)
+    full = context.settings.dataset.fingerprint is FingerprintKind.FULL
     halves = [
         dtype == torch.float16
         for dtype in (
@@ -102,7 +104,7 @@ def scan_of(
         image=inputs if isinstance(inputs, ImageFormat) else None,
         columns=inputs if isinstance(inputs, ColumnsFormat) else None,
         other_target=target if isinstance(target, MultiLabel | Regression) else None,
-        fingerprint=context.own_fingerprint,
+        fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
         start=0,
         stop=num_examples,
         batch_size=context.batch_size,

@@ -4,7 +4,7 @@ One coreset of the whole data set stops standing for it within a few steps of tr
 set is drawn, and of it the mini-batch whose gradients represent the set's (facility location by
 the distance of the errors e, as in the paper), until the mini-batches fill the budget. Examples
 with a loss below `learned_loss` are left out. Re-selection asks
-`lipt.core.signals.quadratic_model` whether the weights have moved too far for the subset.
+`lipt.core.stages.recheck` whether the weights have moved too far for the subset.
 
 Decided here, where the paper leaves it to its training loop:
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from torch import Tensor
 
 from lipt.common.data import Shard, pack_shard, unpack_shard
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import load_columns
 from lipt.common.errors import DataError
 from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat

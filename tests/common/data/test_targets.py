@@ -10,7 +10,7 @@ import torch
 
 from lipt.common.data import Dataset, open_dataset, pack_shard, unpack_shard
 from lipt.common.data.input_format import input_format
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import load_columns
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import ConfigError, DataError

@@ -95,7 +95,7 @@ def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: Make
     bad, good = worker("bad"), worker("good")
     assert chosen(bad, [run], alive=[good]) is None
     assert chosen(good, [run], alive=[bad]) == ("r", 0)
-    assert chosen(bad, [run]) == ("r", 0)
+    assert chosen(bad, [run], alive=[bad]) == ("r", 0)
 
 
 def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(

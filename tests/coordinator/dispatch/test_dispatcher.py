@@ -68,8 +68,9 @@ class Bench:
         """One round of the expiry task."""
         before = self.events.count(EventKind.LEASE_EXPIRED)
         task = asyncio.create_task(self.dispatcher.expire_leases())
-        while self.events.count(EventKind.LEASE_EXPIRED) == before:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10.0):
+            while self.events.count(EventKind.LEASE_EXPIRED) == before:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         task.cancel()
 
 

@@ -26,7 +26,7 @@ from lipt.coordinator.page.application import (
 from lipt.coordinator.page.requests import MAX_BODY_BYTES
 from tests.coordinator.page.browsing import ServedPage, page_served
 
-API = tuple(row for row in ROUTES if row.path.startswith("/api/") and row.calls)
+API = tuple(row for row in ROUTES if row.path.startswith("/api/") and row.call)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def reason(answer: httpx.Response) -> str:
 
 
 def test_every_route_takes_the_roles_of_a_call_that_there_is() -> None:
-    named = {row.calls for row in ROUTES if row.calls}
+    named = {f"/lipt.v1.{row.call}" for row in ROUTES if row.call}
     assert named <= ALLOWED_ROLES.keys()
     assert all(Role.WORKER not in ALLOWED_ROLES[call] or "Info" in call for call in named)
 
@@ -147,7 +147,7 @@ async def test_trainer_starts_and_cancels_nothing(page: ServedPage) -> None:
 
 
 async def test_admin_starts_one_run_and_cancels_it(page: ServedPage) -> None:
-    wanted = {"name": "<b>mine", "overrides": {"seed": 3}}
+    wanted = {"name": "<b>mine", "settings": "seed = 3"}
     async with page.signed_in(Role.ADMIN) as browser:
         started = await browser.post("/api/runs", json=wanted)
         run = started.json()["run"]
@@ -155,8 +155,10 @@ async def test_admin_starts_one_run_and_cancels_it(page: ServedPage) -> None:
         assert started.headers["content-type"] == "application/json"
         ended = await browser.post(f"/api/runs/{run['run_id']}/cancel", json={})
         assert ended.json()["run"]["state"] == "RUN_STATE_CANCELLED"
-        wrong = await browser.post("/api/runs", json={"overrides": {"learners": [1]}})
+        wrong = await browser.post("/api/runs", json={"settings": "learners = [1]"})
         assert (wrong.status_code, reason(wrong)) == (400, "INVALID_CONFIG")
+        no_toml = await browser.post("/api/runs", json={"settings": "seed"})
+        assert (no_toml.status_code, reason(no_toml)) == (400, "INVALID_REQUEST")
         nobodys = await browser.post("/api/runs/other/cancel", json={})
         assert (nobodys.status_code, reason(nobodys)) == (404, "UNKNOWN_RUN")
     assert len(page.app.store.runs()) == 1

@@ -20,7 +20,7 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Meters
-from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
+from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.identification import Shown
 from lipt.coordinator.rpc.interceptor import CallInterceptor
@@ -72,8 +72,7 @@ async def serving() -> AsyncIterator[Served]:
     events = Events()
     limits = PeerLimits(LimitSettings(), clock=monotonic)
     calls = CallInterceptor(identify, events, Meters(), limits)
-    interceptors = [calls, ErrorInterceptor(events)]
-    server = grpc.aio.server(interceptors=interceptors)
+    server = grpc.aio.server(interceptors=[calls])
     naming = Naming()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
     run_pb2_grpc.add_RunServiceServicer_to_server(naming, server)
     blob_pb2_grpc.add_BlobServiceServicer_to_server(naming, server)

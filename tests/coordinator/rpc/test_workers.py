@@ -26,7 +26,7 @@ from lipt.common.errors import (
     UnknownWorkerError,
 )
 from lipt.common.states import LearnerState
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.access.worker_identity import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -149,7 +149,7 @@ async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) 
     # Again, without its files: what is in is not checked again.
     await bench.commit(result, [])
     run = bench.store.find("r")
-    assert run.committed == (CommittedLearner(0, (early, late), result),)
+    assert run.outcome.learners == (CommittedLearner(0, (early, late), result),)
     assert run.all_costs["bytes_from_workers"] == sum(b.size_bytes for b in (early, late, result))
     (loaded,) = await bench.database.load_runs()
     assert loaded.learners[0].snapshots == (early, late)

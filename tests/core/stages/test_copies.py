@@ -11,7 +11,7 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset, in_memory
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import load_columns
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.columns import Column, ColumnType

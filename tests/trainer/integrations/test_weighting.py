@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -63,12 +62,6 @@ def test_losses_count_each_example_by_its_weight(reduction: str) -> None:
     assert not torch.allclose(functional.cross_entropy(LOGITS, LABELS, reduction=reduction), found)
 
 
-def test_losses_of_several_numbers_count_by_example() -> None:
-    with WeightedLosses(WEIGHTS):
-        found = functional.mse_loss(LOGITS, torch.zeros(3, 2))
-    assert torch.allclose(found, (LOGITS.square().mean(1) * WEIGHTS).mean())
-
-
 def test_losses_of_other_sizes_and_of_each_example_stay_as_they_are() -> None:
     with WeightedLosses(WEIGHTS) as losses:
         of_two = functional.cross_entropy(LOGITS[:2], LABELS[:2])
@@ -76,20 +69,6 @@ def test_losses_of_other_sizes_and_of_each_example_stay_as_they_are() -> None:
     assert torch.equal(of_two, functional.cross_entropy(LOGITS[:2], LABELS[:2]))
     assert torch.equal(each, functional.cross_entropy(LOGITS, LABELS, reduction="none"))
     assert losses.num_weighted == 0
-
-
-def test_a_sampler_knows_the_weights_of_its_batches() -> None:
-    subset = weighted_subset()
-    sampler = SubsetSampler(subset)
-    assert not sampler.is_weighted  # no epoch has begun
-    order = list(sampler)
-    assert sampler.is_weighted
-    by_row = dict(zip(subset.indices.tolist(), subset.weights.tolist(), strict=True))
-    # Weights 1 to 10 have a mean of 5.5.
-    expected = [by_row[row] / 5.5 for row in order]
-    found = [sampler.weights(batch, 4).tolist() for batch in range(3)]
-    assert [len(part) for part in found] == [4, 4, 2]
-    assert np.allclose(np.concatenate(found), expected)
 
 
 def by_hand() -> Tensor:
@@ -190,14 +169,6 @@ def test_lightning_gives_the_step_back_after_an_error(quiet: dict[str, Any]) -> 
 def test_a_step_whose_loss_cannot_be_weighed_warns(quiet: dict[str, Any]) -> None:
     with pytest.warns(UnweightedWarning, match="computes no loss of torch.nn.functional"):
         fit(OwnLoss(SubsetSampler(weighted_subset())), quiet)
-
-
-def test_a_subset_without_weights_is_trained_on_as_it_is(
-    quiet: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    plain = SubsetSampler(made_up_subset(range(3, 13), [1] * 10))
-    fit(OwnLoss(plain), quiet)
-    assert not [text for text in caplog.messages if text.startswith("lipt: ")]
 
 
 def test_batches_of_unknown_size_warn() -> None:

@@ -75,19 +75,6 @@ def test_a_subset_within_something_else_is_exact_too(subset: Subset) -> None:
     assert again.weights.tobytes() == subset.weights.tobytes()
 
 
-def test_a_json_is_the_same_in_a_file_and_without(tmp_path: Path) -> None:
-    subset = make_subset([2, 5], [1.0, 0.1])
-    assert subset.save(tmp_path / "subset.json").read_text() == subset.to_json()
-    with pytest.raises(SubsetError, match="does not hold a subset"):
-        Subset.from_json(subset.to_json()[:40])
-
-
-def test_numpy_reads_the_indices_of_a_npy(tmp_path: Path) -> None:
-    path = make_subset([2, 5, 9], [1.0, 0.5, 2.0]).save(tmp_path / "subset.npy")
-    assert np.load(path).tolist() == [2, 5, 9]
-    assert np.load(path, mmap_mode="r").tolist() == [2, 5, 9]
-
-
 def test_a_npy_is_three_records_of_numpy(tmp_path: Path) -> None:
     subset = make_subset([2, 5], [1.0, 0.5])
     path = subset.save(tmp_path / "subset.npy")
@@ -128,21 +115,6 @@ def test_a_csv_without_its_manifest_is_refused_with_the_remedy(tmp_path: Path) -
         Subset.load(path)
     with pytest.raises(FileNotFoundError, match=r"none\.csv"):
         Subset.load(tmp_path / "none.csv")
-
-
-def test_a_csv_with_another_s_manifest_is_refused(tmp_path: Path) -> None:
-    path = make_subset([2, 5], [1.0, 0.1]).save(tmp_path / "subset.csv")
-    text = path.read_text()
-    make_subset([2, 6], [1.0, 0.1]).save(path)
-    path.write_text(text)
-    with pytest.raises(SubsetError, match="changed or damaged"):
-        Subset.load(path)
-
-
-def test_a_csv_of_nothing_is_its_header(tmp_path: Path) -> None:
-    path = make_subset([], []).save(tmp_path / "subset.csv")
-    assert path.read_text() == "index,weight\n"
-    assert len(Subset.load(path)) == 0
 
 
 def test_a_json_has_everything_by_name(tmp_path: Path) -> None:
@@ -201,15 +173,6 @@ def test_a_truncated_file_never_gives_another_subset(
     assert loaded == subset  # all that a text file can lose is its last punctuation
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_half_a_file_is_refused_with_the_remedy(suffix: str, tmp_path: Path) -> None:
-    path = make_subset([2, 5, 9], [1.0, 0.5, 2.0]).save(tmp_path / f"subset{suffix}")
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(SubsetError, match="get it again with 'lipt subset get'"):
-        Subset.load(path)
-
-
 def test_a_plain_npy_of_indices_is_not_taken_for_a_subset(tmp_path: Path) -> None:
     np.save(tmp_path / "indices.npy", np.array([2, 5]))
     with pytest.raises(SubsetError, match="there are no weights"):
@@ -263,18 +226,6 @@ def test_metadata_that_is_not_ours_is_refused(
     path.write_text(path.read_text().replace(before, after, 1))
     with pytest.raises(SubsetError, match=complaint):
         Subset.load(path)
-
-
-def test_columns_cannot_be_changed() -> None:
-    source = np.array([2, 5], dtype=np.int64)
-    packed = struct.pack("<2q2f", 2, 5, 1.0, 1.0)
-    subset = Subset(
-        source, np.ones(2, np.float32), "ab" * 32, hashlib.sha256(packed).hexdigest(), "uniform"
-    )
-    with pytest.raises(ValueError, match="read-only"):
-        subset.indices[0] = 3
-    source[0] = 3
-    assert subset.indices.tolist() == [2, 5]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Finding pairs: image files with a caption beside each, or a table that names files and captions.
+"""Pairs of image files and captions: a caption beside each image, or a table that names both.
 
     FOLDER/any/name.jpg      FOLDER/any/name.txt       the whole text is the caption
     FOLDER/captions.csv      or .tsv, .jsonl, .parquet, also named itself: a row for each pair, with
                              the file's name, from the table's folder on, and its caption
 
-Names and captions of a table are packed, and captions in files are read when they are asked for.
+Captions in files are read when they are asked for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOW = "Put name.txt beside each name.jpg, or name a table with a column of file
 
 @dataclass(frozen=True)
 class FoundPairs:
-    """Pairs by row number, each an image file's path and a caption.
+    """Pairs by row number.
 
     Attributes:
         source: the name under which the user opened them.
@@ -51,11 +51,7 @@ class FoundPairs:
         return len(self.images)
 
     def __getitem__(self, row: int) -> tuple[str, str]:
-        """A row's image file and caption.
-
-        Raises:
-            IndexError: there is no such row.
-        """
+        """A row's image file and caption."""
         if not 0 <= row < len(self):
             raise IndexError(f"there is no row {row} in {self.source} with {len(self)} pairs")
         return self.images[row], self.caption(row)
@@ -68,7 +64,7 @@ def find_pairs(source: str, path: Path, *, image: str, caption: str) -> FoundPai
         source: the name under which the user opens them.
         path: a folder, or a table.
         image: a table's column of file names.
-        caption: a table's column of captions.
+        caption: its column of captions.
 
     Raises:
         DataError: there are none, an image has no caption, or the table cannot be used.
@@ -127,7 +123,18 @@ def _of_table(source: str, path: Path, image: str, caption: str) -> FoundPairs:
     table = _opened(source, path)
     require_columns(table, (image,), "image")
     require_columns(table, (caption,), "caption")
-    _require_cells(source, table, image, caption)
+    missing, num_rows = list[int](), 0
+    for names, texts in table.chunks([image, caption]):
+        cells = enumerate(zip(names, texts, strict=True), start=num_rows)
+        missing += [row for row, (name, text) in cells if not _text(name) or text is None]
+        num_rows += len(names)
+    if missing:
+        raise DataError(
+            f"{source}: {len(missing)} of {num_rows} rows of {table.name} lack a file name or a "
+            f"caption: rows {named_rows(missing)}. Fill them in or remove them."
+        )
+    if not num_rows:
+        raise DataError(f"{source}: {table.name} has no rows. {_HOW}")
     images = PackedNames.of(
         str(path.parent / str(name)) for (names,) in table.chunks([image]) for name in names
     )
@@ -140,23 +147,8 @@ def _of_table(source: str, path: Path, image: str, caption: str) -> FoundPairs:
     return FoundPairs(source, images, captions.__getitem__, stamp)
 
 
-def _require_cells(source: str, table: Table, image: str, caption: str) -> None:
-    missing, num_rows = list[int](), 0
-    for names, texts in table.chunks([image, caption]):
-        cells = enumerate(zip(names, texts, strict=True), start=num_rows)
-        missing += [row for row, (name, text) in cells if _is_empty(name) or text is None]
-        num_rows += len(names)
-    if missing:
-        raise DataError(
-            f"{source}: {len(missing)} of {num_rows} rows of {table.name} lack a file name or a "
-            f"caption: rows {named_rows(missing)}. Fill them in or remove them."
-        )
-    if not num_rows:
-        raise DataError(f"{source}: {table.name} has no rows. {_HOW}")
-
-
-def _is_empty(cell: Cell) -> bool:
-    return cell is None or not str(cell).strip()
+def _text(cell: Cell) -> str:
+    return "" if cell is None else str(cell).strip()
 
 
 def _opened(source: str, path: Path) -> Table:

@@ -1,4 +1,8 @@
-"""Table files: CSV, JSON lines and Parquet as columns of cells."""
+"""Table files: CSV, JSON lines and Parquet, by columns of cells.
+
+A file gives its cells in chunks of rows, and is read again for each pass: it is never in memory as
+a whole.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,16 @@ import csv
 import gzip
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, ClassVar, TextIO
 
 from lipt.common.data.sources.parquet import class_names, find_files, open_file
 from lipt.common.data.sources.tables.query import did_you_mean
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
-
-# Cells: what a table's file holds at one place, and what is taken for missing.
-#
-# A file gives its cells in chunks of rows, column by column, and is read again for each pass: it
-# is never in memory as a whole.
 
 # None where the file has nothing there, also where it has a null or not-a-number.
 Cell = str | int | float | None
@@ -30,14 +30,14 @@ CHUNK_ROWS = 8192
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 
-class Table(Protocol):
+class Table(ABC):
     """A file, or several of one data set, by columns.
 
     Attributes:
-        name: how messages call it.
+        name: for messages.
         files: what it is read from.
         columns: their names in the file's order.
-        class_names: by column, what its numbers stand for, where the file says so.
+        class_names: by column, the names of its numbers, where the file has some.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Table(Protocol):
     columns: tuple[str, ...]
     class_names: Mapping[str, tuple[str, ...]]
 
+    @abstractmethod
     def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
         """The cells of some columns, in chunks of rows: a list for each of `names`.
 
         Raises:
             DataError: the file is broken; the message says where.
         """
-        ...
 
 
 def is_missing(cell: Cell) -> bool:
@@ -72,8 +72,8 @@ def require_columns(table: Table, names: Sequence[str], option: str) -> None:
     for name in names:
         if name not in table.columns:
             raise DataError(
-                f"{table.name} has no column {name!r}.{did_you_mean(name, table.columns)} Its "
-                f"columns are {', '.join(table.columns)}. Write {option}=COLUMN with one of them."
+                f"{table.name} has no column {name!r}.{did_you_mean(name, table.columns)} Write "
+                f"{option}=COLUMN with one of {', '.join(table.columns)}."
             )
 
 
@@ -83,13 +83,13 @@ def named_rows(rows: Sequence[int]) -> str:
     return ", ".join(map(str, rows[:20])) + more
 
 
-# CSV: lines of cells below a line with the columns' names, UTF-8, also gzipped.
-#
-# A column without a name, such as the row numbers that pandas writes, is left out.
+class CsvTable(Table):
+    """Lines of cells below a line with the columns' names, UTF-8, also gzipped.
 
+    A column without a name, such as the row numbers that pandas writes, is left out.
+    """
 
-class CsvTable:
-    """A file with one table."""
+    class_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __init__(self, path: Path, delimiter: str) -> None:
         """Read the line of names.
@@ -103,23 +103,26 @@ class CsvTable:
                 f"{path}: the delimiter {delimiter!r} is not one character. Write delimiter=; or "
                 "delimiter=%09 for a tab."
             )
-        self.name = str(path)
-        self.files: Sequence[Path | str] = (path,)
-        self.class_names: Mapping[str, tuple[str, ...]] = {}
+        self.name, self.files = str(path), (path,)
         self._path, self._delimiter = path, delimiter
-        with self._opened() as file:
-            self._header: list[str] = next(self._reader(file), [])
+        with self._opened() as reader:
+            self._header: list[str] = next(reader, [])
         self.columns = tuple(name for name in self._header if name)
-        self._require_names()
+        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        if not self.columns or twice or all(map(_is_number, self.columns)):
+            found = f"names {', '.join(twice)} twice" if twice else f"is {self._header!r:.200}"
+            raise DataError(
+                f"{path}: the first line {found}, but it has to name the columns. Put a line with "
+                "a name for each column at the top of the file."
+            )
 
     def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
         """The cells of some columns; empty lines are passed over."""
         places = [self._header.index(name) for name in names]
+        lines: list[list[str]] = []
         ragged: list[int] = []
-        with self._opened() as file:
-            reader = self._reader(file)
+        with self._opened() as reader:
             next(reader)
-            lines: list[list[str]] = []
             for line in reader:
                 if len(line) == len(self._header):
                     lines.append(line)
@@ -133,41 +136,25 @@ class CsvTable:
         if ragged:
             raise DataError(
                 f"{self.name}: {len(ragged)} lines do not have the {len(self._header)} cells that "
-                f"the first line has names for: lines {named_rows(ragged)}. Correct or remove "
-                "them, quote cells that hold the delimiter, or name another one: delimiter=;"
+                f"the first line has names for: lines {named_rows(ragged)}. Correct them, quote "
+                "cells that hold the delimiter, or name another one: delimiter=;"
             )
 
-    def _reader(self, file: TextIO) -> Any:
-        return csv.reader(file, delimiter=self._delimiter, strict=True)
-
     @contextmanager
-    def _opened(self) -> Iterator[TextIO]:
-        with text_file(self._path) as file:
+    def _opened(self) -> Iterator[Any]:
+        with _text_file(self._path) as file:
             try:
-                yield file
+                yield csv.reader(file, delimiter=self._delimiter, strict=True)
             except csv.Error as error:
                 raise DataError(
                     f"{self.name} cannot be read as CSV: {error}. Quote cells that hold quotes or "
                     "the delimiter, or convert the file to JSON lines."
                 ) from error
 
-    def _require_names(self) -> None:
-        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
-        if not self.columns or twice or all(map(_is_number, self.columns)):
-            found = f"names {', '.join(twice)} twice" if twice else f"is {self._header!r:.200}"
-            raise DataError(
-                f"{self.name}: the first line {found}, but it has to name the columns. Put a line "
-                "with a name for each column at the top of the file."
-            )
-
 
 @contextmanager
-def text_file(path: Path) -> Iterator[TextIO]:
-    """A file of text, read as it is; a byte order mark is passed over.
-
-    Raises:
-        DataError: it is not there, or not UTF-8.
-    """
+def _text_file(path: Path) -> Iterator[TextIO]:
+    """A file of text; a byte order mark is passed over."""
     try:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -189,14 +176,26 @@ def _is_number(text: str) -> bool:
     return True
 
 
-# JSON lines: an object of names and values on each line, UTF-8, also gzipped.
-#
-# The columns are the names of all lines, in the order in which they come up; what a line lacks is
-# missing there.
+def _cell(value: Any, where: str, name: str) -> Cell:
+    """A value of JSON or Parquet as a cell."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise DataError(
+        f"{where}: the column {name} holds a {type(value).__name__}. Give a text or a number, or "
+        f"leave the column out: drop={name}"
+    )
 
 
-class JsonlTable:
-    """A file with one table."""
+class JsonlTable(Table):
+    """An object of names and values on each line, UTF-8, also gzipped.
+
+    The columns are the names of all lines, in the order in which they come up; what a line lacks is
+    missing there.
+    """
+
+    class_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __init__(self, path: Path) -> None:
         """Read the names on all lines.
@@ -204,10 +203,7 @@ class JsonlTable:
         Raises:
             DataError: there is no such file, or a line is no object of texts and numbers.
         """
-        self.name = str(path)
-        self.files: Sequence[Path | str] = (path,)
-        self.class_names: Mapping[str, tuple[str, ...]] = {}
-        self._path = path
+        self.name, self.files, self._path = str(path), (path,), path
         # A dictionary keeps the order, and a set does not.
         self.columns = tuple(dict.fromkeys(name for line in self._objects() for name in line))
 
@@ -215,7 +211,8 @@ class JsonlTable:
         """The cells of some columns."""
         rows: list[list[Cell]] = []
         for number, line in enumerate(self._objects(), start=1):
-            rows.append([self._cell(line.get(name), name, number) for name in names])
+            where = f"{self.name}, object {number}"
+            rows.append([_cell(line.get(name), where, name) for name in names])
             if len(rows) == CHUNK_ROWS:
                 yield [list(column) for column in zip(*rows, strict=True)]
                 rows = []
@@ -223,7 +220,7 @@ class JsonlTable:
             yield [list(column) for column in zip(*rows, strict=True)]
 
     def _objects(self) -> Iterator[dict[str, Any]]:
-        with text_file(self._path) as file:
+        with _text_file(self._path) as file:
             for number, text in enumerate(file, start=1):
                 if not text.strip():
                     continue
@@ -241,21 +238,8 @@ class JsonlTable:
                     )
                 yield line
 
-    def _cell(self, value: Any, name: str, number: int) -> Cell:
-        if isinstance(value, bool):
-            return str(value).lower()
-        if value is None or isinstance(value, str | int | float):
-            return value
-        raise DataError(
-            f"{self.name}, object {number}: {name} is a {type(value).__name__}. Give a text or a "
-            f"number, or leave the column out: drop={name}"
-        )
 
-
-# Parquet as a table: columns of numbers and texts, in one file or in several of one data set.
-
-
-class ParquetTable:
+class ParquetTable(Table):
     """A file, or those of a directory's training split, one below the other."""
 
     def __init__(self, source: str, path: str) -> None:
@@ -271,16 +255,12 @@ class ParquetTable:
             extra="parquet",
             needed_for=f"the data set {source}",
         )
-        self.name = path
-        files = find_files(source, path)
-        self.files: Sequence[Path | str] = files
-        self._readers = [open_file(parquet, source, file) for file in files]
-        schema = self._readers[0].schema_arrow
+        self.name, self.files = path, find_files(source, path)
+        self._readers = {file: open_file(parquet, source, file) for file in self.files}
+        schema = self._readers[self.files[0]].schema_arrow
         self.columns = tuple(schema.names)
-        self.class_names: Mapping[str, tuple[str, ...]] = {
-            name: class_names(schema, name) for name in self.columns
-        }
-        for file, reader in zip(self.files, self._readers, strict=True):
+        self.class_names = {name: class_names(schema, name) for name in self.columns}
+        for file, reader in self._readers.items():
             if tuple(reader.schema_arrow.names) != self.columns:
                 raise DataError(
                     f"{file} has the columns {', '.join(reader.schema_arrow.names)}, not those of "
@@ -289,7 +269,7 @@ class ParquetTable:
 
     def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
         """The cells of some columns."""
-        for file, reader in zip(self.files, self._readers, strict=True):
+        for file, reader in self._readers.items():
             try:
                 for batch in reader.iter_batches(batch_size=CHUNK_ROWS, columns=list(names)):
                     yield [
@@ -303,13 +283,6 @@ class ParquetTable:
                 ) from error
 
     def _cell(self, value: object, name: str) -> Cell:
-        if isinstance(value, bool):
-            return str(value).lower()
         if isinstance(value, float) and math.isnan(value):
             return None
-        if value is None or isinstance(value, str | int | float):
-            return value
-        raise DataError(
-            f"{self.name}: the column {name} holds {type(value).__name__}, which is neither text "
-            f"nor a number. Convert it, or leave it out: drop={name}"
-        )
+        return _cell(value, self.name, name)

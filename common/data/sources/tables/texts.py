@@ -1,7 +1,20 @@
-"""Text columns: tokens, and a vocabulary."""
+"""Text columns: texts as tokens of one length, cut or filled up.
+
+The built-in tokenizer needs no file and no vocabulary: lower-cased words and single marks, each
+with the number of its text's digest, so that files that are opened apart agree. Two words share a
+number with a probability of 1 in as many numbers as there are; with the default 32,767, one in six
+of a set's 6,000 words shares its own with another. Number 0 is padding.
+
+A user's is a file of Hugging Face's `tokenizers`. Its own padding token becomes 0, and the token
+that had 0 takes that one's number; without a padding token, all numbers are 1 more. With
+`names=huggingface` the numbers stay, for a model that was trained on them.
+
+Shapes: N texts, L places.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,34 +27,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import room_for
-from lipt.common.data.sources.tables.columns import bucket_of
 from lipt.common.data.sources.tables.files import Cell
 from lipt.common.errors import DataError
 from lipt.common.imports import import_extra
 from lipt.common.inputs.columns import Column, ColumnType
 
-# Tokens: texts as rows of whole numbers, with a tokenizer of the user's or a built-in one.
-#
-# The built-in one needs no file and knows no vocabulary: lower-cased words and single marks, each
-# with the number of its text's digest, so that files that are opened apart agree. Two words share a
-# number with a probability of 1 in as many numbers as there are; with the default 32,767, one in
-# six of a set's 6,000 words shares its own with another. Number 0 is padding.
-#
-# A user's is a file of Hugging Face's `tokenizers`. Its own padding token becomes 0, and the token
-# that had 0 takes that one's number; where it has no padding token, all numbers are 1 more. With
-# `names=huggingface` the numbers stay as they are, for a model that was trained on them.
-#
-# Shapes: N texts, L places.
+logger = logging.getLogger(__name__)
 
 DEFAULT_VOCABULARY = 2**15
+DEFAULT_LENGTH = 128
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
-_SALT = "word"
 _PADDING_TOKENS = ("[PAD]", "<pad>", "<PAD>", "<|pad|>", "<|padding|>", "PAD")
+
+
+def bucket_of(salt: str, text: str, buckets: int) -> int:
+    """The bucket of a text, the same in every process: its BLAKE2b digest modulo their number."""
+    # A key has at most 64 bytes, and a column's name any number.
+    key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
+    digest = hashlib.blake2b(text.encode(), digest_size=8, key=key).digest()
+    return int.from_bytes(digest, "little") % buckets
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """What makes texts into numbers.
+    """Makes texts into numbers.
 
     Attributes:
         encode: each text's numbers, at most as many as it was made for, and whether some were
@@ -62,7 +71,7 @@ def hashing_tokenizer(max_length: int, vocabulary: int = DEFAULT_VOCABULARY) -> 
     def number(word: str) -> int:
         found = known.get(word)
         if found is None:
-            found = known[word] = 1 + bucket_of(_SALT, word, vocabulary - 1)
+            found = known[word] = 1 + bucket_of("word", word, vocabulary - 1)
         return found
 
     def encode(texts: Sequence[str]) -> Iterator[tuple[list[int], bool]]:
@@ -100,31 +109,17 @@ def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokeni
     size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     found = (tokenizer.token_to_id(token) for token in _PADDING_TOKENS)
     own = next((number for number in found if number is not None), None)
-    numbers: Sequence[int] = range(size)
-    if not keep_numbers:
-        numbers = range(1, size + 1) if own is None else _exchanged(size, own)
+    numbers = list(range(size))
+    if not keep_numbers and own is None:
+        numbers = list(range(1, size + 1))
+    elif not keep_numbers and own is not None:
+        numbers[0], numbers[own] = own, 0
 
     def encode(texts: Sequence[str]) -> Iterator[tuple[list[int], bool]]:
         for encoded in tokenizer.encode_batch(list(texts)):
             yield [numbers[number] for number in encoded.ids], bool(encoded.overflowing)
 
     return Tokenizer(encode, (own or 0) if keep_numbers else 0, max(numbers) + 1)
-
-
-def _exchanged(size: int, own: int) -> list[int]:
-    """All numbers by their old ones: 0 and that of the padding token change places."""
-    numbers = list(range(size))
-    numbers[0], numbers[own] = own, 0
-    return numbers
-
-
-# Texts: as tokens of one length, cut or filled up, and what that costs told in the log.
-#
-# Shapes: N texts, L places.
-
-logger = logging.getLogger(__name__)
-
-DEFAULT_LENGTH = 128
 
 
 def text_columns(
@@ -136,13 +131,12 @@ def text_columns(
     length: int,
     huggingface: bool = False,
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
-    """Texts as tokens, N x L; what is cut off is told in the log.
+    """Texts as tokens, N x L, with a warning about what is cut off.
 
-    The length is that which is asked for, whatever the texts', so that files agree that are
-    opened apart.
+    L does not depend on the texts, so that files agree that are opened apart.
 
     Args:
-        name: how the log calls their file; empty tells nothing.
+        name: of their file, for the log; empty logs nothing.
         chunks: rows of cells by column; the columns' texts follow each other with a space between.
         tokenizer: made for this length.
         num_texts: N, which the chunks have together.
@@ -164,7 +158,7 @@ def text_columns(
         tokens_NL[begin : begin + len(joined)] = torch.from_numpy(part_NL)
         begin += len(joined)
     if name:
-        _tell_lengths(name, sizes_N, num_cut, length)
+        _log_lengths(name, sizes_N, num_cut, length)
     kind, shape = ColumnType.INT64, (length,)
     if not huggingface:
         return (Column("", kind, shape, num_values=tokenizer.num_values),), {"": tokens_NL}
@@ -177,26 +171,18 @@ def text_columns(
     return columns, {"input_ids": tokens_NL, "attention_mask": mask_NL}
 
 
-def _tell_lengths(name: str, sizes_N: NDArray[np.int32], num_cut: int, length: int) -> None:
-    empty, longest = int((sizes_N == 0).sum()), int(sizes_N.max())
-    if empty:
-        logger.warning("%s: %d of %d texts are empty", name, empty, len(sizes_N))
+def _log_lengths(name: str, sizes_N: NDArray[np.int32], num_cut: int, length: int) -> None:
+    num_texts, longest = len(sizes_N), int(sizes_N.max())
+    if empty := int((sizes_N == 0).sum()):
+        logger.warning("%s: %d of %d texts are empty", name, empty, num_texts)
     if num_cut:
-        share = num_cut / len(sizes_N)
         logger.warning(
             "%s: %d of %d texts (%.1f%%) are longer than %d tokens and cut there; "
             "max_length=%d would cut fewer",
-            name,
-            num_cut,
-            len(sizes_N),
-            100 * share,
-            length,
-            2 * length,
+            *(name, num_cut, num_texts, 100 * num_cut / num_texts, length, 2 * length),
         )
     elif longest <= length // 2:
         logger.warning(
             "%s: no text is longer than %d tokens; max_length=%d would be faster",
-            name,
-            longest,
-            longest,
+            *(name, longest, longest),
         )

@@ -76,7 +76,7 @@ def test_npz_files_are_read_alike(tmp_path: Path) -> None:
         ({"X": torch.full((3, 2), 1e39, dtype=torch.float64)}, "not finite in float32"),
         ({"y": torch.ones(3)}, "the target 0 is the same number for all 3 examples"),
         ({"y": torch.full((3, 2), 2)}, "row 0 has 2 for label 0, which is neither 0 nor 1"),
-        ({"y": torch.ones(3, 2, 2)}, r"y is torch.float32 of the shape \[3, 2, 2\]\. Give a whole"),
+        ({"y": torch.ones(3, 2, 2)}, r"y is torch.float32 of the shape \[3, 2, 2\]\. Give a class"),
         ({"y": torch.tensor([0, -1, 1])}, r"1 of 3 examples have a label below 0: rows 1\."),
         ({"paired_features": torch.ones(3)}, "paired_features has the shape"),
         ({"paired_features": torch.ones(3, 1, 1)}, "paired_features has 3 dimensions"),

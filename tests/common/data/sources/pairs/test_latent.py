@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lipt.common.data.sources.pairs import embedding
-from lipt.common.data.sources.pairs.embedding import clusters, nearest
+from lipt.common.data.sources.pairs import rows as pair_rows
+from lipt.common.data.sources.pairs.rows import clusters, nearest
 
 
 def test_nearest_is_the_largest_product_and_the_first_of_equals() -> None:
@@ -21,7 +21,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, centres = (torch.randn(size, 4, generator=generator) for size in (57, 5))
     expected = [int((centres @ row).argmax()) for row in rows]
     assert nearest(rows, centres).tolist() == expected
-    monkeypatch.setattr(embedding, "_BLOCK_VALUES", 40)
+    monkeypatch.setattr(pair_rows, "_BLOCK_VALUES", 40)
     assert nearest(rows, centres).tolist() == expected
 
 

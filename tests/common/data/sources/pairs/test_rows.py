@@ -15,7 +15,7 @@ from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.signals import Signals
-from lipt.core.signals.user_features import features_of_pairs
+from lipt.core.signals.stored import features_of_pairs
 from tests.coloured_shapes import (
     COLOURS,
     IMAGE_TOWER,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipt.common.data.sources.pairs.embedding import Tower, find_tower
+from lipt.common.data.sources.pairs.rows import Tower, find_tower
 from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
 
 

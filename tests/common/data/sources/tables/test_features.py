@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipt.common.data.sources.tables.columns import (
+from lipt.common.data.sources.tables.files import CsvTable
+from lipt.common.data.sources.tables.rows import (
     bucket_of,
     categories_tensor,
     numbers_tensor,
     read_numbers,
 )
-from lipt.common.data.sources.tables.files import CsvTable
 from lipt.common.errors import DataError
 
 Write = Callable[[str], Path]

@@ -32,5 +32,5 @@ def test_lines_that_are_no_objects_are_named(write: Write, text: str, words: str
 def test_values_that_are_no_cells_are_refused_where_they_are_asked_for(write: Write) -> None:
     table = JsonlTable(write('{"a": 1, "b": [1]}\n'))
     assert list(table.chunks(["a"])) == [[[1]]]
-    with pytest.raises(DataError, match=r"object 1: b is a list.*drop=b"):
+    with pytest.raises(DataError, match=r"object 1: the column b holds a list.*drop=b"):
         list(table.chunks(["b"]))

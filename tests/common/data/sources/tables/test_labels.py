@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources.tables.columns import read_labels
 from lipt.common.data.sources.tables.files import CsvTable, JsonlTable
+from lipt.common.data.sources.tables.rows import read_labels
 from lipt.common.errors import DataError
 
 Write = Callable[[str], Path]

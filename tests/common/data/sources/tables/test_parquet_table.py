@@ -32,7 +32,7 @@ def test_files_follow_each_other_and_name_the_numbers_of_their_classes(tmp_path:
 def test_files_of_other_columns_and_cells_of_other_types_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [[1]]}), tmp_path / "0.parquet")
     table = ParquetTable("parquet", str(tmp_path))
-    with pytest.raises(DataError, match=r"the column a holds list.*drop=a"):
+    with pytest.raises(DataError, match=r"the column a holds a list.*drop=a"):
         list(table.chunks(["a"]))
     pq.write_table(pa.table({"b": [1]}), tmp_path / "1.parquet")
     with pytest.raises(DataError, match="has the columns b, not those of the first file: a"):

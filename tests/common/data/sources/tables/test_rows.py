@@ -51,10 +51,16 @@ def test_the_order_of_the_columns_in_the_file_does_not_matter(write: Write) -> N
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("label=lable", "has no column 'lable'. Did you mean label? Its columns are name, age"),
+        (
+            "label=lable",
+            "no column 'lable'. Did you mean label? Write label=COLUMN with one of name, age",
+        ),
         ("drop=Name", "has no column 'Name'. Did you mean name?"),
-        ("numbers=ages", "Did you mean age? Its columns are name, age, city, label"),
-        ("text=nam", "Write text=COLUMN with one of them"),
+        (
+            "numbers=ages",
+            "mean age? Write numbers=COLUMN with one of name, age, city, label",
+        ),
+        ("text=nam", "Write text=COLUMN with one of"),
         ("drop=name,age,city", "has no column besides age, city, label, name"),
     ],
 )
