@@ -24,9 +24,8 @@ from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake
+from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.dispatch.range_intake import RangeIntake
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.runs.driver import RunDriver
@@ -151,7 +150,7 @@ async def open_app(
         for part in (app.subsets, app.diagnoses, app.weights):
             stack.push_async_callback(part.stop)
         stack.callback(app.intake.stop)
-        stack.enter_context(app.ranges)
+        stack.callback(app.ranges.stop)
         yield app
 
 

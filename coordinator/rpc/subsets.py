@@ -95,6 +95,7 @@ def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
         preset=request.preset,
         proxy=request.proxy,
         labels=request.labels,
+        soft_labels=request.soft_labels,
     )
 
 

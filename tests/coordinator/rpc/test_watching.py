@@ -16,8 +16,8 @@ from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
-from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult

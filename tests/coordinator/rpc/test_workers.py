@@ -30,8 +30,7 @@ from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.access.worker_identity import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake
-from lipt.coordinator.dispatch.range_intake import RangeIntake
+from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
