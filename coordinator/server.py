@@ -109,11 +109,7 @@ async def serve(
     asked: asyncio.Event | None = None,
     opening: OpenApp = open_app,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until `asked` is set, then drain and return.
-
-    Raises:
-        LiptError: the settings, the state, the data or the address cannot be used.
-    """
+    """Serve until SIGTERM or SIGINT, or until `asked` is set, then drain and return."""
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     addresses = {
         "--listen": settings.listen,
@@ -143,11 +139,7 @@ async def serve(
 
 @asynccontextmanager
 async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
-    """Serve during the block, at the address that it is given; drain when it is left.
-
-    Raises:
-        ConfigError: `app.settings.listen`, or `dashboard_listen`, cannot be listened on.
-    """
+    """Serve during the block, at the address that it is given; drain when it is left."""
     settings = app.settings
     admitted = admission(
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token

@@ -56,14 +56,7 @@ _NOT_OWN_USER = (
 
 @dataclass(frozen=True)
 class Shown:
-    """What a call shows.
-
-    Attributes:
-        authorization: the metadata of that name; None for none.
-        local_token: the token that the client found on its machine; None for none.
-        certificate: the client's, checked by gRPC; None for none.
-        peer: the address of the connection, with its port.
-    """
+    """Credentials of a call, the certificate checked by gRPC, and its address with the port."""
 
     authorization: str | None
     local_token: str | None
@@ -78,11 +71,8 @@ Identify = Callable[[Shown], Caller]
 def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
     """The caller of a call: by its token, or its certificate, or as the coordinator listens.
 
-    A wrong token is refused also where none is needed.
-
-    Raises:
-        UnauthenticatedError: no token, or one that does not hold.
-        PermissionDeniedError: a certificate that gives no role.
+    A wrong token (UnauthenticatedError) is refused also where none is needed, and so is a
+    certificate that gives no role (PermissionDeniedError).
     """
     if shown.authorization is not None:
         return tokens.caller(_bearer(shown.authorization))

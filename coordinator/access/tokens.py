@@ -1,10 +1,7 @@
 """Tokens that a coordinator takes: those that it gave out, and its own.
 
-The digests of all are in memory. A token counts once it is on disk; a revoked one ends at once,
-whatever the disk says.
-
-The coordinator's own token makes an admin of whoever can read its file in the state directory,
-which is the coordinator's user. Another is made where the file was deleted.
+A token counts once it is on disk; a revoked one ends at once, whatever the disk says. The
+coordinator's own token makes an admin of whoever can read its file, which is its own user.
 """
 
 from __future__ import annotations
@@ -66,17 +63,7 @@ class Tokens:
     async def create(
         self, role: Role, *, name: str, days: float, created_by: str
     ) -> tuple[TokenRecord, str]:
-        """Give out a token.
-
-        Args:
-            role: of its holder.
-            name: its id where empty.
-            days: how long it holds; 0 until it is revoked.
-            created_by: the name of a caller.
-
-        Returns:
-            Its record, and its text, which is stored nowhere.
-        """
+        """Give out a token for some days (0: until it is revoked), with its text, stored nowhere."""
         if not 0.0 <= days <= _MAX_DAYS:  # also refuses NaN
             raise InvalidRequestError(
                 f"a token cannot hold for {days:g} days. Give 0 < days <= {_MAX_DAYS:g}, or none "
@@ -98,12 +85,7 @@ class Tokens:
         return record, token.text
 
     async def revoke(self, token_id: str) -> TokenRecord:
-        """End a token.
-
-        Raises:
-            UnknownTokenError: none has that id.
-            StateError: it has ended, but a restart would bring it back: ask again.
-        """
+        """End a token; after a StateError it has ended, but a restart would bring it back."""
         record = self._records.get(token_id)
         if record is None:
             raise UnknownTokenError(

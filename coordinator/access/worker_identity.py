@@ -72,10 +72,9 @@ def worker_id_of(instance_id: str) -> str:
 
 
 def party_of(caller: Caller, worker_id: str) -> str:
-    """The party that answers for a worker: workers of one party do not confirm each other.
+    """The certificate or token that answers for a worker, or else its process.
 
-    A certificate or a token is one party, however many processes use it; without one, each process
-    is.
+    Workers of one party do not confirm each other.
     """
     if caller.certificate:
         return caller.name

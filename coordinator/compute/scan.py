@@ -61,11 +61,7 @@ class RangeFolder:
         self.path = folder / scan_id
 
     def open(self) -> None:
-        """Make the folder the newest one, and remove the oldest.
-
-        Raises:
-            StateError: the disk refuses.
-        """
+        """Make the folder the newest one, and remove the oldest."""
         with state_errors(self.path):
             make_directory(self.path)
             self.path.touch()
@@ -83,11 +79,7 @@ class RangeFolder:
         return any(True for _ in self.path.glob(f"{index}.*"))
 
     def keep(self, index: int, who: str, content: bytes) -> None:
-        """Store a range, durably.
-
-        Raises:
-            StateError: the disk refuses, or the scan is over and its folder gone.
-        """
+        """Store a range, durably; StateError where the scan is over and its folder gone."""
         target = self.path / f"{index}.{who}.{BlobName.of(content).sha256}"
         with state_errors(self.path), temporary_file(self.path) as (file, path):
             write_all(file, content)
@@ -106,15 +98,9 @@ def _file(path: Path) -> RangeFile | None:
 
 @dataclass(frozen=True)
 class Scan:
-    """A pass over all examples in ranges, which workers that have the data may compute.
+    """A pass over all examples in ranges of whole batches, for workers that have the data.
 
-    Attributes:
-        whole: the task of all examples.
-        weights: of the model.
-        num_features: of the model.
-        range_examples: of every range but the last one; whole batches.
-        kind: the machines that give the same bits, as `kind_of` says it; empty for any.
-        lipt: the version that computes it.
+    `kind` names the machines that give the same bits (`kind_of`); empty for any.
     """
 
     whole: ScoringTask

@@ -48,15 +48,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         idle_seconds: float = IDLE_SECONDS,
         meters: Meters | None = None,
     ) -> None:
-        """Serve `store`.
-
-        Args:
-            store: the blobs.
-            uploads: incoming blobs.
-            of_workers: the blobs that each worker may name; None without workers.
-            idle_seconds: an upload without a message for so long is ended.
-            meters: count bytes.
-        """
+        """Serve `store`; an upload without a message for `idle_seconds` is ended."""
         self._store = store
         self._of_workers = of_workers
         self._uploads = uploads

@@ -1,8 +1,7 @@
-"""Interceptor: what happens around every call, as a chain of steps.
+"""Steps around every call: measure, map errors, identify the caller, limit it, trace.
 
-From the outside in: the whole call is measured, refusals become statuses, the caller is identified
-before any of its messages is read, and its limits are applied. Health and reflection are neither
-measured nor limited, so that whoever watches this process gets an answer; health is open to all.
+Health and reflection are neither measured nor limited, so that whoever watches this process gets an
+answer; health is open to all.
 """
 
 from __future__ import annotations

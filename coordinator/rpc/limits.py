@@ -58,11 +58,7 @@ class PeerLimits:
         self._num_calls = 0
 
     def enter(self, peer: str, *, streams: bool, registers: bool = False) -> float:
-        """Count a call from now on, and say how long it has to wait; `leave` has to follow.
-
-        Raises:
-            TooManyCallsError: it is one too many; it is not counted.
-        """
+        """Count a call, unless it is one too many (TooManyCallsError), and say how long it waits."""
         now = self._clock()
         state = self._peers.setdefault(peer, _Peer())
         self._peers.move_to_end(peer)

@@ -1,12 +1,9 @@
 """Shared pass: a model's errors and features of all examples, computed here and by workers.
 
-The job goes through the ranges from the last one on, workers begin with the first ones. So nothing
-waits for a worker, and an interrupted pass goes on with the ranges that are missing.
-
-Every range has the bits of one pass over all: batches, threads and kernels are the same, and so is
-the kind of the machine unless `compute.scoring_workers` is `any`. A worker's ranges are used only
-after one batch of them, drawn at random, came out the same here; a few wrong examples may go
-unnoticed.
+The job goes from the last range down, workers begin with the first. So nothing waits for a worker,
+and an interrupted pass goes on with the missing ranges. Every range has the bits of one pass over
+all, unless `compute.scoring_workers` is `any`. A worker's ranges are used only after one batch of
+them, drawn at random, came out the same here; a few wrong examples may go unnoticed.
 """
 
 from __future__ import annotations
@@ -60,12 +57,7 @@ _TOLERANCE = 1e-2
 def scanned_signals(
     context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module, *, weights: BlobName
 ) -> Signals:
-    """Errors and features, as `model_signals` gives them; `weights` are the model's, stored.
-
-    Raises:
-        SignalsError, ConfigError: as `compute_signals`.
-        StateError: the state directory cannot be written.
-    """
+    """Errors and features, as `model_signals` gives them; `weights` are the model's, stored."""
     scan = scan_of(context, config, inputs, model, weights)
     alone = context.settings.compute.scoring_workers is ScoringWorkers.NONE
     if scan.num_ranges < 2 or alone:
