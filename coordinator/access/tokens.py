@@ -63,7 +63,7 @@ class Tokens:
     async def create(
         self, role: Role, *, name: str, days: float, created_by: str
     ) -> tuple[TokenRecord, str]:
-        """Give out a token for some days (0: until it is revoked), with its text, stored nowhere."""
+        """Give out a token for some days (0: until it is revoked); its text is stored nowhere."""
         if not 0.0 <= days <= _MAX_DAYS:  # also refuses NaN
             raise InvalidRequestError(
                 f"a token cannot hold for {days:g} days. Give 0 < days <= {_MAX_DAYS:g}, or none "

@@ -58,7 +58,7 @@ class PeerLimits:
         self._num_calls = 0
 
     def enter(self, peer: str, *, streams: bool, registers: bool = False) -> float:
-        """Count a call, unless it is one too many (TooManyCallsError), and say how long it waits."""
+        """Count a call and say how long it waits; TooManyCallsError where it is one too many."""
         now = self._clock()
         state = self._peers.setdefault(peer, _Peer())
         self._peers.move_to_end(peer)
