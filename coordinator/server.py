@@ -33,13 +33,13 @@ from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.process.service import tell_manager
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
-from lipt.coordinator.access.identification import (
+from lipt.coordinator.access.tokens import (
+    OWN_FILE,
     Admission,
     admission,
     describe_exposure,
     identify,
 )
-from lipt.coordinator.access.tokens import OWN_FILE
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
@@ -57,8 +57,7 @@ from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.answering import unless
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.info import InfoService, answering_probes, bind
-from lipt.coordinator.rpc.interceptor import CallInterceptor
-from lipt.coordinator.rpc.limits import PeerLimits
+from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService

@@ -31,7 +31,7 @@ from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples
+from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
 from lipt.coordinator.compute.messages import Asked, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.requests import (
