@@ -25,8 +25,7 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
 from lipt.coordinator.instruments import BLOB_BYTES
-from lipt.coordinator.rpc.answering import shown_by
-from lipt.coordinator.rpc.limits import peer_of
+from lipt.coordinator.rpc.limits import peer_of, shown_by
 from lipt.coordinator.storage.uploads import Uploads
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 

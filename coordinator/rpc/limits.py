@@ -22,7 +22,7 @@ from typing import Any
 import grpc
 
 from lipt.common.access.certificate import identity_of
-from lipt.common.access.tokens import METADATA_KEY
+from lipt.common.access.tokens import METADATA_KEY, WORKER_SECRET
 from lipt.common.errors import TooManyCallsError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
@@ -44,6 +44,7 @@ from lipt.coordinator.access.caller import (
     require_role,
 )
 from lipt.coordinator.access.tokens import OWN_USER, Identify, Shown
+from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.instruments import CANCELLED, PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.settings import LimitSettings
 
@@ -67,6 +68,13 @@ def peer_of(context: Context) -> str:
     """
     caller = current_caller()
     return context.peer() if caller == OWN_USER else caller.key
+
+
+def shown_by(context: Context) -> Evidence:
+    """The caller of a call, and the worker's secret in its metadata, if there is one."""
+    metadata = context.invocation_metadata() or ()
+    secret = next((value for key, value in metadata if key == WORKER_SECRET), "")
+    return Evidence(current_caller(), secret if isinstance(secret, str) else "")
 
 
 @dataclass
