@@ -295,6 +295,13 @@ async def test_trainers_call_again_when_they_are_told_to(tmp_path: Path) -> None
         assert coordinator.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
 
 
+async def test_one_call_after_another_is_slowed_down_and_never_refused(tmp_path: Path) -> None:
+    async with served(tmp_path, **SLOW) as coordinator, connected(coordinator.address) as channel:
+        for _ in range(6):
+            await info(channel)
+        assert coordinator.events.count(EventKind.CALL_REFUSED) == 0
+
+
 @pytest.mark.slow
 async def test_transfers_call_again_when_they_are_told_to(tmp_path: Path) -> None:
     async with served(tmp_path, in_all=100, **SLOW) as coordinator:
