@@ -14,18 +14,19 @@ from scipy import stats
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.core.selection.strategies.aum import aum
 from lipt.core.selection.strategies.ccs import hardness
-from lipt.core.selection.strategies.disagreement import disagreement
-from lipt.core.selection.strategies.dual import (
+from lipt.core.selection.strategies.learners import (
+    aum,
     beta_parameters,
+    disagreement,
     dual,
+    forgetting,
+    forgetting_events,
     log_beta_density,
     uncertain_and_hard,
 )
-from lipt.core.selection.strategies.el2n import el2n
-from lipt.core.selection.strategies.forgetting import forgetting, forgetting_events
-from lipt.core.signals.dynamics import Dynamics, deviation_over_moments, mean_over_moments
+from lipt.core.selection.strategies.scores import el2n
+from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals, labels_only
 from tests.core.selection.builders import random_dynamics
 
@@ -88,22 +89,10 @@ def test_forgetting_counts_steps_from_right_to_wrong() -> None:
     assert forgetting(signals(margins=margins), 3).indices_K.tolist() == [3, 1, 0]
 
 
-def test_examples_that_are_never_learned_are_kept_first() -> None:
-    # The defect: scored 0, they would be the first to be dropped.
-    margins: list[Course] = [[[1, -1, 1]], [[-1, -1, -1]], [[1, 1, 1]]]
-    assert forgetting(signals(margins=margins), 1).indices_K.tolist() == [1]
-
-
 def test_equal_events_go_by_margin_and_then_by_id() -> None:
     margins: list[Course] = [[[1, -1]], [[1, -3]], [[1, -1]], [[-1, -1]], [[-1, -2]], [[2, 2]]]
     # Never right: -2 before -1; forgotten once: -3 before the two of -1; never forgotten last.
     assert forgetting(signals(margins=margins), 6).indices_K.tolist() == [4, 3, 1, 0, 2, 5]
-
-
-def test_without_snapshots_a_learner_forgets_at_most_once() -> None:
-    dynamics = random_signals(100, num_moments=2).learners()
-    events_N = forgetting_events(dynamics.margins_NLT, dynamics.counted_NL)
-    assert events_N[events_N.isfinite()].max() <= 1
 
 
 def test_aum_keeps_the_smallest_mean_margin_first() -> None:
@@ -139,39 +128,6 @@ def test_dual_s_score_is_difficulty_times_uncertainty() -> None:
     assert chosen.indices_K.tolist() == [2, 1, 3, 0]
 
 
-def test_windows_take_the_spread_of_a_few_moments_of_one_learner() -> None:
-    # Windows of 2 of 0.2, 0.6, 0.6: 0.6 x 0.2 and 0.4 x 0, and the other learner's 0.6 x 0.2 and
-    # 0.5 x 0.1, in the mean 0.29 / 4. Windows of 3, or of more than there are, are one a learner.
-    courses = [[0.2, 0.6, 0.6], [0.2, 0.6, 0.4]]
-    probabilities_NLT, both_NL = torch.tensor([courses]), torch.ones(1, 2, dtype=torch.bool)
-    assert float(uncertain_and_hard(probabilities_NLT, both_NL, 2)) == pytest.approx(0.29 / 4)
-    spreads = [float(torch.tensor(course).std(correction=0)) for course in courses]
-    whole = (spreads[0] * (1 - 1.4 / 3) + spreads[1] * (1 - 1.2 / 3)) / 2
-    for window in (3, 10):
-        score = float(uncertain_and_hard(probabilities_NLT, both_NL, window))
-        assert score == pytest.approx(whole)
-    # The first of them alone: 0.12 / 2.
-    first_NL = torch.tensor([[True, False]])
-    assert float(uncertain_and_hard(probabilities_NLT, first_NL, 2)) == pytest.approx(0.06)
-
-
-def test_one_window_of_all_counts_theta_star_once() -> None:
-    # Of 0.2, 0.6, 0.6 and 0.6, 0.4: mean 0.48, squared deviations 0.112 / 5 in the mean.
-    probabilities_NLT = torch.tensor([[[0.2, 0.6, 0.6], [0.2, 0.6, 0.4]]])
-    both_NL = torch.ones(1, 2, dtype=torch.bool)
-    score = float(uncertain_and_hard(probabilities_NLT, both_NL, "all"))
-    assert score == pytest.approx(0.52 * (0.128 / 5) ** 0.5)
-
-
-def test_windows_change_who_is_kept() -> None:
-    # Slow and steady change is uncertain over all moments, and not within two of them.
-    probabilities: list[Course] = [[[0.1, 0.3, 0.5, 0.7]], [[0.3, 0.6, 0.3, 0.6]]]
-    for window, first in (("all", 0), (2, 1)):
-        given = signals(probabilities=probabilities)
-        chosen = dual(given, 1, sampling="largest", window=window, seed=0)  # type: ignore[arg-type]
-        assert chosen.indices_K.tolist() == [first]
-
-
 def test_beta_moves_to_easy_examples_as_fewer_are_kept() -> None:
     # All kept: b = 15 x 0.6; half dropped with c = 1: half of it.
     assert beta_parameters(0.4, dropped=0.0, exponent=5.5) == pytest.approx((7.0, 9.0))
@@ -189,25 +145,6 @@ def test_beta_density_is_scipys_up_to_a_constant() -> None:
     ours_N = log_beta_density(means_N, 11.5, 4.5)
     theirs_N = torch.from_numpy(stats.beta.logpdf(means_N.numpy(), 11.5, 4.5))
     torch.testing.assert_close(ours_N - ours_N[0], theirs_N - theirs_N[0])
-
-
-@pytest.mark.slow
-def test_dual_draws_one_example_as_often_as_its_weight_says() -> None:
-    given = random_signals(12)
-    dynamics = given.learners()
-    values_NLT, counted_NL = dynamics.probabilities_NLT, dynamics.counted_NL
-    means_N = mean_over_moments(values_NLT, counted_NL)
-    scores_N = (1 - means_N) * deviation_over_moments(values_NLT, counted_NL, means_N)
-    top = scores_N.argsort(descending=True)[:10]
-    a, b = beta_parameters(float(means_N[top].mean()), dropped=11 / 12, exponent=5.5)
-    weights_N = scores_N * torch.from_numpy(stats.beta.pdf(means_N.numpy(), a, b))
-    num_draws = 4000
-    drawn = [int(dual(given, 1, seed=seed).indices_K) for seed in range(num_draws)]
-    counts_N = torch.bincount(torch.tensor(drawn), minlength=12)
-    expected_N = num_draws * weights_N / weights_N.sum()
-    # Seeded, so this is one number; the bound is that of 1 in 1000.
-    chi_squared = ((counts_N - expected_N).square() / expected_N).sum()
-    assert float(chi_squared) < stats.chi2.ppf(0.999, df=11)
 
 
 def test_examples_without_weight_are_drawn_last_in_order() -> None:
