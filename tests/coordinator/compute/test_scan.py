@@ -14,7 +14,6 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.passes import encode_range, score_range
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.scanning import scan_of, scanned_signals
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.scan import (
     HERE,
@@ -25,6 +24,8 @@ from lipt.coordinator.compute.scan import (
     ScanNews,
     ScanOpened,
     WorkerDistrusted,
+    scan_of,
+    scanned_signals,
     scans_dir,
 )
 from lipt.coordinator.settings import CoordinatorSettings
