@@ -16,8 +16,8 @@ from lipt.common.data import Dataset
 from lipt.common.data.dataset import Numbering
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import WeightsError
+from lipt.common.inputs.model_input import Stored
 from lipt.common.inputs.specs import InputFormat
-from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.head import frozen_names
 from lipt.common.signals.passes import Batches

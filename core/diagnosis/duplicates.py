@@ -179,7 +179,7 @@ def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int],
         later_P, earlier_P = open_O[torch.nonzero(near_OO)].unbind(dim=1)
         is_alike_P = likeness.alike(ids_B[earlier_P], ids_B[later_P])
         later_P, earlier_P = later_P[is_alike_P], earlier_P[is_alike_P]
-        for row in earlier_P.unique().tolist():
+        for row in sorted(set(earlier_P.tolist())):
             if kept_B[row] == own_B[row]:
                 copies_Q = later_P[earlier_P == row]
                 still_Q = kept_B[copies_Q] == own_B[copies_Q]

@@ -27,9 +27,8 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.shard import EncodedImages, EncodedShard, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
-from lipt.common.inputs.model_input import in_layout, to_model_input
+from lipt.common.inputs.model_input import Stored, in_layout, num_stored, stored_on, to_model_input
 from lipt.common.inputs.specs import call_model, spec_of
-from lipt.common.inputs.stored import Stored, num_stored, stored_on
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span

@@ -22,7 +22,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.parallel import reading_ahead
 from lipt.common.data.shard import EncodedImages
 from lipt.common.determinism import derive_generator
-from lipt.common.inputs.stored import Stored, pinned, rows_of, stored_on
+from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.core.learner.augmentation import augment
 
 Examples = Stored | EncodedImages

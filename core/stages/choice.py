@@ -20,6 +20,7 @@ from lipt.common.errors import SignalsError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
+from lipt.common.subsets import Examples
 from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.results import Trajectories
 from lipt.core.selection.registry import find_strategy
@@ -31,6 +32,7 @@ from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals, labels_only, place, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
+from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import copies_of
 from lipt.core.stages.proxy import Facts, proxied_features, proxied_signals
 from lipt.core.stages.proxy_features import ProxyQuestion
@@ -72,6 +74,8 @@ class Question:
     labels: Labels | None = None
     # theta*, where the proxy may look at it.
     initial: BlobName | None = None
+    # The proxy whose head gives soft labels, where they are wanted.
+    teacher: str | None = None
 
     @property
     def judged_by(self) -> str | None:
@@ -95,6 +99,7 @@ class Chosen:
         findings: what the strategy has found in the data and decided, as JSON.
         proxy: facts of the proxy, for a manifest; None where no proxy was looked at.
         warmed: the ordinary warm-up's costs, where there was one.
+        soft: soft labels of the chosen examples, where they are wanted.
     """
 
     selection: Selection
@@ -102,11 +107,16 @@ class Chosen:
     findings: Mapping[str, Any] = field(default_factory=dict)
     proxy: Facts | None = None
     warmed: WarmedUp | None = None
+    soft: SoftLabels | None = None
 
     @property
-    def columns(self) -> tuple[Tensor, Tensor]:
-        """Ids, int64, and weights, float32: what a subset's digest is taken of."""
-        return self.selection.indices_K.to(torch.int64), self.selection.weights_K.float()
+    def examples(self) -> Examples:
+        """Ids, weights and soft labels: what a subset's digest is taken of."""
+        return Examples(
+            self.selection.indices_K.to(torch.int64).numpy(),
+            self.selection.weights_K.float().numpy(),
+            None if self.soft is None else self.soft.chances_KC.numpy(),
+        )
 
 
 def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
@@ -121,6 +131,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
             **({"backbone": question.backbone} if question.backbone else {}),
             **(chosen.proxy or {}),
         },
+        "soft_labels": None if chosen.soft is None else chosen.soft.facts,
         "budget": question.budget,
         "balanced": question.balanced,
         "stopped_early": chosen.selection.stopped_early,
@@ -175,10 +186,19 @@ class _Choosing:
                 f"{question.budget}: {chosen.stopped_early} Select on other weights, or by "
                 "another strategy."
             )
+        soft = self._soft_labels(chosen.indices_K)
         ids_K = workspace.numbering.ids(chosen.indices_K)
         findings = _by_id(chosen.findings, workspace.numbering)
         selection = replace(chosen, indices_K=ids_K, findings=findings)
-        return Chosen(selection, device_name(device), findings, facts, warmed)
+        return Chosen(selection, device_name(device), findings, facts, warmed, soft)
+
+    def _soft_labels(self, places_K: Tensor) -> SoftLabels | None:
+        if self.question.teacher is None:
+            return None
+        teacher = self._proxy_question(Proxy.parse(self.question.teacher))
+        signals, facts = proxied_signals(self.workspace, teacher)
+        with pinned_kernels(self.question.config.evaluation_threads):
+            return soft_labels(signals, facts, places_K.cpu(), seed=self.question.config.seed)
 
     def _warmed_up(self, needs: set[Need]) -> WarmedUp | None:
         warm_up = WarmUp.among(dict(self.question.options))

@@ -163,6 +163,7 @@ def _compute(workspace: Workspace, question: ProxyQuestion, maker: FeatureMaker)
         second_sharpness = fit_sharpness(second.outputs_NC, labels_N, weights_N)
         second_errors_NC = _errors(second, second_sharpness, labels_N)
         signals = replace(signals, second_errors_NC=second_errors_NC)
+        facts["second"] = {"accuracy": second.accuracy, "sharpness": second_sharpness}
     facts |= {
         "sharpness": sharpness,
         "distrusted": 0 if trust_N is None else int((trust_N < 1).sum()),

@@ -21,9 +21,8 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
-from lipt.common.inputs.columns import Column
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
-from lipt.common.inputs.stored import Stored, columns_in, images_in
+from lipt.common.inputs.model_input import Stored, columns_in, images_in
+from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec, InputFormat
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.proxies.features import Extractor, Loader, ModelBank
 from lipt.core.proxies.proxy import Kind, Proxy

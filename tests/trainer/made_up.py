@@ -143,13 +143,15 @@ def made_up_subset(
     *,
     fingerprint: str = "f" * 64,
     strategy: str = "made-up",
+    soft_labels: Any = None,
     **manifest: Any,
 ) -> Subset:
     """These examples, each of weight 1 where no weights are given."""
     indices_N = np.array(indices, np.int64)
     weights_N = np.array([1.0] * len(indices_N) if weights is None else weights, np.float32)
-    digest = subset_digest(indices_N, weights_N)
-    return Subset(indices_N, weights_N, fingerprint, digest, strategy, manifest)
+    soft_NC = None if soft_labels is None else np.asarray(soft_labels, np.float16)
+    digest = subset_digest(indices_N, weights_N, soft_NC)
+    return Subset(indices_N, weights_N, fingerprint, digest, strategy, manifest, soft_NC)
 
 
 def described(**changes: Any) -> Fault:

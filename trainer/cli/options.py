@@ -196,14 +196,14 @@ class Training:
         ),
     ] = None
 
-    def recipe(self) -> Recipe:
+    def recipe(self, *, soft_labels: float = 0.0) -> Recipe:
         """The recipe as it was typed; a mistake in it is a usage error."""
         from lipt.common.config.values import validate
         from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
         from lipt.trainer.main_training import Recipe
 
         with refusing_as_usage():
-            given = {"epochs": self.epochs, "steps": self.steps}
+            given = {"epochs": self.epochs, "steps": self.steps, "soft_labels": soft_labels or None}
             return validate(Recipe, collect_overrides(given, self.settings or [], None))
 
 

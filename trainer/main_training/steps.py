@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.model_input import in_layout, to_model_input
+from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import InputFormat, call_model
-from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out, memory_format
-from lipt.common.models.modes import evaluation_mode
-from lipt.common.targets.target import Target
+from lipt.common.models.head import evaluation_mode
+from lipt.common.targets.values import Target
 from lipt.core.learner.augmentation import augment_images
 from lipt.core.training import Sgd
 from lipt.trainer.main_training.examples import Batch
@@ -159,6 +159,11 @@ class Steps:
         examples_B = augmented(recipe, step, batch.examples_B)
         logits_BC = self._forward_pass(self._call, examples_B)
         losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
+        if batch.soft_labels_BC is not None:
+            soft_B = functional.cross_entropy(
+                logits_BC.float(), batch.soft_labels_BC, reduction="none"
+            )
+            losses_B = torch.lerp(losses_B, soft_B, recipe.soft_labels)
         loss = (losses_B * batch.weights_B).mean()
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()

@@ -164,7 +164,14 @@ class Training:
         )
 
     def _examples_of(self, subset: Subset | None) -> Examples:
-        return Examples(subset, self._train, self._device, weighted=self._recipe.weighted)
+        recipe = self._recipe
+        return Examples(
+            subset,
+            self._train,
+            self._device,
+            weighted=recipe.weighted,
+            soft=recipe.soft_labels > 0,
+        )
 
     def _use(self, subset: Subset | None) -> None:
         if ("" if subset is None else subset.digest) != self._examples.digest:

@@ -25,7 +25,7 @@ from lipt.common.errors import (
 )
 from lipt.common.maps import MOST_SUSPECTS, rows_to_draw
 from lipt.common.models import find_head
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.process.devices import resolve_device
 from lipt.common.subsets import Overlap, overlap
 from lipt.common.weights.files import read_weights

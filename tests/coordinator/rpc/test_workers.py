@@ -230,29 +230,6 @@ async def test_a_result_is_hashed_as_it_arrives_and_whenever_it_is_named_again(
     assert bench.store.find("r").learners[2].state is LearnerState.LEASED
 
 
-async def test_snapshot_that_was_not_uploaded_is_named(bench: Bench) -> None:
-    missing = BlobName.of(b"never sent")
-    with pytest.raises(UnknownBlobError):
-        await bench.commit(bench.put(1, 2, 3, 4), [missing, missing])
-    assert bench.learner.state is LearnerState.LEASED
-
-
-async def test_worker_that_finds_a_learner_too_much_is_believed(bench: Bench) -> None:
-    await bench.service.ReleaseAssignment(
-        pb.ReleaseAssignmentRequest(
-            worker_id=bench.worker_id,
-            assignment_id="r/0",
-            epoch=1,
-            error="over --max-memory",
-            over_limits=True,
-        ),
-        CONTEXT,
-    )
-    assert bench.learner.state is LearnerState.QUEUED
-    assert bench.learner.failures == 0
-    assert bench.learner.message == "worker one gave it back: over --max-memory"
-
-
 async def test_worker_with_a_secret_is_known_by_it_also_where_it_has_not_registered(
     bench: Bench,
 ) -> None:
