@@ -42,7 +42,7 @@ from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.request_rules import Labels
 from lipt.core.stages.choice import Question
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
 
 logger = logging.getLogger(__name__)
