@@ -52,14 +52,6 @@ def test_lists_of_names_are_labels_of_columns_and_of_images() -> None:
         assert rows.labels_N.tolist() == [0, 2, 1, 0, 1, 1]
 
 
-def test_targets_of_a_data_set_are_taken_in_place_of_rows() -> None:
-    class Scored(list[tuple[torch.Tensor, int]]):
-        targets = np.array(NUMBERS)
-
-    data = opened(Scored((vector, 0) for vector in VECTORS))
-    assert data.targets_N.flatten().tolist() == NUMBERS
-
-
 def test_every_target_counts_in_the_fingerprint() -> None:
     changed = [*NUMBERS[:5], 61.0]
     first, again, other = map(with_targets, (list(NUMBERS), list(NUMBERS), list(changed)))
@@ -112,13 +104,6 @@ def test_a_table_has_numbers_in_the_columns_that_are_named(table: Path) -> None:
     # No part of what it is told by.
     assert str(data.inputs) == "float32[2]"
     assert data.class_names[0] == "price up to 0"
-
-
-def test_a_table_has_labels_in_the_columns_that_are_named(table: Path) -> None:
-    data = open_dataset(f"csv:{table}?labels=odd,large&drop=price")
-    assert data.target == MultiLabel(2)
-    assert data.targets_N[5].tolist() == [1, 1]
-    assert data.class_names == ("odd", "large", "none")
 
 
 def test_a_table_has_targets_of_one_kind(table: Path) -> None:

@@ -121,17 +121,6 @@ def test_an_index_is_made_without_fetching_large_images(
     assert fetched == []
 
 
-def test_small_images_are_fetched_many_at_once(
-    bucket: Bucket, tmp_path: Path, fetched: list[int]
-) -> None:
-    images = [bytes([i]) * 500 for i in range(200)]
-    path = write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 100))
-    rows = webdataset_rows("x", bucket.put("a.tar", path.read_bytes()))
-    fetched.clear()
-    assert [rows.raw(row) for row in range(200)] == images
-    assert len(fetched) < 10
-
-
 def test_an_object_that_was_replaced_is_noticed(bucket: Bucket) -> None:
     urls = [bucket.put(f"{number}", b"abc") for number in range(3)]
     stamp = Stamp.of(urls)
@@ -164,14 +153,6 @@ def test_parquet_is_read_by_row_groups(
     assert rows.where(9) == f"{url}, row 9"
     far = open_dataset(f"parquet:{url}")
     assert far.fingerprint == open_dataset(f"parquet:{tmp_path}").fingerprint
-
-
-def test_a_table_is_read_as_well(bucket: Bucket, tmp_path: Path) -> None:
-    table = pa.table({"a": [1.0, 2.0, 3.0], "kind": ["x", "y", "x"]})
-    pq.write_table(table, tmp_path / "t.parquet")
-    url = bucket.put("t.parquet", (tmp_path / "t.parquet").read_bytes())
-    far, near = (open_dataset(f"parquet:{at}?label=kind") for at in (url, tmp_path / "t.parquet"))
-    assert far.fingerprint == near.fingerprint
 
 
 def test_what_is_not_there_is_told(bucket: Bucket) -> None:

@@ -68,14 +68,6 @@ def test_rows_are_shards_in_sorted_order_and_samples_as_they_stand(
     assert data.encoded
 
 
-def test_one_shard_and_a_pattern_of_shards(tmp_path: Path, encode: Encode) -> None:
-    for shard in range(12):
-        write_shard(tmp_path / f"s-{shard:04d}.tar", samples([encode(shard)], [shard % 2]))
-    assert len(webdataset_rows("x", str(tmp_path / "s-0003.tar"))) == 1
-    rows = webdataset_rows("x", str(tmp_path / "s-{0002..0010}.tar"))
-    assert [rows.raw(row) for row in range(9)] == [encode(shard) for shard in range(2, 11)]
-
-
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
@@ -102,13 +94,6 @@ def test_a_pattern_that_stands_for_nothing_is_refused(pattern: str, words: str) 
         webdataset_rows("webdataset:x", pattern)
 
 
-@pytest.mark.parametrize("format_", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_reads_all_formats_of_tar(tmp_path: Path, encode: Encode, format_: int) -> None:
-    path = write_shard(tmp_path / "a.tar", samples([encode(1)], [3]), format=format_)
-    rows = webdataset_rows("x", str(path))
-    assert (rows.raw(0), rows.labels_N.tolist()) == (encode(1), [3])
-
-
 @pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_long_names_and_folders_are_part_of_a_sample_s_name(
     tmp_path: Path, encode: Encode, format_: int
@@ -123,16 +108,6 @@ def test_long_names_and_folders_are_part_of_a_sample_s_name(
     rows = webdataset_rows("x", str(write_shard(tmp_path / "a.tar", members, format=format_)))
     assert rows.labels_N.tolist() == [0, 1]
     assert rows.where(0) == f"{tmp_path / 'a.tar'}, member {long}/1.JPG"
-
-
-def test_members_of_no_sample_are_passed_over(tmp_path: Path, encode: Encode) -> None:
-    members = [("README", b"x"), ("._0.png", b"junk"), *samples([encode(1)], [1]), (".x", b"")]
-    path = write_shard(tmp_path / "a.tar", members)
-    with tarfile.open(path, "a") as archive:
-        folder = tarfile.TarInfo("folder.d")
-        folder.type = tarfile.DIRTYPE
-        archive.addfile(folder)
-    assert len(webdataset_rows("x", str(path))) == 1
 
 
 def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> None:
@@ -187,24 +162,6 @@ def test_classes_txt_beside_the_shards_names_the_classes(tmp_path: Path, encode:
     assert rows.class_names == ("x", "y")
     (tmp_path / "classes.txt").write_text("ant\nbee\n")
     assert data.has_changed()
-
-
-def test_shards_of_several_folders_have_no_classes_beside_them(
-    tmp_path: Path, encode: Encode
-) -> None:
-    for name in ("a", "b"):
-        write_shard(tmp_path / name / "0.tar", samples([encode(1)], [1]))
-        (tmp_path / name / "classes.txt").write_text("ant\nbee\ncow\n")
-    rows = webdataset_rows("x", str(tmp_path / "{a,b}" / "0.tar"))
-    assert rows.class_names == ("0", "1")
-
-
-def test_a_file_orders_the_classes_that_labels_name(tmp_path: Path, encode: Encode) -> None:
-    members = [("0.png", encode(0)), ("0.json", b'{"label": "cat"}')]
-    path = write_shard(tmp_path / "a.tar", members)
-    (tmp_path / "names").write_text("dog\ncat\n")
-    rows = webdataset_rows("x", f"{path}?classes_file={tmp_path}/names")
-    assert (rows.class_names, rows.labels_N.tolist()) == (("dog", "cat"), [1])
 
 
 def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Encode) -> None:
@@ -443,18 +400,6 @@ def test_an_index_that_was_kept_is_opened_without_reading_a_shard(
     assert (second.raw(1), second.where(1)) == (b"2", first.where(1))
 
 
-def test_a_shard_that_was_replaced_or_added_is_read_again(tmp_path: Path) -> None:
-    path = write_shard(tmp_path / "a.tar", samples([b"1", b"2"], [0, 1]))
-    rows = webdataset_rows("x", str(tmp_path))
-    assert rows.stamp is not None
-    assert rows.stamp.holds()
-    write_shard(path, samples([b"3", b"4"], [1, 1]))
-    assert not rows.stamp.holds()
-    assert webdataset_rows("x", str(tmp_path)).labels_N.tolist() == [1, 1]
-    write_shard(tmp_path / "b.tar", samples([b"5"], [0]))
-    assert webdataset_rows("x", str(tmp_path)).labels_N.tolist() == [1, 1, 0]
-
-
 def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: Encode) -> None:
     path = write_shard(tmp_path / "a.tar", samples([encode(1), encode(2)], [0, 1]))
     data = open_dataset(f"webdataset:{path}", memory_budget_bytes=0)
@@ -463,12 +408,6 @@ def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: 
         DataError, match=r"image 1 of .*a\.tar, member 000001\.png\) .*ends \d+ byt"
     ):
         data.images(torch.tensor([1]))
-
-
-def test_a_broken_image_is_named_by_its_member(tmp_path: Path, encode: Encode) -> None:
-    path = write_shard(tmp_path / "a.tar", samples([encode(1), encode(2)[:-30]], [0, 1]))
-    with pytest.raises(DataError, match=rf"image 1 of .*\({path}, member 000001\.png\) cannot"):
-        open_dataset(f"webdataset:{path}")
 
 
 def test_many_threads_read_many_shards_at_once(tmp_path: Path) -> None:
