@@ -228,18 +228,10 @@ _EMBEDDING_WIDTH = 16
 
 
 class SideBySide(nn.Module):
-    """Inputs as one row of numbers for each example.
-
-    Attributes:
-        width: W.
-    """
+    """Inputs as one row of numbers for each example."""
 
     def __init__(self, inputs: InputSpec) -> None:
-        """Make an embedding for each column of whole numbers.
-
-        Raises:
-            ConfigError: the range of whole numbers is not known.
-        """
+        """Make an embedding for each column of whole numbers."""
         super().__init__()
         self._columns = inputs.columns if isinstance(inputs, ColumnsSpec) else ()
         # By place: a column may have no name, or one that no module can have.
@@ -394,11 +386,7 @@ class TextTransformer(nn.Module):
 
 
 def text_tiny(*, num_classes: int, inputs: InputSpec) -> nn.Module:
-    """128 features, two layers of four heads; 0.3 million parameters besides the embeddings.
-
-    Raises:
-        ConfigError: the inputs are not tokens alone.
-    """
+    """128 features, two layers of four heads; 0.3 million parameters besides the embeddings."""
     tokens = _tokens(inputs)
     return TextTransformer(
         vocabulary=tokens.num_values, length=tokens.shape[0], num_classes=num_classes
@@ -431,10 +419,6 @@ def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Mo
     """Build `torchvision.models.NAME` with random weights.
 
     A model sees grayscale images as three equal channels: its stem takes RGB.
-
-    Raises:
-        UnknownNameError: torchvision has no such model; the message lists similar names.
-        ConfigError: the model is for another task than image classification.
     """
     from torchvision import models  # noqa: PLC0415 - slow to import, and not always needed
 

@@ -358,16 +358,7 @@ class TargetValues:
 
 
 def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
-    """Labels of N examples.
-
-    Args:
-        values_NC: 0 and 1 of any real type.
-        names: of the labels; numbers where None.
-        source: for messages.
-
-    Raises:
-        DataError: a value is something else, or there are no labels.
-    """
+    """Labels of N examples, 0 and 1 of any real type, with their names or numbers."""
     num_labels = _require_matrix(values_NC, names, source, "labels")
     bad_NC = (values_NC != 0) & (values_NC != 1)
     if bool(bad_NC.any()):
@@ -384,16 +375,7 @@ def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) ->
 
 
 def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
-    """Numbers of N examples.
-
-    Args:
-        values_NT: any real type.
-        names: of the numbers; counted where None.
-        source: for messages.
-
-    Raises:
-        DataError: a number is not finite, or is the same for all examples.
-    """
+    """Numbers of N examples, of any real type, with their names or places."""
     num_outputs = _require_matrix(values_NT, names, source, "numbers")
     values = values_NT.to("cpu", torch.float32).contiguous()
     bad_N = ~values.isfinite().all(dim=1)
@@ -475,14 +457,7 @@ def quantile_names(edges_Q: Tensor, what: str = "") -> tuple[str, ...]:
 
 
 def rarest_label_strata(targets_NC: Tensor) -> Tensor:
-    """The rarest of each example's labels, of equally rare ones the first; C without any.
-
-    Args:
-        targets_NC: 0 and 1.
-
-    Returns:
-        N int64.
-    """
+    """The first of the rarest labels of each example; C without any; N int64."""
     has_NC = targets_NC > 0
     counts_C = has_NC.sum(dim=0)
     # More than any count, where the example lacks the label.

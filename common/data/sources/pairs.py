@@ -64,12 +64,6 @@ def pairs_rows(
         path: a folder or a table, and after a question mark the options, of `OPTIONS`.
         allowed_modules: those that towers may be imported from.
         progress: called with (done, total) pairs while they are embedded.
-
-    Raises:
-        ConfigError: a tower is not named or is unavailable, or an option cannot be used.
-        FactoryNotAllowedError: a tower's module is not allowed.
-        DataError: the pairs, the classes or a tower's rows cannot be used.
-        MissingExtraError: the table is of Parquet, and pyarrow is not installed.
     """
     place, query = split_query(source, path, OPTIONS)
     specs = [query.text(option, "") for option in TOWERS]
@@ -111,15 +105,7 @@ def pairs_rows(
 
 
 def open_pairs(source: str) -> FoundPairs:
-    """The image files and captions themselves, in the order of the rows; no tower is imported.
-
-    Args:
-        source: as it is opened for selection, `pairs:PATH?...`; towers may be left out.
-
-    Raises:
-        ConfigError: it does not name pairs, or an option cannot be used.
-        DataError: the pairs cannot be used.
-    """
+    """The image files and captions themselves, in the order of the rows; no tower is imported."""
     kind, _, path = source.partition(":")
     if kind != "pairs" or not path:
         raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")
@@ -161,16 +147,7 @@ def _classes(query: Query) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Embedding:
-    """How pairs become rows.
-
-    Attributes:
-        image_tower: of their images.
-        text_tower: of their captions.
-        size: S, which images are scaled and cropped to.
-        batch: B.
-        classes: texts that stand for the latent classes; none makes clusters.
-        num_clusters: how many.
-    """
+    """How pairs become rows."""
 
     image_tower: Tower
     text_tower: Tower
@@ -180,11 +157,7 @@ class Embedding:
     num_clusters: int
 
     def of(self, pairs: FoundPairs, progress: Progress | None = None) -> Mapping[str, Tensor]:
-        """Images and captions, N x D of length 1, and labels, N: the latent classes.
-
-        Raises:
-            DataError: an image, a caption or a tower cannot be used.
-        """
+        """Images and captions, N x D of length 1, and labels, N: the latent classes."""
         rows = {name: torch.empty(0) for name in ("images", "captions")}
         for start in range(0, len(pairs), self.batch):
             if progress is not None:
@@ -254,11 +227,7 @@ class Tower:
     encode: Callable[[Any], Any]
 
     def rows(self, batch: Any, size: int) -> Tensor:
-        """A batch's rows of length 1, size x D, float32 on the CPU; one of zeros stays one.
-
-        Raises:
-            DataError: it fails, or gives something else.
-        """
+        """A batch's rows of length 1, size x D, float32 on the CPU; one of zeros stays one."""
         try:
             with torch.no_grad():
                 given = self.encode(batch)
@@ -284,12 +253,7 @@ class Tower:
 
 
 def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Tower]:
-    """What makes the tower, when it is needed.
-
-    Raises:
-        ConfigError: it cannot be imported.
-        FactoryNotAllowedError: this process's flags do not allow its module.
-    """
+    """What makes the tower, when it is needed."""
     factory = load_factory(spec, allowed_modules=allowed_modules)
 
     def make() -> Tower:
@@ -322,12 +286,7 @@ def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
 
 
 def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
-    """Centres of clusters, C x D of length 1, the same for the same rows.
-
-    Args:
-        rows_ND: of length 1.
-        num_clusters: C.
-    """
+    """Centres of clusters, C x D of length 1, the same for the same rows."""
     generator = torch.Generator().manual_seed(0)
     size = min(len(rows_ND), _SAMPLED_PER_CLUSTER * num_clusters)
     sample_M = torch.randperm(len(rows_ND), generator=generator)[:size].sort().values

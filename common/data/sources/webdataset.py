@@ -114,11 +114,6 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
             `classes_file`, a text file with the name of a class on each line, else `classes.txt`
             where it lies beside the shards.
         progress: called with (done, total) samples while the index is made.
-
-    Raises:
-        ConfigError: an option or the URL cannot be used.
-        DataError: there are no shards, or one of them, or a sample in it, cannot be used.
-        MissingExtraError: it is a URL, and fsspec or what it needs is not installed.
     """
     path, query = read_query(source, path, OPTIONS)
     storage = storage_of(source, path)
@@ -192,11 +187,7 @@ def _shards(source: str, storage: Storage, path: str) -> list[str]:
 
 
 def expand_braces(source: str, pattern: str) -> Iterator[str]:
-    """The names that a pattern stands for: {000..099} counts, {train,val} lists.
-
-    Raises:
-        ConfigError: a brace is not closed, or holds neither.
-    """
+    """The names that a pattern stands for: {000..099} counts, {train,val} lists."""
     match = _BRACES.search(pattern)
     if match is None:
         if "{" in pattern or "}" in pattern:
@@ -441,16 +432,7 @@ def _label_in_json(where: str, key: str, content: bytes) -> int | str:
 
 
 def _members(shard: str, read: Callable[[int, int], bytes], size: int) -> Iterator[_Member]:
-    """All entries but folders, in their order.
-
-    Args:
-        shard: the tar file's name, for messages.
-        read: gives a range, by its offset and size; shorter where the file ends. Raises OSError.
-        size: of the tar file.
-
-    Raises:
-        DataError: it is no tar file, it is cut off or damaged, or cannot be read.
-    """
+    """All entries but folders, in their order."""
 
     def read_some(offset: int, size: int) -> bytes:
         if size > _MOST_AT_ONCE:

@@ -47,9 +47,9 @@ def test_numbers_and_categories_are_two_tensors_by_name(write: Write) -> None:
 
 
 def test_one_tensor_alone_has_no_name(write: Write) -> None:
-    numbers = opened(write(PEOPLE), "drop=name,city&missing=marked")
-    assert numbers.columns == (Column("", ColumnType.FLOAT32, (2,), standardized=True),)
-    assert numbers.tensors[""].tolist() == [[30, 0], [40, 1], [50, 0]]
+    numbers = opened(write(PEOPLE), "drop=name,city")
+    assert numbers.columns == (Column("", ColumnType.FLOAT32, (1,), standardized=True),)
+    assert numbers.tensors[""].tolist() == [[30], [40], [50]]
     categories = opened(write(PEOPLE), "drop=name&categories=age&buckets=50")
     assert categories.columns == (Column("", ColumnType.INT64, (2,), num_values=50),)
 
@@ -151,14 +151,9 @@ def test_numbers_that_float32_cannot_hold_are_refused(write: Write, cell: str) -
         read_numbers(table, ["a"], required=[])
 
 
-def test_a_missing_number_is_the_mean_of_the_others_and_marked_where_asked() -> None:
+def test_a_missing_number_is_the_mean_of_the_others() -> None:
     numbers = [np.array([1, np.nan, 3], np.float32), np.array([5, 6, 7], np.float32)]
-    assert numbers_tensor(numbers, marked=False).tolist() == [[1, 5], [2, 6], [3, 7]]
-    assert numbers_tensor(numbers, marked=True).tolist() == [
-        [1, 0, 5, 0],
-        [2, 1, 6, 0],
-        [3, 0, 7, 0],
-    ]
+    assert numbers_tensor(numbers).tolist() == [[1, 5], [2, 6], [3, 7]]
 
 
 def test_files_that_are_opened_apart_give_a_category_one_code(write: Write) -> None:

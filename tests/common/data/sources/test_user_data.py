@@ -247,14 +247,6 @@ def test_shorter_examples_are_padded_and_the_lengths_are_told(
     assert "the tensor 'ids' is 1 to 3 long; shorter ones are padded" in caplog.text
 
 
-def test_a_collate_of_the_users_own_makes_the_tensors() -> None:
-    def collate(examples: list[str]) -> dict[str, torch.Tensor]:
-        return {"letters": torch.tensor([[ord(letter) for letter in text] for text in examples])}
-
-    rows = columns_of("ab", "c", collate=collate)
-    assert rows.tensors["letters"].tolist() == [[97, 98], [99, 0]]
-
-
 def test_attributes_say_what_is_standardized_and_how_many_values_there_are() -> None:
     example = {"size": torch.zeros(2), "ids": torch.tensor([3])}
     size, ids = columns_of(example, example, standardize=True, num_values={"ids": 9}).columns
@@ -298,15 +290,3 @@ def test_classes_of_the_data_set_number_the_names() -> None:
 def test_names_the_row_of_columns_that_cannot_be_used(rows: list[Any], sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         column_rows("mine:data", rows)
-
-
-@pytest.mark.parametrize(
-    ("collate", "sentence"),
-    [
-        (lambda _: 1 / 0, "its collate failed on row 0 with ZeroDivisionError"),
-        (lambda _: torch.zeros(3), r"its collate makes the tensor of shape \(3,\) of one example"),
-    ],
-)
-def test_says_what_is_wrong_with_a_collate(collate: Any, sentence: str) -> None:
-    with pytest.raises(DataError, match=sentence):
-        columns_of([1.0], collate=collate)
