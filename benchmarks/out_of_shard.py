@@ -45,7 +45,7 @@ from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.signals.dynamics import Dynamics, margins_of, mean_over_learners, mean_over_moments
-from lipt.core.stages.proxy_features import FeatureMaker, ProxyQuestion
+from lipt.core.stages.proxy import FeatureMaker, ProxyQuestion
 from lipt.core.stages.warm_up import dynamics_of
 
 CPU = torch.device("cpu")

@@ -41,8 +41,7 @@ from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.sharding import draw_shards
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.proxy import proxied_signals
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion, proxied_signals
 
 CPU = torch.device("cpu")
 FEATURES = ("patches", "soup", "learners", "patches+learners")

@@ -23,9 +23,9 @@ from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
+from lipt.core.evaluation import OpenWeights
 from lipt.core.pipeline import cut_shards, initial_weights, merge_learners
 from lipt.core.results import Ingredient, LearnerReader, pack_initial
-from lipt.core.soup import OpenWeights
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from lipt.common.text import (
     MAX_CHARACTERS,
     escaped,
     escaped_json,
+    format_bytes,
     printable,
     printable_lines,
 )
@@ -80,3 +81,15 @@ def test_json_says_the_same_with_its_own_escapes(text: str) -> None:
     assert shown.isprintable()
     # Two halves that happen to meet are a pair to every reader of JSON.
     assert json.loads(shown) == json.loads(json.dumps({"name": text}))
+
+
+def test_sizes_have_decimal_units() -> None:
+    sizes = (0, 999, 1000, 1_234_567, 5_000_000_000, 7_000_000_000_000)
+    assert [format_bytes(size) for size in sizes] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "1.2 MB",
+        "5.0 GB",
+        "7000.0 GB",
+    ]

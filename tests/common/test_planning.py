@@ -6,12 +6,16 @@ import pytest
 
 from lipt.common.config.run_config import LearnersConfig
 from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning.costs import Cost, Limit, Part, Unit, violation
-from lipt.common.planning.learner import (
+from lipt.common.planning import (
     PROCESS_BYTES,
     THREAD_BYTES,
+    Cost,
+    Limit,
+    Part,
+    Unit,
     learner_images,
     learner_memory,
+    violation,
 )
 
 MB = 10**6
