@@ -182,7 +182,10 @@ def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Enco
         ([("0.png", b""), ("0.cls", b"9" * 30)], r"'0\.cls' holds b'9999"),
         ([("0.png", b""), ("0.json", b"{")], r"the member '0\.json' is no JSON"),
         ([("0.png", b""), ("0.json", b"[" * 10**5)], r"the member '0\.json' is no JSON"),
-        ([("0.png", b""), ("0.json", b"[]")], r"'0\.json' has no 'label', but list\. Name the key"),
+        (
+            [("0.png", b""), ("0.json", b"[]")],
+            r"'0\.json' has no 'label', but <class 'list'>\. Name the label",
+        ),
         ([("0.png", b""), ("0.json", b'{"a": 1}')], r"has no 'label', but 'a'\. .* label=KEY"),
         ([("0.png", b""), ("0.json", b'{"label": true}')], r"'label': True, which is neither"),
         ([("0.png", b""), ("0.json", b'{"label": 1e3}')], r"'label': 1000\.0, which is neither"),
