@@ -30,7 +30,6 @@ from lipt.common.data.loading import load
 from lipt.common.data.parallel import map_rows, threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import ArrayRows
-from lipt.common.errors import DataError
 from lipt.common.inputs.specs import ImageSpec
 
 Encode = Callable[..., bytes]
@@ -115,19 +114,6 @@ def test_size_seen_by_the_model(
     assert data.images(torch.tensor([1, 0])).shape == (2, 3, *expected)
 
 
-def test_arrays_too_large_when_enlarged_are_enlarged_on_demand() -> None:
-    images = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), np.uint8)
-    stored = array_set(images, image_size=16)
-    demanded = array_set(images, image_size=16, memory_budget_bytes=100)
-    assert isinstance(stored.rows, ArrayRows)
-    assert stored.rows.images_NCHW.shape == (4, 3, 16, 16)
-    assert isinstance(demanded.rows, ArrayRows)
-    assert demanded.rows.images_NCHW.shape == (4, 3, 8, 8)
-    assert not demanded.encoded
-    ids = torch.tensor([3, 1])
-    assert torch.equal(stored.images(ids), demanded.images(ids))
-
-
 def test_threads_give_the_same_pixels_in_the_same_places(tmp_path: Path, encode: Encode) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -194,11 +180,6 @@ def test_files_that_are_replaced_are_noticed(image_folder: Path, budget: int) ->
     assert not open_dataset(f"imagefolder:{image_folder}").has_changed()
 
 
-def test_digits_do_not_change() -> None:
-    pytest.importorskip("sklearn")
-    assert not open_dataset("digits").has_changed()
-
-
 FACTORY = """
 import numpy as np
 
@@ -231,17 +212,6 @@ def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
     assert not dataset.has_changed()
     setattr(lazy.rows, name, value)
     assert dataset.has_changed()
-
-
-def test_rows_of_a_user_s_own_that_lie_in_memory_stay_as_they_are(
-    write_module: Callable[[str, str], None],
-) -> None:
-    write_module("kept", FACTORY)
-    dataset = open_dataset("kept:data", allowed_modules=["kept"])
-    import kept  # type: ignore[import-not-found]
-
-    kept.rows.value = 8
-    assert not dataset.has_changed()
 
 
 def test_full_fingerprint_is_of_the_source_as_it_is_and_read_once(
@@ -307,11 +277,6 @@ def test_values_are_kept_by_place_and_spread_by_id(drawn: tuple[int, Numbering])
     assert torch.equal(spread, values_N2)
 
 
-def test_those_that_are_left_out_may_have_values_of_their_own() -> None:
-    numbering = Numbering((1, 3))
-    assert numbering.spread(torch.tensor([5, 6]), torch.tensor([7, 8])).tolist() == [5, 7, 6, 8]
-
-
 IN_MEMORY, ON_DISK = 2**30, 0
 # In the folder below: the first of a, one in the middle of b's, the last of c.
 BROKEN = (0, 5, 9)
@@ -335,18 +300,6 @@ def folder(tmp_path: Path, encode: Encode) -> Path:
     garbled.write_bytes(bytes(content))
     cut.write_bytes(cut.read_bytes()[:300])
     return tmp_path / "all"
-
-
-@budgets
-def test_more_than_there_may_be_are_refused_and_named(folder: Path, budget: int) -> None:
-    with pytest.raises(DataError) as refused:
-        open_dataset(
-            f"imagefolder:{folder}", memory_budget_bytes=budget, bearable=Bearable(at_most=2)
-        )
-    head, *lines = str(refused.value).splitlines()
-    assert head.startswith("3 of 10 images of ")
-    assert "and at most 2 may be left out" in head
-    assert [line.split(" (")[0] for line in lines] == [f"image {row}" for row in BROKEN]
 
 
 @budgets

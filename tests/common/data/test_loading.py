@@ -42,15 +42,6 @@ def test_columns_have_no_images() -> None:
         load_columns(column_rows(), image_size=32)
 
 
-def test_every_value_counts_in_the_fingerprint() -> None:
-    first = load_columns(column_rows(), image_size=None)
-    assert load_columns(column_rows(), image_size=None).fingerprint == first.fingerprint
-    other = column_rows(sizes=torch.tensor([1.0, 2.0, 6.5]))
-    assert load_columns(other, image_size=None).fingerprint != first.fingerprint
-    # int16 little-endian, then float32: 1.0 is 0x3f800000.
-    assert first.raw_bytes(0) == bytes([1, 0, 2, 0, 0, 0, 0x80, 0x3F])
-
-
 @pytest.mark.parametrize(
     ("name", "values", "sentence"),
     [
@@ -150,15 +141,6 @@ def test_images_are_looked_at_again_where_one_has_changed(
     assert set(checked) == {0, 1, 2, 3, 4}
 
 
-def test_a_set_with_a_broken_image_is_refused_every_time(
-    image_folder: Path, encode: Encode
-) -> None:
-    (image_folder / "cat" / "1.png").write_bytes(encode(1)[:-30])
-    for _ in range(2):
-        with pytest.raises(DataError, match=r"1\.png\) cannot be used"):
-            open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=0)
-
-
 def sizes(*pairs: tuple[int, int]) -> Sizes:
     first, *others = [Header(height, width, grayscale=False) for height, width in pairs]
     found = Sizes.of(first)
@@ -238,16 +220,6 @@ def test_all_that_cannot_be_used_are_listed_by_the_ids_that_they_have(
     assert found.num_images == 5
     assert [image.id for image in found.unusable] == [1, 2, 3]
     assert all(image.problem for image in found.unusable)
-
-
-@pytest.mark.parametrize("write", [image_folder_of, tar, parquet])
-def test_what_is_broken_in_its_middle_is_found_though_the_set_can_be_opened(
-    tmp_path: Path, encode: Encode, write: Write
-) -> None:
-    images = [encode(0), encode(1), encode(2), holed(encode(3)), encode(4)]
-    source = write(tmp_path, images, LABELS)
-    assert len(open_dataset(source, memory_budget_bytes=0)) == 5
-    assert [image.id for image in decode_all(source).unusable] == [3]
 
 
 def test_an_image_is_named_by_its_file(tmp_path: Path, encode: Encode) -> None:

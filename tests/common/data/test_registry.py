@@ -13,6 +13,7 @@ from torchvision import datasets
 
 from lipt.common.data import known_sources, open_dataset
 from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
+from lipt.common.imports import SCHEMES
 from lipt.common.inputs.specs import ImageSpec
 from tests.cifar_batches import write_cifar
 
@@ -95,17 +96,6 @@ def test_one_in_twenty_of_the_mislabelled_digits_has_another_class() -> None:
     assert torch.equal(open_dataset("digits-mislabelled").labels_N, given.labels_N)
 
 
-def test_digits_take_no_path() -> None:
-    with pytest.raises(ConfigError, match=r"digits takes no path, not 'x'\. Write digits\."):
-        open_dataset("digits:x")
-
-
-@pytest.mark.parametrize("size", [0, -1, 5000])
-def test_refuses_sizes_out_of_range(size: int) -> None:
-    with pytest.raises(ConfigError, match=rf"the image size {size} is outside 1\.\.4096"):
-        open_dataset("digits", image_size=size)
-
-
 def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it() -> None:
     datasets = pytest.importorskip("sklearn.datasets")
     loaded, digits = datasets.load_digits(), open_dataset("digits")
@@ -159,16 +149,6 @@ def test_cifar10_refuses_an_altered_batch(cifar10_folder: Path) -> None:
 def test_cifar_names_what_is_missing(tmp_path: Path, source: str, folder: str) -> None:
     with pytest.raises(DataError, match=rf"{folder} is missing, .*unpack it in"):
         open_dataset(f"{source}:{tmp_path}")
-
-
-def test_cifar100_reads_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"train": [99, 0, 7], "test": [5]}
-    folder = tmp_path / "cifar-100-python"
-    write_cifar(monkeypatch, folder, "CIFAR100", files, num_classes=100, meta="meta")
-    data = open_dataset(f"cifar100:{tmp_path}")
-    assert data.labels_N.tolist() == [99, 0, 7]
-    assert len(data.class_names) == 100
-    assert open_dataset(f"cifar100-test:{tmp_path}").labels_N.tolist() == [5]
 
 
 def test_image_folder_of_gray_images_has_one_channel(tmp_path: Path, encode: Encode) -> None:
@@ -235,11 +215,21 @@ def test_an_image_folder_takes_the_files_that_torchvision_takes(
     ]
 
 
-def test_parquet_with_options_is_a_table(tmp_path: Path) -> None:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    pq.write_table(pa.table({"x": [1.5, 2.5], "label": ["b", "a"]}), tmp_path / "t.parquet")
-    opened = open_dataset(f"parquet:{tmp_path / 't.parquet'}?label=label")
-    assert str(opened.inputs) == "float32[1]"
-    assert opened.labels_N.tolist() == [1, 0]
-    with pytest.raises(DataError, match="has 0 columns of the type struct"):
-        open_dataset(f"parquet:{tmp_path / 't.parquet'}")
+def test_every_name_with_a_path_is_known_not_to_be_a_module() -> None:
+    with_path = {source.partition(":")[0] for source in known_sources() if ":" in source}
+    assert with_path - {"package.module"} <= SCHEMES | {"cifar10-test", "cifar100-test"}
+
+
+@pytest.mark.parametrize(
+    ("source", "image_size", "words"),
+    [
+        ("digits:x", None, r"digits takes no path, not 'x'\. Write digits\."),
+        ("digits", 0, r"the image size 0 is outside 1\.\.4096"),
+        ("digits", 5000, r"the image size 5000 is outside 1\.\.4096"),
+    ],
+)
+def test_paths_and_sizes_that_cannot_be_used_are_refused(
+    source: str, image_size: int | None, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        open_dataset(source, image_size=image_size)

@@ -50,13 +50,6 @@ def test_converts_other_modes(mode: str) -> None:
     assert bool((decode_image(data, (1, 4, 4)) == 255).all())
 
 
-def test_drops_a_palettes_transparency() -> None:
-    image = Image.new("P", (2, 2), 1)
-    image.putpalette([0, 0, 0, 10, 20, 30])
-    image.info["transparency"] = bytes([255, 0])
-    assert decode_image(saved(image), (3, 2, 2))[:, 0, 0].tolist() == [10, 20, 30]
-
-
 def test_keeps_the_upper_bits_of_16() -> None:
     image = Image.fromarray(np.array([[0, 255], [256, 65535]], np.uint16))
     data = saved(image)
@@ -78,14 +71,6 @@ def test_crops_the_longer_side_at_the_centre() -> None:
     assert fit_image(image.transpose(Image.Transpose.TRANSPOSE), 1, (2, 2)).tolist() == [
         [[2, 12], [3, 13]]
     ]
-
-
-def test_halving_weighs_neighbours_as_a_triangle() -> None:
-    # Pillow's bilinear filter at scale 2: weights 1, 3, 3, 1 around the centre, cut at the edge.
-    image = gray([[80, 80, 160, 160]] * 2)
-    left = (3 * 80 + 3 * 80 + 1 * 160) / 7
-    right = (1 * 80 + 3 * 160 + 3 * 160) / 7
-    assert fit_image(image, 1, (1, 2)).tolist() == [[[round(left), round(right)]]]
 
 
 def test_large_jpeg_is_close_to_its_full_decoding() -> None:

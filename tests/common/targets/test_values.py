@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lipt.common.config.values import dump, validate
 from lipt.common.errors import ConfigError, DataError
@@ -78,11 +77,6 @@ def test_lists_of_names_are_labels() -> None:
     assert given.values.tolist() == [[0, 1, 0], [0, 1, 1]]
 
 
-def test_a_label_without_a_place_is_refused() -> None:
-    with pytest.raises(DataError, match=r"the label 'cat', which is none of its 1 `classes`"):
-        read([["cat"], ["dog"]], ["dog"])
-
-
 @pytest.mark.parametrize(
     "target",
     [
@@ -98,31 +92,6 @@ def test_other_targets_are_refused_with_what_to_do_instead(target: Any) -> None:
         DataError, match=r"row 1 .*single-label, multi-label or regression.*choose by features"
     ):
         read([1.5, target])
-
-
-def test_rows_of_different_lengths_are_refused() -> None:
-    with pytest.raises(DataError, match="from 1 to 2 numbers as targets"):
-        read([[0.5], [0.5, 1.5]])
-
-
-def test_a_number_that_never_differs_is_refused() -> None:
-    with pytest.raises(DataError, match="the target 1 is the same number for all 2 examples"):
-        number_values(torch.tensor([[0.0, 3.0], [1.0, 3.0]]), None, "mine")
-
-
-def test_numbers_that_are_not_finite_are_refused_by_their_row() -> None:
-    with pytest.raises(DataError, match=r"the target of row 1 is \[nan\], 2 of all"):
-        number_values(torch.tensor([[0.0], [math.nan], [math.inf]]), None, "mine")
-
-
-def test_labels_that_are_neither_0_nor_1_are_refused_by_their_row() -> None:
-    with pytest.raises(DataError, match="row 1 has 2 for label 0, which is neither 0 nor 1"):
-        label_values(torch.tensor([[0, 1], [2, 1]]), None, "mine")
-
-
-def test_names_have_to_be_as_many_as_the_columns() -> None:
-    with pytest.raises(DataError, match=r"of the shape \(2, 2\) with 1 names"):
-        label_values(torch.ones(2, 2), ["one"], "mine")
 
 
 NUMBERS = Regression(mean=(10.0, 0.0), std=(2.0, 0.5))
@@ -245,14 +214,6 @@ def test_merits_are_near_the_score() -> None:
     assert off.item() == pytest.approx(1 - 0.25 / 2)
 
 
-def test_smoothing_draws_labels_towards_a_half() -> None:
-    outputs = torch.tensor([[2.0, -1.0]])
-    smoothed = MultiLabel(2).losses(outputs, torch.tensor([[1, 0]]), label_smoothing=0.2)
-    wanted = torch.tensor([[0.9, 0.1]])
-    expected = functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="sum")
-    assert smoothed.item() == pytest.approx(expected.item())
-
-
 @pytest.mark.parametrize("target", [SingleLabel(3), MultiLabel(4), NUMBERS])
 def test_targets_are_validated_and_written_as_nested_values(target: Target) -> None:
     assert validate(type(target), dump(target)) == target
@@ -268,30 +229,11 @@ def test_numbers_without_a_deviation_cannot_be_standardized(
         Regression(mean=mean, std=std)
 
 
-@pytest.mark.parametrize(("target", "targets"), CASES, ids=IDS)
-def test_no_score_is_above_what_was_possible(target: Target, targets: Tensor) -> None:
-    torch.manual_seed(1)
-    outputs = torch.randn(len(targets), target.num_outputs)
-    tally, possible = target.tally(), [1.0]
-    for number in range(len(targets)):
-        tally.add(outputs[number : number + 1], targets[number : number + 1])
-        possible.append(tally.best_possible(len(targets) - number - 1))
-    assert all(tally.score() <= bound for bound in possible)
-    assert possible == sorted(possible, reverse=True)
-
-
 def test_ten_bins_of_a_hundred_different_numbers_have_ten_each() -> None:
     values = torch.randperm(100, generator=torch.Generator().manual_seed(0)).double()
     edges = quantile_edges(values)
     assert edges.tolist() == [9, 19, 29, 39, 49, 59, 69, 79, 89]
     assert quantile_strata(values, edges).bincount().tolist() == [10] * 10
-
-
-def test_equal_numbers_are_in_the_lower_bin() -> None:
-    values = torch.tensor([1.0, 2.0, 2.0, 2.0, 3.0, 4.0])
-    edges = quantile_edges(values, num_bins=2)
-    assert edges.tolist() == [2.0]
-    assert quantile_strata(values, edges).tolist() == [0, 0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -320,3 +262,21 @@ def test_the_stratum_of_labels_is_the_rarest_one_or_none() -> None:
     # Label 0 is had three times, 1 and 2 twice.
     targets = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 0, 1], [0, 1, 1], [0, 0, 0]])
     assert rarest_label_strata(targets).tolist() == [1, 0, 2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("values_of", "values", "names", "words"),
+    [
+        (number_values, [[0.0, 3.0], [1.0, 3.0]], None, "target 1 is the same number for all 2"),
+        (number_values, [[0.0], [math.nan], [math.inf]], None, r"of row 1 is \[nan\], 2 of all"),
+        (label_values, [[0, 1], [2, 1]], None, "row 1 has 2 for label 0, which is neither 0 nor"),
+        (label_values, [[1, 1], [1, 1]], ["one"], r"of the shape \(2, 2\) with 1 names"),
+        (None, [[0.5], [0.5, 1.5]], None, "from 1 to 2 numbers as targets"),
+        (None, [["cat"], ["dog"]], ["dog"], "the label 'cat', which is none of its 1 `classes`"),
+    ],
+)
+def test_values_that_no_target_has_are_refused(
+    values_of: Any, values: list[Any], names: list[str] | None, words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        read(values, names) if values_of is None else values_of(torch.tensor(values), names, "x")

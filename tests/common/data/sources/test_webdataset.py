@@ -5,7 +5,6 @@ import json
 import os
 import tarfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,18 +68,6 @@ def test_rows_are_shards_in_sorted_order_and_samples_as_they_stand(
 
 
 @pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("s-{08..11}.tar", ["s-08.tar", "s-09.tar", "s-10.tar", "s-11.tar"]),
-        ("s-{8..11}.tar", ["s-8.tar", "s-9.tar", "s-10.tar", "s-11.tar"]),
-        ("{a,b}/{0..1}.tar", ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]),
-    ],
-)
-def test_braces_count_and_list(pattern: str, names: list[str]) -> None:
-    assert list(expand_braces("x", pattern)) == names
-
-
-@pytest.mark.parametrize(
     ("pattern", "words"),
     [
         ("s-{3..1}.tar", r"\{3\.\.1\} counts -1 shards\. Write the lower number first"),
@@ -108,29 +95,6 @@ def test_long_names_and_folders_are_part_of_a_sample_s_name(
     rows = webdataset_rows("x", str(write_shard(tmp_path / "a.tar", members, format=format_)))
     assert rows.labels_N.tolist() == [0, 1]
     assert rows.where(0) == f"{tmp_path / 'a.tar'}, member {long}/1.JPG"
-
-
-def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> None:
-    def members(*labels: object) -> Members:
-        return [
-            member
-            for number, label in enumerate(labels)
-            for member in (
-                (f"{number}.png", encode(number)),
-                (f"{number}.json", json.dumps({"label": 7, "species": label}).encode()),
-            )
-        ]
-
-    rows = webdataset_rows(
-        "x", f"{write_shard(tmp_path / 'a.tar', members('dog', 'cat', 'dog'))}?label=species"
-    )
-    assert (rows.names, rows.labels_N.tolist()) == (("cat", "dog"), [1, 0, 1])
-    rows = webdataset_rows("x", f"{write_shard(tmp_path / 'b.tar', members(2, 0))}?label=species")
-    assert (rows.class_names, rows.labels_N.tolist()) == (("0", "1", "2"), [2, 0])
-    assert webdataset_rows("x", str(tmp_path / "b.tar")).labels_N.tolist() == [7, 7]
-    words = r"the label of '1\.png' in .*b\.tar|of '2\.png' in .*a\.tar.* a class's name"
-    with pytest.raises(DataError, match=words):
-        webdataset_rows("x", f"{tmp_path}?label=species")
 
 
 def test_a_file_names_the_classes(tmp_path: Path, encode: Encode) -> None:
@@ -413,18 +377,6 @@ def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: 
         data.images(torch.tensor([1]))
 
 
-def test_many_threads_read_many_shards_at_once(tmp_path: Path) -> None:
-    # More shards than stay open.
-    for shard in range(100):
-        images = [bytes([shard, number]) for number in range(3)]
-        write_shard(tmp_path / f"{shard:03d}.tar", samples(images, [0, 1, 1]))
-    rows = webdataset_rows("x", str(tmp_path))
-    numbers = [row * 7 % 300 for row in range(1200)]
-    with ThreadPoolExecutor(8) as executor:
-        found = list(executor.map(rows.raw, numbers))
-    assert found == [bytes([row // 3, row % 3]) for row in numbers]
-
-
 def test_says_how_far_it_is(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", samples([b"x"] * 250, [0, 1] * 125))
     told: list[tuple[int, int]] = []
@@ -446,3 +398,26 @@ def test_the_fingerprint_is_that_of_the_same_images_in_folders(
     folders = open_dataset(f"imagefolder:{image_folder}")
     assert tars.fingerprint == folders.fingerprint
     assert tars.full_fingerprint == folders.full_fingerprint
+
+
+def test_braces_count_and_list() -> None:
+    names = ["a/08.tar", "a/09.tar", "a/10.tar", "b/08.tar", "b/09.tar", "b/10.tar"]
+    assert list(expand_braces("x", "{a,b}/{08..10}.tar")) == names
+
+
+def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> None:
+    def members(*labels: object) -> Members:
+        described = [json.dumps({"label": 7, "species": label}).encode() for label in labels]
+        return [
+            (f"{number}.{extension}", content)
+            for number, text in enumerate(described)
+            for extension, content in (("png", encode(number)), ("json", text))
+        ]
+
+    write_shard(tmp_path / "a.tar", members("dog", "cat", "dog"))
+    rows = webdataset_rows("x", f"{tmp_path}?label=species")
+    assert (rows.names, rows.labels_N.tolist()) == (("cat", "dog"), [1, 0, 1])
+    assert webdataset_rows("x", str(tmp_path)).labels_N.tolist() == [7, 7, 7]
+    write_shard(tmp_path / "b.tar", members(2, 0))
+    with pytest.raises(DataError, match=r"the label of .* is a class's name, and that of .*number"):
+        webdataset_rows("x", f"{tmp_path}?label=species")
