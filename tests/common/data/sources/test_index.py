@@ -36,13 +36,6 @@ def test_what_was_made_once_is_found_again() -> None:
     assert made.times == 1
 
 
-def test_what_depends_on_something_else_is_made_anew() -> None:
-    made = Made()
-    for kind, depends_on in (("rows", ("x", 1)), ("rows", ("x", 2)), ("sizes", ("x", 1))):
-        kept(kind, depends_on, made)
-    assert made.times == 3
-
-
 @pytest.mark.parametrize("damage", [b"", b"garbage", None])
 def test_what_is_damaged_is_made_again(
     indexes: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
@@ -183,15 +176,6 @@ def test_what_is_large_is_mapped_from_a_file_without_a_name(tmp_path: Path) -> N
     assert row.tolist() == [7, 7, 7]
     del row
     assert mapped_files(folder) == []
-
-
-@linux_only
-def test_what_is_small_or_has_no_folder_is_in_memory(tmp_path: Path) -> None:
-    folder = tmp_path / "not made"
-    small = make_room((10, 3), torch.float16, folder, memory_bytes=60)
-    nowhere = make_room((10, 3), torch.float16, None, memory_bytes=0)
-    assert small.shape == nowhere.shape == (10, 3)
-    assert not folder.exists()
 
 
 def test_a_full_disk_is_told_and_memory_taken(

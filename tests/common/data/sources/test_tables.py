@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.table_files import CsvTable, JsonlTable
+from lipt.common.data.sources.table_files import CsvTable
 from lipt.common.data.sources.tables import (
     bucket_of,
     categories_tensor,
@@ -20,7 +20,7 @@ from lipt.common.data.sources.tables import (
     read_labels,
     read_numbers,
 )
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.errors import DataError
 from lipt.common.inputs.specs import Column, ColumnType
 
 Write = Callable[..., Path]
@@ -76,12 +76,6 @@ def test_columns_that_are_not_there_are_answered_with_those_that_are(
     with pytest.raises(DataError) as caught:
         opened(write(PEOPLE), query)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("query", ["text=name&drop=age", "max_length=5"])
-def test_options_of_text_and_of_features_do_not_mix(write: Write, query: str) -> None:
-    with pytest.raises(ConfigError, match="which are not read with"):
-        opened(write(PEOPLE), query)
 
 
 def test_texts_are_tokens_filled_up_with_zeros(write: Write) -> None:
@@ -191,11 +185,6 @@ def test_classes_that_look_like_numbers_are_in_the_order_of_their_values(write: 
     labels_N, names = read_labels(table(write, 10, 9, -1, 9), "y")
     assert names == ("-1", "9", "10")
     assert labels_N.tolist() == [2, 1, 0, 1]
-
-
-def test_whole_numbers_are_the_same_class_with_and_without_a_point(write: Write) -> None:
-    numbers = JsonlTable(write('{"y": 1}\n{"y": 1.0}\n{"y": 0}\n'))
-    assert read_labels(numbers, "y")[0].tolist() == [1, 1, 0]
 
 
 def test_numbers_stand_for_the_names_that_the_file_has(write: Write) -> None:

@@ -53,20 +53,6 @@ def refused(path: Path, members: Members, words: str, options: str = "") -> None
         webdataset_rows("webdataset:x", f"{path}{options}")
 
 
-def test_rows_are_shards_in_sorted_order_and_samples_as_they_stand(
-    tmp_path: Path, encode: Encode
-) -> None:
-    images = [encode(i) for i in range(5)]
-    write_shard(tmp_path / "b.tar", samples(images[3:], [2, 0], first=3))
-    write_shard(tmp_path / "a.tar", samples(images[:3], [1, 0, 1]))
-    (tmp_path / "notes.txt").write_text("mine")
-    data = open_dataset(f"webdataset:{tmp_path}", memory_budget_bytes=0)
-    assert data.labels_N.tolist() == [1, 0, 1, 2, 0]
-    assert [data.raw_bytes(row) for row in range(5)] == images
-    assert data.class_names == ("0", "1", "2")
-    assert data.encoded
-
-
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
@@ -375,13 +361,6 @@ def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: 
         DataError, match=r"image 1 of .*a\.tar, member 000001\.png\) .*ends \d+ byt"
     ):
         data.images(torch.tensor([1]))
-
-
-def test_says_how_far_it_is(tmp_path: Path) -> None:
-    write_shard(tmp_path / "a.tar", samples([b"x"] * 250, [0, 1] * 125))
-    told: list[tuple[int, int]] = []
-    webdataset_rows("x", str(tmp_path), lambda done, total: told.append((done, total)))
-    assert told[-1] == (250, 250)
 
 
 def test_the_fingerprint_is_that_of_the_same_images_in_folders(
