@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lipt.common.inputs.model_input import num_stored
 from lipt.common.inputs.specs import Inputs, call_model
-from lipt.common.inputs.stored import num_stored
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 

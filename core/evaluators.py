@@ -16,10 +16,10 @@ from torch.func import functional_call, vmap
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import pinned_kernels
+from lipt.common.inputs.model_input import num_stored
 from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
-from lipt.common.inputs.stored import num_stored
 from lipt.common.models.footprint import LiveTensors
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.batch_norm import (
     named_statistics,

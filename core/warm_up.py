@@ -21,9 +21,8 @@ from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import SignalsError
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.model_input import Stored, to_model_input
 from lipt.common.inputs.specs import InputFormat, call_model
-from lipt.common.inputs.stored import Stored
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 BATCH_SIZE = 256

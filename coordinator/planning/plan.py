@@ -30,11 +30,10 @@ from lipt.common.planning import (
     learner_threads,
     training_bytes_per_example,
 )
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import OtherTarget, SingleLabel
-from lipt.core.evaluators import num_evaluated_together
-from lipt.core.initialization import num_initialization_steps
+from lipt.common.targets.values import OtherTarget, SingleLabel, Target
+from lipt.core.evaluation import num_evaluated_together
 from lipt.core.sharding import num_validation_examples
+from lipt.core.training import num_initialization_steps
 
 # A shard's examples, the file's parts, and the file.
 _SHARD_COPIES = 3

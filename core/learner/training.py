@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import Precision
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.errors import ConfigError, LearnerDivergedError, LearnerStoppedError
-from lipt.common.inputs.model_input import in_layout, to_model_input
+from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import call_model
-from lipt.common.inputs.stored import Stored
 from lipt.common.models import memory_format
 from lipt.core.learner.minibatches import BatchTimes, Examples, minibatches
 

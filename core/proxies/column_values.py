@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.inputs.columns import Column
+from lipt.common.inputs.specs import Column
 
 # Features of one column that are not projected, and of one that is.
 _MAX_WIDTH, _PROJECTED = 1024, 512

@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_map
 
 from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.passes import Batches, require_finite_rows
-from lipt.common.targets.target import Target
+from lipt.common.targets.values import Target
 
 # B copies of all gradients are in memory at once.
 _CHUNK_BYTES = 2 * 1024**3

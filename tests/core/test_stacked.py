@@ -13,13 +13,18 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import RunConfig, SoupSearch
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat, InputFormat, spec_of
-from lipt.common.inputs.stored import Stored
+from lipt.common.inputs.model_input import Stored
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnFormat,
+    ColumnsFormat,
+    ColumnType,
+    InputFormat,
+    spec_of,
+)
 from lipt.common.models import build_model
 from lipt.common.models.head import frozen_names
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
+from lipt.common.targets.values import MultiLabel, Regression, SingleLabel, Target
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import Evaluator
 from lipt.core.evaluators import Evaluators, StackedEvaluator, evaluate_for_soup

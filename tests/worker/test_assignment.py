@@ -21,8 +21,8 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
+from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import spec_of
-from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Phases

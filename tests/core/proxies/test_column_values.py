@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 from lipt.core.proxies import column_values as module
 from lipt.core.proxies.column_values import column_values
 
