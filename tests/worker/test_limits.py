@@ -21,12 +21,10 @@ from lipt.common.errors import OverLimitError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
-from lipt.common.models.footprint import measure_model
 from lipt.common.observability.metrics import Phases
 from lipt.common.planning import PROCESS_BYTES, learner_memory
 from lipt.common.process.machine import Machine
 from lipt.core.learner.learner import train_learner
-from lipt.worker import limits as limiting
 from lipt.worker.instruments import DEVICE_MEMORY, SECONDS, Metering, Phase
 from lipt.worker.limits import WorkerLimits
 from lipt.worker.settings import WorkerSettings, own_name
@@ -79,8 +77,6 @@ def test_too_much_memory_is_refused_with_the_figures() -> None:
     words = r"learners\.batch_size = 100000: memory of a worker comes to .* GB, .* GB of it for "
     with pytest.raises(OverLimitError, match=words + "the activations of a minibatch, over this"):
         limits(max_memory="2GiB").require(large)
-
-
 
 
 @pytest.mark.slow

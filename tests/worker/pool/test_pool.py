@@ -127,10 +127,6 @@ def test_workers_come_with_learners_and_are_ended_when_there_have_been_none() ->
     assert bench.tend(Demand()) == []
 
 
-
-
-
-
 def test_worker_that_fails_is_started_again_after_a_pause_and_its_end_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -430,5 +426,3 @@ def test_there_are_never_fewer_or_more_than_may_be_and_the_fewest_when_idle(
     for _ in range(idle_seconds + 1):
         life.second(0)
     assert len(life.workers) == fewest
-
-
