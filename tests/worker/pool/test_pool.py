@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import (
     ConfigError,
-    IncompatibleProtocolError,
     LiptError,
     ProcessEndedError,
     UnreachableError,
@@ -127,18 +126,6 @@ def test_workers_come_with_learners_and_are_ended_when_there_have_been_none() ->
     assert bench.tend(Demand()) == []
 
 
-def test_worker_that_fails_is_started_again_after_a_pause_and_its_end_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    bench = Bench()
-    bench.tend(Demand(num_queued=1))
-    bench.end(0, 1, "lipt-worker: no such file")
-    assert bench.tend(Demand(num_queued=1)) == []
-    assert bench.tend(Demand(num_queued=1)) == [0]
-    assert "worker 0 ended with status 1 after 1 s" in caplog.text
-    assert "lipt-worker: no such file" in caplog.text
-
-
 def test_arguments_that_no_worker_takes_end_the_pool() -> None:
     bench = Bench()
     bench.tend(Demand(num_queued=1))
@@ -240,16 +227,6 @@ def test_wait_ends_when_it_is_interrupted(served: tuple[Fake, DemandSource]) -> 
     thread.join()
 
 
-def test_coordinator_of_another_protocol_is_refused(
-    served: tuple[Fake, DemandSource],
-) -> None:
-    fake, source = served
-    source.require_same_protocol()
-    fake.version = (2, 0)
-    with pytest.raises(IncompatibleProtocolError, match="speaks protocol 2, this pool 1"):
-        source.require_same_protocol()
-
-
 TOKEN = "lipt_0123456789abcdef_" + "A" * 43
 
 
@@ -286,17 +263,6 @@ def test_runtime_environment_is_read_as_ray_reads_it(tmp_path: Path, name: str, 
     made = ray_engine._runtime_env(file, tmp_path)
     assert made["pip"] == ["lipt"]
     assert made["working_dir"] == str(tmp_path)
-
-
-def test_runtime_environment_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("yaml")
-    file = tmp_path / "env.json"
-    file.write_text("[]")
-    with pytest.raises(ConfigError, match="is no mapping"):
-        open_pool(ray="auto", runtime_env=file)
-    file.write_text("{")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        open_pool(ray="auto", runtime_env=file)
 
 
 def test_workers_are_told_where_files_lie_and_no_secret(
@@ -355,16 +321,6 @@ def test_there_is_a_worker_for_every_open_learner_within_bounds(
     demand: Demand, num_present: int, num_to_start: int
 ) -> None:
     assert planned(demand, num_present).num_to_start == num_to_start
-
-
-def test_workers_are_ended_once_no_learner_was_open_for_long_enough() -> None:
-    assert not planned(Demand(), 3, now=59.0).shrink
-    assert planned(Demand(), 3, now=60.0) == Plan(
-        shrink=True, reason="there has been no learner for 60 s"
-    )
-    # While one is open, who has nothing to do leaves by itself.
-    assert not planned(Demand(num_leased=1), 3, now=1000.0).shrink
-    assert not planned(Demand(), 1, now=1000.0).shrink
 
 
 def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -> None:
