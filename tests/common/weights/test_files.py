@@ -162,9 +162,9 @@ def test_the_first_bad_tensor_is_named_with_how_much_of_it_is_bad() -> None:
     weights = {"n": torch.arange(3), "ok": torch.ones(2), "w": bad}
     assert non_finite(weights) == "'w' has NaN or infinite values (3 of 4)"
     one_more = non_finite({**weights, "v": bad[:2]})
-    assert one_more.endswith("values (3 of 4), and so does 1 other tensor")
+    assert one_more.endswith("values (3 of 4), as have 1 other tensors")
     two_more = non_finite({**weights, "v": bad[:2], "c": bad.to(torch.complex64)})
-    assert two_more.endswith("(3 of 4), and so do 2 other tensors")
+    assert two_more.endswith("(3 of 4), as have 2 other tensors")
 
 
 def test_a_copy_is_contiguous_and_out_of_reach_of_the_original() -> None:

@@ -22,7 +22,7 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.rpc.channel import open_channel
-from lipt.v1 import info_pb2, info_pb2_grpc, worker_pb2, worker_pb2_grpc
+from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import ray_engine
 from lipt.worker.pool.pool import (
     Demand,
@@ -74,12 +74,7 @@ class FakeSource:
     def __init__(self, *answers: Demand | LiptError) -> None:
         self.answers = list(answers)
         self.known: list[Demand | None] = []
-        self.refusal: LiptError | None = None
         self.pool: Pool | None = None
-
-    def require_same_protocol(self) -> None:
-        if self.refusal is not None:
-            raise self.refusal
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         self.known.append(known)
@@ -134,21 +129,13 @@ def test_arguments_that_no_worker_takes_end_the_pool() -> None:
         bench.tend(Demand(num_queued=1))
 
 
-def test_workers_that_cannot_take_what_waits_are_not_started_over_and_over(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_worker_that_left_what_waits_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     waiting = Demand(num_queued=1)
     bench = Bench()
     bench.tend(waiting)
     bench.end(0, 0)
-    assert bench.tend(waiting, after_seconds=IDLE_SECONDS + 5.0) == []
+    assert bench.tend(waiting, after_seconds=IDLE_SECONDS + 5.0) == [0]
     assert "worker 0 left without a learner, and 1 wait" in caplog.text
-    assert bench.tend(waiting, after_seconds=IDLE_SECONDS - 1.0) == []
-    assert bench.tend(waiting) == [0]
-    # Another demand is another matter.
-    bench.end(0, 0)
-    bench.tend(waiting, after_seconds=IDLE_SECONDS + 5.0)
-    assert bench.tend(Demand(num_queued=2)) == [0, 1]
 
 
 def test_coordinator_that_is_away_is_waited_for_and_takes_no_worker_along(
@@ -166,19 +153,12 @@ def test_coordinator_that_is_away_is_waited_for_and_takes_no_worker_along(
     assert others == [Demand(num_queued=1)] * 3 + [Demand(num_queued=2)]
 
 
-class Fake(worker_pb2_grpc.WorkerServiceServicer, info_pb2_grpc.InfoServiceServicer):
-    """A coordinator of some version; `GetDemand` is answered once `may_answer` is set."""
+class Fake(worker_pb2_grpc.WorkerServiceServicer):
+    """`GetDemand` is answered once `may_answer` is set."""
 
     def __init__(self) -> None:
-        self.version: tuple[int, int] = (1, 0)
         self.asked: list[worker_pb2.GetDemandRequest] = []
         self.was_asked, self.may_answer = threading.Event(), threading.Event()
-
-    def GetInfo(self, request: Any, context: Any) -> Any:
-        major, minor = self.version
-        return info_pb2.GetInfoResponse(
-            protocol=worker_pb2.ProtocolVersion(major=major, minor=minor)
-        )
 
     def GetDemand(self, request: Any, context: Any) -> Any:
         self.asked.append(request)
@@ -192,7 +172,6 @@ def served() -> Iterator[tuple[Fake, DemandSource]]:
     fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
     server = grpc.server(ThreadPoolExecutor(2))
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(fake, server)
-    info_pb2_grpc.add_InfoServiceServicer_to_server(fake, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with open_channel(f"127.0.0.1:{port}") as channel:
@@ -326,7 +305,7 @@ def test_there_is_a_worker_for_every_open_learner_within_bounds(
 def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -> None:
     restraint, now, pauses = Restraint(), 0.0, []
     for _ in range(8):
-        restraint = restraint.after_vain(now)
+        restraint = restraint.after_failure(now)
         pauses.append(restraint.not_before - now)
         now = restraint.not_before
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
