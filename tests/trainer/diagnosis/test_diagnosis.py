@@ -12,7 +12,7 @@ import torch
 from lipt.common.errors import DiagnosisError
 from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
-from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
+from lipt.trainer.diagnosis.findings import facts, proxy_text
 from tests.trainer.made_up_diagnosis import (
     diagnosis_file,
     made_up_columns,
@@ -230,22 +230,6 @@ def test_every_kind_of_finding_is_told_with_its_numbers() -> None:
         "redundancy": "4 examples (50.0%) carry 90% of what all do",
         "learnability": "worth asking for: a fraction of 0.5: twice as many add 12.5 points",
     }
-
-
-def test_how_many_are_surely_wrong_is_said_where_it_can_be() -> None:
-    findings = made_up_findings()
-    findings["label_errors"]["noise_low"] = 0.25
-    (labels, *_) = facts(made_up_diagnosis(findings).findings)
-    assert labels.text.startswith("2 look wrong, the worst 1 surely so; ")
-
-
-def test_how_a_label_fits_has_no_more_digits_than_say_something() -> None:
-    assert [fit_text(quality) for quality in (0.0, 0.0099, 0.01, 0.236)] == [
-        "<0.01",
-        "<0.01",
-        "0.01",
-        "0.24",
-    ]
 
 
 def test_the_proxy_is_told_as_far_as_it_is_known() -> None:

@@ -47,13 +47,6 @@ def test_csv_is_read_by_pythons_own_reader() -> None:
     assert json.loads(rows[4]["near_duplicate_sets"]) == [3, 5]
 
 
-def test_json_is_a_list_of_objects() -> None:
-    rows = json.loads(export_issues(made_up_diagnosis(), Path("issues.json")))
-    assert len(rows) == 8
-    assert rows[1]["is_label_issue"] is True
-    assert rows[1]["near_duplicate_sets"] == []
-
-
 def test_parquet_has_typed_columns() -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -136,15 +136,6 @@ def test_without_a_coordinator_the_installed_strategies_are_listed(
     assert first == to_jsonable(view_of(StrategyView, describe_strategies().strategies[0]))
 
 
-def test_a_coordinator_that_is_named_is_asked(relay: Relay, lipt: Any, dead_address: str) -> None:
-    own = subset_pb2.Strategy(name="its-own", summary="random examples")
-    relay.every("ListStrategies", listed(own))
-    for named in (lipt("strategies"), lipt("strategies", "--coordinator", relay.address, env={})):
-        assert named.stdout.startswith("its-own: random examples")
-        assert named.stderr == ""
-    assert lipt("strategies", "--coordinator", dead_address).exit_code == 1
-
-
 def declared_entry_points(*, group: str) -> EntryPoints:
     """This checkout's own, whether or not it is installed."""
     declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][group]
@@ -248,12 +239,6 @@ def test_the_link_is_all_that_is_printed(lipt: Any, opened: list[str]) -> None:
     assert LINK.fullmatch(json.loads(lipt("dashboard", "--json").stdout)["url"])
 
 
-def test_a_browser_is_opened_where_that_is_asked_for(lipt: Any, opened: list[str]) -> None:
-    result = lipt("dashboard", "--open")
-    assert result.exit_code == 0
-    assert opened == [result.output.removesuffix("\n")]
-
-
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "javascript:alert(1)", "--help"])
 def test_what_is_no_page_is_not_opened(
     relay: Relay, lipt: Any, opened: list[str], address: str
@@ -285,16 +270,3 @@ def test_it_is_printed_once_where_there_is_no_terminal(relay: Relay, lipt: Any) 
     assert "box\\x1b[31m" in result.stdout
     (request,) = relay.requests_of(info_pb2.WatchServiceRequest)
     assert request.num_runs == 200
-
-
-def test_as_json_one_object_tells_all(lipt: Any) -> None:
-    result = lipt("top", "--once", "--runs", "200", "--json")
-    (line,) = result.stdout.splitlines()
-    shown = json.loads(line)
-    assert READY in [run["name"] for run in shown["runs"]]
-    assert shown["num_runs"] == len(shown["runs"])
-    assert shown["computations"] == []
-
-
-def test_an_interval_out_of_range_is_refused(lipt: Any) -> None:
-    assert lipt("top", "--interval", "0.1").exit_code == 2
