@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import tomllib
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.text import Text
 from typer.testing import CliRunner
 
 from lipt.common.access.tokens import Token
@@ -22,8 +20,6 @@ from lipt.core.selection.registry import STRATEGIES
 from lipt.trainer.cli import main
 from lipt.trainer.cli.commands import service
 from lipt.trainer.cli.commands.service import hints, token_state
-from lipt.trainer.cli.display.screen import Screen
-from lipt.trainer.cli.display.tables import print_strategies
 from lipt.trainer.client.client import Client
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import PageLinkView, RoleName, StrategyView, TokenView
@@ -95,31 +91,6 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(
     assert first["presets"] == [{"name": "paper", "summary": "as on CIFAR-10"}]
     assert first["needs"] == ["signals", "validation split"]
     assert first["cost"] == "N + k C"
-
-
-@pytest.mark.parametrize("width", [80, 100, 160])
-def test_strategies_fit_a_terminal(width: int) -> None:
-    console = Screen(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
-    print_strategies([view_of(StrategyView, crest_strategy())] * 26, console)
-    assert isinstance(console.file, io.StringIO)
-    text = Text.from_ansi(console.file.getvalue()).plain
-    lines = text.splitlines()
-    assert max(len(line) for line in lines) <= width
-    assert lines[0].split() == [
-        *("strategy", "what", "it", "keeps", "needs", "weights", "per", "class", "cost")
-    ]
-    assert text.count("crest") == 26
-    for words in (
-        "[random]",
-        "validation",
-        "Yang et al. 2023",
-        "N + k C",
-        "yes",
-        "norm=last_layer",
-        "preset paper",
-    ):
-        assert words in text
-    assert "N examples" in text
 
 
 def test_without_a_coordinator_the_installed_strategies_are_listed(

@@ -205,16 +205,16 @@ def test_measures_in_words() -> None:
 
 def test_without_a_terminal_silence_is_broken_and_evaluations_are_lines() -> None:
     clock, lines = Clock(), list[str]()
-    with TrainingProgress(live=False, say=lines.append, clock=clock) as progress:
-        progress.on_step(1, 40)
-        clock.now = 10.0
-        progress.on_step(2, 40)
-        progress.on_step(3, 40)
-        progress.on_epoch(record(1))
-        clock.now = 20.0
-        progress.on_step(11, 40)
-        progress.on_epoch(record(2, subset_accuracy=0.75))
-        progress.on_epoch(record(4))
+    progress = TrainingProgress(lines.append, clock)
+    progress.on_step(1, 40)
+    clock.now = 10.0
+    progress.on_step(2, 40)
+    progress.on_step(3, 40)
+    progress.on_epoch(record(1))
+    clock.now = 20.0
+    progress.on_step(11, 40)
+    progress.on_epoch(record(2, subset_accuracy=0.75))
+    progress.on_epoch(record(4))
     told = measures_text(record(1))
     assert lines == [
         "step 2/40",
@@ -224,27 +224,13 @@ def test_without_a_terminal_silence_is_broken_and_evaluations_are_lines() -> Non
     ]
 
 
-def test_a_terminal_has_a_bar_with_the_measures(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    with TrainingProgress(live=True) as progress:
-        progress.on_step(10, 40)
-        progress.on_epoch(record(1))
-        progress.say("a line [with brackets]")
-    shown = capsys.readouterr().err
-    assert "a line [with brackets]\n" in shown
-    assert "10/40" in shown
-    assert "1,234 examples/s, 70 s left" in shown
-
-
 class OwnWarning(UserWarning):
     pass
 
 
 def test_warnings_of_a_kind_are_lines_and_others_stay_warnings() -> None:
     lines: list[str] = []
-    progress = TrainingProgress(live=False, say=lines.append)
+    progress = TrainingProgress(lines.append)
 
     def warn() -> None:
         with progress.saying(OwnWarning):
