@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lipt.v1 import subset_pb2
 from tests.relay import Relay
 
 QUICK = ("networks=1", "matches=2", "steps_between=1", "steps_before=1", "augmentation=none")
@@ -66,18 +65,6 @@ def test_what_images_are_worth_is_measured_beside_random_ones(distill: Any) -> N
     assert "% +- " in again.stdout
 
 
-def test_the_coordinators_subset_is_of_as_many_images_of_each_class(
-    relay: Relay, distill: Any
-) -> None:
-    arguments = ("--per-class", "1", "--test", "digits-test", "--seeds", "1")
-    result = distill(*arguments, "--strategies", "herding", "--train-set", "steps=2", "--json")
-    assert result.exit_code == 0, result.stderr
-    outcomes = json.loads(result.stdout)["outcomes"]
-    assert [(one["name"], one["num_images"]) for one in outcomes][-1] == ("herding", 10)
-    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
-    assert (request.strategy, request.budget, request.balanced) == ("herding", 10, True)
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -85,7 +72,6 @@ def test_the_coordinators_subset_is_of_as_many_images_of_each_class(
         (("--per-class", "2", "--stages", "0"), "stages = 0"),
         (("--per-class", "2", "--set", "epochs=1"), "epochs: there is no such setting"),
         (("--per-class", "2", "--train-set", "steps=0"), "steps = 0"),
-        (("--per-class", "2", "--strategies", "herding"), "Name the --test data"),
         (("--per-class", "2", "--later", "s.npy"), "give --stages, too"),
         (("--per-class", "2", "--out", "/nowhere/x"), "/nowhere is not a directory"),
         ((), "--per-class"),
