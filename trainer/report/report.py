@@ -39,14 +39,19 @@ from lipt.trainer.diagnosis.findings import fit_text
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.steps import place_model
 from lipt.trainer.report.examination import (
+    HEIGHT,
+    WIDTH,
     ExampleView,
+    Point,
     are_small,
     coarse_values,
+    draw,
     example_views,
+    open_templates,
     pictures_of,
+    plot,
     require_same,
 )
-from lipt.trainer.report.plot import HEIGHT, WIDTH, Point, draw, open_templates, plot
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import InfoView, LearnerView, RunView
 

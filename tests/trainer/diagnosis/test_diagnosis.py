@@ -13,8 +13,13 @@ import torch
 
 from lipt.common.errors import DiagnosisError
 from lipt.common.weights.files import pack
-from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
-from lipt.trainer.diagnosis.export import export_issues, issue_table
+from lipt.trainer.diagnosis.diagnosis import (
+    Diagnosis,
+    export_issues,
+    issue_table,
+    max_file_bytes,
+    read_diagnosis,
+)
 from lipt.trainer.diagnosis.findings import facts, proxy_text
 from tests.trainer.made_up_diagnosis import (
     diagnosis_file,

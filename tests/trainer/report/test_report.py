@@ -32,7 +32,7 @@ from lipt.trainer.comparison.table import answers
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.main_training.records import Look
-from lipt.trainer.report.plot import (
+from lipt.trainer.report.examination import (
     HEIGHT,
     WIDTH,
     draw,

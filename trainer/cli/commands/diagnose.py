@@ -120,9 +120,13 @@ def diagnose(
     page, table = _places(out, export, as_json=json)
     require_replaceable(page, table)
     from lipt.trainer.cli.display.output import left_out_by, open_telling
-    from lipt.trainer.diagnosis.export import export_issues
-    from lipt.trainer.report.examination import examine, file_paths, render_diagnosis
-    from lipt.trainer.report.plot import open_templates
+    from lipt.trainer.diagnosis.diagnosis import export_issues
+    from lipt.trainer.report.examination import (
+        examine,
+        file_paths,
+        open_templates,
+        render_diagnosis,
+    )
     from lipt.trainer.writing.files import write_atomically
 
     if page is not None:
