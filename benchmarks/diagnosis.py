@@ -31,9 +31,9 @@ from torch.nn import functional
 
 from lipt.common.data import open_dataset
 from lipt.core.diagnosis.duplicates import find_copies, likeness_of_pictures, look_at
-from lipt.core.diagnosis.label_errors import find_label_errors, sure_suspects, trust_after
-from lipt.core.proxies.patches import draw_filters, patch_features
+from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.ridge import class_weights, fit_sharpness, leave_one_out
+from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 
@@ -155,8 +155,9 @@ def both_sides(
         signals = replace(signals, second_errors_NC=second_NC)
     found = find_label_errors(signals)
     seconds = time.process_time() - started
-    sure = sure_suspects(found)
     rates = found.noise.overall
+    # Half of the wrong labels that there are at least.
+    sure = found.ranked()[: int(0.5 * rates.low * len(labels_N))]
     rows = [
         row(
             "ours",

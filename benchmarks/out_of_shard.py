@@ -34,18 +34,17 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.shard import unpack_shard
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.inputs.specs import InputFormat
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.core.learner.training import compute_mode, train_on_shard
+from lipt.core.learner.learner import compute_mode, train_on_shard
 from lipt.core.proxies.features import side_by_side
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.results import CommittedLearner, Trajectories
-from lipt.core.signals.compute_dynamics import margins_of
-from lipt.core.signals.dynamics import Dynamics, mean_over_learners, mean_over_moments
+from lipt.core.signals.dynamics import Dynamics, margins_of, mean_over_learners, mean_over_moments
 from lipt.core.stages.proxy_features import FeatureMaker, ProxyQuestion
 from lipt.core.stages.warm_up import dynamics_of
 

@@ -31,12 +31,12 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.learner.training import compute_mode, train_on_shard
+from lipt.core.learner.learner import compute_mode, train_on_shard
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.sharding import draw_shards

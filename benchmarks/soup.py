@@ -6,8 +6,6 @@
     together        as many mixtures at a time as there are threads; inputs made once, and a
                     mixture is given up as soon as it cannot be above the soup (exact: the
                     theta_p of one thread, to the bit)
-    stacked         the grid with all mixtures of a learner in one pass, as the service does it on
-                    a GPU; here on one thread of a CPU, where it does not
     coarse to fine  as together, about the square root of the ratios, then those around the best
 
 All take turns. Learners are trained here, as a worker trains them; with --head-only their heads
@@ -43,17 +41,17 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.config.settings import load_settings
 from lipt.common.determinism import pinned_kernels
-from lipt.common.inputs.stored import num_stored
+from lipt.common.inputs.model_input import num_stored
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.evaluation import Evaluator, LearnerReader, Scored
-from lipt.core.evaluators import Evaluators, StackedEvaluator, evaluate_for_soup
+from lipt.core.evaluation import Evaluator, Evaluators, Scored, evaluate_for_soup
 from lipt.core.pipeline import soup_evaluator
-from lipt.core.soup import Evaluate, OpenWeights, Soup, greedy_soup
+from lipt.core.results import LearnerReader
+from lipt.core.soup import OpenWeights, Soup, greedy_soup
 
-GRID, ONE_THREAD, TOGETHER, STACKED = "grid", "one thread", "together", "stacked"
+GRID, ONE_THREAD, TOGETHER = "grid", "one thread", "together"
 COARSE = "coarse to fine"
 
 
@@ -76,7 +74,7 @@ class Bench:
     """Learners of one run, and what evaluates them."""
 
     new_evaluator: Callable[[], Evaluator]
-    evaluate: Callable[[Evaluator], Evaluate]
+    evaluate: Callable[[Evaluator], Evaluators]
     learners: list[OpenWeights]
     num_alphas: int
     threads: int
@@ -84,15 +82,14 @@ class Bench:
     def turn(self, side: str, into: Measured) -> None:
         """Make the soup one side's way."""
         evaluator = self.new_evaluator()
-        evaluate_all = StackedEvaluator(evaluator) if side == STACKED else self.evaluate(evaluator)
+        evaluate_all = self.evaluate(evaluator)
         num_evaluations, num_images = 0, 0
 
         def count(_module: object, arguments: tuple[Tensor, ...]) -> None:
             nonlocal num_images
             num_images += num_stored(arguments[0])
 
-        twins = evaluate_all.evaluators if isinstance(evaluate_all, Evaluators) else [evaluator]
-        for twin in twins:
+        for twin in evaluate_all.evaluators:
             twin.model.register_forward_pre_hook(count)
 
         def evaluate(weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
@@ -150,7 +147,7 @@ def main() -> None:
         flags = {"state_dir": folder, "dataset": {"source": given.source}, "device": "cpu"}
         settings = load_settings(CoordinatorSettings, config=None, flags=flags)
         bench = prepare(Context(settings, send=lambda _: None), config)
-        sides = {name: Measured() for name in (GRID, ONE_THREAD, TOGETHER, STACKED, COARSE)}
+        sides = {name: Measured() for name in (GRID, ONE_THREAD, TOGETHER, COARSE)}
         for _ in range(given.rounds):
             for name, measured in sides.items():
                 bench.turn(name, measured)

@@ -27,14 +27,6 @@ def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[
 
     First the batch size, down to 16 examples, then the number of learners, then that of their
     minibatches, each no further than it has to. A single minibatch takes what there is.
-
-    Args:
-        learners: the settings, with defaults for what was not asked for.
-        num_train: examples in the training split.
-        asked: names of the settings that were asked for.
-
-    Returns:
-        Settings that may be too large still, where what was asked for is.
     """
     sizes = {
         name: getattr(learners, name) for name in ("num_learners", "num_minibatches", "batch_size")
@@ -73,7 +65,6 @@ def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[
 
 
 def _lowered(name: str, sizes: dict[str, int], num_train: int, floor: int) -> int:
-    """The largest value, from the floor to what it is, with which the shards fit, or the floor."""
     others = 1
     for other, value in sizes.items():
         others *= 1 if other == name else value

@@ -31,16 +31,15 @@ from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import Evaluator, pack_initial
-from lipt.core.evaluators import evaluate_for_soup
-from lipt.core.initialization import initialize
+from lipt.core.evaluation import Evaluator, evaluate_for_soup
 from lipt.core.learner.learner import train_learner
-from lipt.core.results import CommittedLearner, Outcome
+from lipt.core.results import CommittedLearner, Outcome, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards
 from lipt.core.soup import OnIngredient, OpenWeights, Soup, greedy_soup, uniform_soup
 from lipt.core.stages.choice import Chosen, Question
 from lipt.core.stages.choice import choose as answer
 from lipt.core.stages.question import SubsetQuery, question_of
+from lipt.core.training import initialize
 from lipt.core.workspace import InMemory, Workspace
 
 # What a run is called that has no coordinator.
@@ -86,16 +85,7 @@ def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = N
 def pretrain(
     workspace: InMemory, config: RunConfig, given: bytes | Path | None = None
 ) -> Pretrained:
-    """Train n learners on disjoint shards, one after another, and merge them into theta_p.
-
-    Args:
-        workspace: has the data; files go there.
-        config: of the run; its shards fit the data.
-        given: a safetensors file that theta* begins with, in place of random weights.
-
-    Raises:
-        LiptError: the model cannot be built, a loss is not finite, or no learner is any good.
-    """
+    """Train n learners on disjoint shards, one after another, and merge them into theta_p."""
     begun = begin(workspace, config, given)
     inputs, initial_name = begun.outcome.inputs, begun.outcome.initial_weights
     assert inputs is not None and initial_name is not None  # noqa: S101, PT018 - just made
@@ -166,15 +156,7 @@ def one_learner(
 
 
 def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen]:
-    """Choose examples by a strategy on theta_p's gradients, or on what else the query names.
-
-    Returns:
-        What the query came to, with all defaults, and what came of it.
-
-    Raises:
-        BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
-            SignalsError: what is asked for cannot be.
-    """
+    """Choose examples by a strategy on theta_p's gradients, or on what else the query names."""
     workspace = pretrained.workspace
     dataset = workspace.dataset
     num_examples = len(dataset) + len(dataset.quarantined)
@@ -187,16 +169,7 @@ def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen
 def initial_weights(
     workspace: Workspace, config: RunConfig, given: bytes | Path | None
 ) -> tuple[Weights, frozenset[str], InputFormat]:
-    """theta*: random or given weights, trained for at most a few epochs.
-
-    Args:
-        workspace: has the data.
-        config: of the run.
-        given: a safetensors file to begin with, checked; None for random weights.
-
-    Returns:
-        theta*; the names of what learners leave as it is; and what models are given.
-    """
+    """theta*: random or given weights, trained for at most a few epochs."""
     dataset, seed = workspace.dataset, config.seed
     inputs, model = model_inputs(workspace, config), workspace.new_model(config)
     if given is not None:
@@ -257,16 +230,7 @@ def merge_learners(
     learners: Sequence[OpenWeights],
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Merged:
-    """Merge learners into theta_p, by what they are worth on the validation split.
-
-    Args:
-        workspace: has the data.
-        config: of the run.
-        inputs: what models are given.
-        initial: theta*.
-        learners: each opens its weights anew at every call.
-        on_ingredient: told of each learner that was offered.
-    """
+    """Merge learners into theta_p, by what they are worth on the validation split."""
     soup, evaluator = config.soup, soup_evaluator(workspace, config, inputs)
     evaluate = evaluate_for_soup(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")

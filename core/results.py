@@ -1,19 +1,26 @@
-"""Learners as they come back: what each handed in, and what the soup made of it."""
+"""Results of pre-training: learners as they were handed in, and their part in the soup."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
+from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.inputs.specs import InputFormat
+from lipt.common.weights.encodings import open_weights
+from lipt.common.weights.files import pack
+from lipt.common.weights.specs import TensorSpec, Weights
 
 
 @dataclass(frozen=True)
 class CommittedLearner:
-    """What a learner handed in: its states on the way, in order, and its result."""
+    """A learner's files: its snapshots, in order, and its result."""
 
     index: int
     snapshots: tuple[BlobName, ...]
@@ -22,7 +29,7 @@ class CommittedLearner:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Where all learners came from, and what each became; ascending by index."""
+    """theta* and the learners that began with it, ascending by index."""
 
     initial_weights: BlobName
     learners: tuple[CommittedLearner, ...]
@@ -46,15 +53,11 @@ class Ingredient(BaseModel):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What pre-training has led to so far.
+    """The state of a run's pre-training: theta* and theta_p are None until they are made.
 
-    Attributes:
-        name: of the run, for messages.
-        config: of the run.
-        inputs: what models are given; None until theta* is made.
-        initial_weights: theta*, likewise.
-        pretrained_weights: theta_p; None until the soup is made.
-        learners: those that are in, ascending by index.
+    name: for messages.
+    inputs: the input format of the run's models; None until theta* is made.
+    learners: those that are in, ascending by index.
     """
 
     name: str
@@ -66,7 +69,64 @@ class Outcome:
 
     @property
     def trajectories(self) -> Trajectories:
-        """Where the learners came from, and what each became."""
+        """theta* and the learners."""
         if self.initial_weights is None:
             raise ValueError(f"run {self.name} has no theta* yet")
         return Trajectories(self.initial_weights, self.learners)
+
+
+# A learner's file has what it trained alone. theta*'s own file says in its metadata which of its
+# tensors that leaves out, as a JSON list of sorted names, so that a learner is checked without the
+# model. A run without frozen layers has no such entry.
+_KEY = "lipt.frozen"
+
+
+def pack_initial(weights: Weights, frozen: Collection[str]) -> bytes:
+    """theta*'s file; `frozen` names what learners leave as it is."""
+    return pack(weights, {_KEY: json.dumps(sorted(frozen))} if frozen else None)
+
+
+def frozen_in(metadata: Mapping[str, str]) -> frozenset[str]:
+    """The frozen names of `pack_initial`, from the file's metadata."""
+    return frozenset(json.loads(metadata.get(_KEY, "[]")))
+
+
+@dataclass(frozen=True)
+class LearnerReader:
+    """Opens learners' files as whole states of their model.
+
+    specs: the model's tensors.
+    frozen: those of theta* that no learner changes; shared among all that is opened.
+    """
+
+    specs: Mapping[str, TensorSpec]
+    frozen: Weights
+
+    @classmethod
+    def of(
+        cls, specs: Mapping[str, TensorSpec], initial: Mapping[str, Tensor], frozen: Collection[str]
+    ) -> LearnerReader:
+        """A reader that keeps of theta* no more than it needs."""
+        return cls(specs, {name: initial[name] for name in specs if name in frozen})
+
+    def open(self, source: bytes | Path) -> Mapping[str, Tensor]:
+        """Open a result or a snapshot; each access decodes a tensor anew, or gives theta*'s own."""
+        trained = {name: spec for name, spec in self.specs.items() if name not in self.frozen}
+        opened = open_weights(source, like=trained)
+        return _Whole(self.specs, self.frozen, opened) if self.frozen else opened
+
+
+@dataclass(frozen=True, eq=False)
+class _Whole(Mapping[str, Tensor]):
+    specs: Mapping[str, TensorSpec]
+    frozen: Weights
+    trained: Mapping[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.frozen[name] if name in self.frozen else self.trained[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)

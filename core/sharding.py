@@ -32,14 +32,6 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
 
     A class of n_c examples gives max(round(fraction * n_c), min_per_class), half
     rounded up, but never more than n_c // 2.
-
-    Args:
-        labels_N: int64 class of every example; the id of an example is its position.
-        config: how many are held out.
-        seed: draws are the same for the same seed and labels.
-
-    Raises:
-        ConfigError: no class has two examples, so that nothing can be held out.
     """
     held_out = []
     for label in torch.unique(labels_N).tolist():
@@ -72,12 +64,7 @@ def _num_held_out(num_examples: int, config: ValidationConfig) -> int:
 
 
 def require_shards_fit(num_train: int, learners: LearnersConfig) -> None:
-    """Refuse shards that hold more examples together than the training split.
-
-    Raises:
-        ConfigError: n x M x B is over `num_train`; names the largest batch size, or
-            else the largest number of learners, that would fit.
-    """
+    """Refuse shards that hold more examples together than the training split."""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     needed = n * m * b
     if needed <= num_train:
@@ -98,20 +85,7 @@ def require_shards_fit(num_train: int, learners: LearnersConfig) -> None:
 
 
 def draw_shards(train_ids: Tensor, learners: LearnersConfig, *, seed: int) -> tuple[Tensor, ...]:
-    """Draw one shard per learner, disjoint and without replacement.
-
-    Args:
-        train_ids: int64 ids to draw from, distinct.
-        learners: n shards, of M minibatches of B examples each.
-        seed: draws are the same for the same seed and ids.
-
-    Returns:
-        n tensors of M x B int64 ids, in the order drawn; the first shards are the
-        same for every n.
-
-    Raises:
-        ConfigError: n x M x B is more than there are ids.
-    """
+    """Draw one shard per learner, disjoint and without replacement."""
     require_shards_fit(len(train_ids), learners)
     size = learners.num_minibatches * learners.batch_size
     order = torch.randperm(len(train_ids), generator=derive_generator(seed, "shards"))

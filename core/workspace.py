@@ -13,21 +13,22 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import WeightsError
+from lipt.common.inputs.model_input import Stored
 from lipt.common.inputs.specs import InputFormat
-from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.head import frozen_names
 from lipt.common.signals.passes import Batches
 from lipt.common.weights.files import non_finite, read_weights
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import LearnerReader, batch_size_for
-from lipt.core.proxies.backbone import Backbone
+from lipt.core.evaluation import batch_size_for
+from lipt.core.proxies.features import Backbone
+from lipt.core.results import LearnerReader
 from lipt.core.sharding import Split, split_validation
-from lipt.core.signals.user_features import UserFeatures
-from lipt.core.warm_up import Warmed
+from lipt.core.signals.stored import UserFeatures
+from lipt.core.training import Warmed
 
 # Workspace: the data, the device and the weights that the stages of LiPT work on.
 #
@@ -86,11 +87,7 @@ class Workspace(ABC):
 
     @abstractmethod
     def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
-        """Weights of all tensors of a model, on the CPU.
-
-        Raises:
-            WeightsError: they are another model's.
-        """
+        """Weights of all tensors of a model, on the CPU."""
 
     @abstractmethod
     def read_learners(self, config: RunConfig, initial: BlobName, model: nn.Module) -> ReadStates:
@@ -98,11 +95,7 @@ class Workspace(ABC):
 
     @abstractmethod
     def user_features(self, features: BlobName) -> UserFeatures:
-        """What a user has given for every example.
-
-        Raises:
-            FeaturesError: it cannot be read, or does not fit the data.
-        """
+        """What a user has given for every example."""
 
     @abstractmethod
     def cached(
@@ -114,15 +107,7 @@ class Workspace(ABC):
         compute: Callable[[], SaveableT],
         warm_up_models: int = 0,
     ) -> SaveableT:
-        """What `compute` makes, or what was kept of that kind.
-
-        Args:
-            kind: what the value is.
-            depends_on: everything that the value depends on; told apart by `repr`.
-            load: reads what the value's `save` wrote.
-            compute: makes the value.
-            warm_up_models: of how many models of a warm-up there are such values; 0 for others.
-        """
+        """What `compute` makes, or what was kept of that kind."""
 
     @abstractmethod
     def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
@@ -146,10 +131,7 @@ class Workspace(ABC):
         return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
 
     def batch_norm_examples(self, config: RunConfig) -> Stored | None:
-        """The run's training examples that batch-norm statistics are estimated on.
-
-        The same at every call; None where the run leaves the statistics as they are.
-        """
+        """The run's training examples that batch-norm statistics are estimated on."""
         if not config.soup.reestimate_batch_norm:
             return None
         train_ids = self.split(config).train_ids
@@ -191,11 +173,7 @@ class Workspace(ABC):
         return frozen_names(model, config.learners.frozen)
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> nn.Module:
-        """The run's model with some weights, on the device, in evaluation mode.
-
-        Raises:
-            WeightsError: they are another model's, or not finite.
-        """
+        """The run's model with some weights, on the device, in evaluation mode."""
         model = self.new_model(config)
         loaded = self.read_weights(weights, model)
         if bad := non_finite(loaded):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lipt.calls import compare as compare
     from lipt.calls import diagnose as diagnose
     from lipt.calls import select as select
-    from lipt.common.data.sources.pairs.rows import open_pairs as open_pairs
+    from lipt.common.data.sources.pairs import open_pairs as open_pairs
     from lipt.data import open_dataset as open_dataset
     from lipt.pretraining import Pretrained as Pretrained
     from lipt.pretraining import pretrain as pretrain
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lipt.trainer.reselection.samplers import ReselectingSampler as ReselectingSampler
     from lipt.trainer.reselection.samplers import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
+    from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
     from lipt.trainer.subsets.weighted import UnweightedWarning as UnweightedWarning
     from lipt.trainer.subsets.weighted import WeightedCollate as WeightedCollate
     from lipt.trainer.subsets.weighted import WeightedSubsetLoss as WeightedSubsetLoss
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "lipt.calls": "Comparison compare diagnose select",
-    "lipt.common.data.sources.pairs.rows": "open_pairs",
+    "lipt.common.data.sources.pairs": "open_pairs",
     "lipt.data": "open_dataset",
     "lipt.pretraining": "Pretrained pretrain",
     "lipt.trainer.client.client": "Client",
@@ -56,7 +57,7 @@ _MODULES = {
     "lipt.trainer.reselection.samplers": "ReselectingSampler SubsetSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": (
-        "UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights "
+        "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights "
         "weighted_cross_entropy"
     ),
 }

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from torch import nn
 
 from lipt.common.config.values import validate
-from lipt.common.data import Dataset
 from lipt.common.imports import import_extra, modules_of
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.data import MODULE, open_dataset
@@ -26,7 +25,6 @@ from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.compare import compare as run_comparison
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Plan, Trial
-from lipt.trainer.comparison.verdict import verdict
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
@@ -76,20 +74,11 @@ class Run:
         return CostsView(**taken, bytes_to_workers=0, bytes_from_workers=0)
 
 
-@dataclass(frozen=True)
-class _Info:
-    dataset: Dataset
-
-
 class Chooser:
     """The comparison's client in this process: one pre-training per seed."""
 
     def __init__(self, pretrained: Callable[[int], Pretrained]) -> None:
         self.run_of = functools.cache(lambda seed: Run(seed, pretrained(seed)))
-
-    def info(self) -> _Info:
-        """The data."""
-        return _Info(self.run_of(0).pretrained.data)
 
     def strategies(self) -> list[StrategyView]:
         """All strategies."""
@@ -116,6 +105,7 @@ def select(
     proxy: str | None = None,
     features: Features | None = None,
     labels: Literal["given", "none"] = "given",
+    soft_labels: bool = False,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
@@ -136,6 +126,7 @@ def select(
         proxy: proxy model: "soup", "ridge:patches", "auto", ...
         features: used in place of the model's: {"features": N x d}.
         labels: "none" chooses without looking at labels.
+        soft_labels: whether `Subset.soft_labels` come along, as targets to train on.
 
     Raises:
         LiptError: as `Client.subset`, or the model cannot be trained.
@@ -161,6 +152,7 @@ def select(
         proxy=proxy,
         features=features,
         labels=labels,
+        soft_labels=soft_labels,
     )
 
 
@@ -250,5 +242,5 @@ def compare(
             say=lambda line: show(ProgressView(line, 0, 0)),
             pretrain=chooser.run_of,
         )
-    rows = outcomes(trials, None)
-    return Comparison(tuple(rows), tuple(trials), verdict(rows))
+    rows = outcomes(trials)
+    return Comparison(tuple(rows), tuple(trials), table.verdict(rows))

@@ -23,20 +23,19 @@ from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import find_head
 from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning.learner import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
+from lipt.common.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.planning.admission import plan_here
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, result_bytes
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.evaluation import Evaluator
-from lipt.core.evaluators import num_evaluated_together
+from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner
 from lipt.core.proxies.features import MAX_WIDTH
-from lipt.core.proxies.patches import NUM_FILTERS
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy, passes_of
+from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import Outcome
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.solvers.levels import MATRIX_BYTES

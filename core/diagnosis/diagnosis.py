@@ -1,18 +1,30 @@
-"""Diagnosis: all findings of one data set as one value, and the file that it is kept in.
+"""Diagnosis: outliers, a learning curve, and all findings of a data set in one file.
+
+Outliers: the score is the mean distance to the ten nearest others, in scaled features projected on
+128 random directions (which change a distance by some 6%) and among at most 10,000 examples drawn
+at random, relative to the median example's. Far out is a score above Tukey's fence, three times the
+quartiles' distance above the upper one.
+
+Learning curve: leave-one-out accuracy of a ridge head on class-stratified samples, each half of the
+next, and on all, without a validation split. Suggested is the least of these sizes from which a
+doubling gains less than a point. It is the head's curve and not a network's, which has more to
+learn: the fraction is where fixed features have seen enough, and less than a network can use.
 
 The file is safetensors. Its tensors are columns, one value per example: `given_label`,
 `suggested_label` and `duplicate_of` int32, `label_quality` and `outlier_score` float32,
 `suspect` uint8. Its metadata has the findings as JSON under "diagnosis": version 1, with lists
 of examples cut to the worst of them. Columns have all.
 
-Shapes: N examples, C classes.
+Shapes: N examples, R references, D features, M directions, B examples of a block, C classes,
+n examples of a sample.
+Source: Ramaswamy et al. 2000, "Efficient Algorithms for Mining Outliers from Large Data Sets".
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +32,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
+from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import pack
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import LabelErrors
-from lipt.core.diagnosis.learnability import Learnability
-from lipt.core.diagnosis.outliers import Outliers
+from lipt.core.proxies.ridge import HeadTargets, leave_one_out, scaling_of
 from lipt.core.signals.stored import load_tensors
 
 VERSION = 1
@@ -35,13 +47,158 @@ _MOST_OUTLIERS = 1000
 _MOST_GROUPS = 200
 # Of a group of thousands the first say enough.
 _MOST_OF_GROUP = 100
+_MOST_CONFUSIONS = 20
+
+_NEIGHBOURS = 10
+_NUM_DIRECTIONS = 128
+_MOST_REFERENCES = 10_000
+_FENCE = 3.0
+
+_MOST_HALVINGS = 5
+# Of a sample; below that accuracies are too rough to compare.
+_FEWEST = 100
+# Larger samples than that take longer than they tell: the curve has the size of all beside it.
+_LARGEST_SAMPLE = 12_500
+# Points of accuracy that a doubling has to gain.
+_WORTH_POINTS = 1.0
 
 Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class Outliers:
+    """Scores of distance from others: float32, 1 for the median example, far out above a fence."""
+
+    scores_N: Tensor
+    fence: float
+
+    def ranked(self) -> Tensor:
+        """The ids of outliers, the farthest first; ties keep the data set's order."""
+        ids = torch.nonzero(self.scores_N > self.fence).flatten()
+        return ids[self.scores_N[ids].argsort(descending=True, stable=True)]
+
+
+def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outliers:
+    """Score each example's distance from all others."""
+    num_examples, num_features = features_ND.shape
+    scaling = scaling_of(features_ND, torch.ones(num_examples, dtype=torch.float64))
+    directions_DM = torch.eye(num_features)
+    if num_features > _NUM_DIRECTIONS:
+        directions_DM = torch.randn(num_features, _NUM_DIRECTIONS, generator=generator)
+        directions_DM /= math.sqrt(_NUM_DIRECTIONS)
+    sketches_NM = torch.empty(num_examples, directions_DM.shape[1])
+    for rows in row_blocks(num_examples, 12 * num_features):
+        sketches_NM[rows] = scaling.apply(features_ND[rows]).float() @ directions_DM
+    drawn_R = torch.randperm(num_examples, generator=generator)[:_MOST_REFERENCES]
+    references_R = drawn_R.sort().values
+    kept_RM = sketches_NM[references_R]
+    count = min(_NEIGHBOURS, len(references_R) - 1)
+    scores_N = torch.zeros(num_examples)
+    if count < 1:
+        return Outliers(scores_N, torch.inf)
+    for rows in row_blocks(num_examples, 8 * len(references_R)):
+        distances_BR = torch.cdist(sketches_NM[rows], kept_RM)
+        own_B = torch.arange(rows.start, rows.stop)
+        distances_BR.masked_fill_(own_B[:, None] == references_R, torch.inf)
+        scores_N[rows] = distances_BR.topk(count, largest=False).values.mean(dim=1)
+    median = float(scores_N.median())
+    if median == 0:
+        # Duplicates alone have distance 0; where they are most, there is no scale.
+        return Outliers(scores_N, torch.inf)
+    ordered_N = scores_N.div_(median).sort().values
+    lower, upper = (float(ordered_N[int(share * (num_examples - 1))]) for share in (0.25, 0.75))
+    return Outliers(scores_N, upper + _FENCE * (upper - lower))
+
+
+@dataclass(frozen=True)
+class Learnability:
+    """Accuracies by the number of examples, ascending up to all; and the fraction they suggest."""
+
+    sizes: tuple[int, ...]
+    accuracies: tuple[float, ...]
+    suggested_fraction: float
+    why: str
+
+
+def learning_curve(
+    features_ND: Tensor,
+    labels_N: Tensor,
+    num_classes: int,
+    accuracy: float,
+    *,
+    wanted: HeadTargets | None = None,
+    generator: torch.Generator,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+) -> Learnability:
+    """Measure the head on ever larger samples; `accuracy` is the one on all examples."""
+    order_N = stratified_order(labels_N, generator)
+    sizes = sample_sizes(len(labels_N))
+    accuracies = []
+    for done, size in enumerate(sizes):
+        ids_n = order_N[:size].sort().values
+        head = leave_one_out(
+            features_ND[ids_n],
+            labels_N[ids_n],
+            num_classes,
+            generator=generator,
+            wanted=None if wanted is None else wanted.take(ids_n),
+        )
+        accuracies.append(max(0.0, head.accuracy))
+        on_progress(done + 1, len(sizes))
+    return judge((*sizes, len(labels_N)), (*accuracies, max(0.0, accuracy)))
+
+
+def sample_sizes(num_examples: int) -> list[int]:
+    """N halved again and again, ascending, without N itself."""
+    halves = [num_examples >> halvings for halvings in range(1, _MOST_HALVINGS + 1)]
+    return sorted(size for size in halves if _FEWEST <= size <= _LARGEST_SAMPLE)
+
+
+def stratified_order(labels_N: Tensor, generator: torch.Generator) -> Tensor:
+    """The ids such that the first n have every class in its share, for any n, at random."""
+    num_examples = len(labels_N)
+    shuffled_N = torch.randperm(num_examples, generator=generator)
+    by_class_N = shuffled_N[labels_N[shuffled_N].argsort(stable=True)]
+    counts_C = labels_N.bincount()
+    starts_C = counts_C.cumsum(0) - counts_C
+    own_N = labels_N[by_class_N]
+    ranks_N = torch.arange(num_examples) - starts_C[own_N]
+    # The k-th of a class stands where a share k / count of all are before it.
+    places_N = (ranks_N.double() + 0.5) / counts_C[own_N]
+    return by_class_N[places_N.argsort(stable=True)]
+
+
+def judge(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnability:
+    """Suggest a size: all of the data where even the last doubling gained a point."""
+
+    def judged(fraction: float, why: str) -> Learnability:
+        return Learnability(tuple(sizes), tuple(accuracies), fraction, why)
+
+    if len(sizes) < 2:
+        return judged(1.0, f"{sizes[-1]} examples are too few to draw samples of.")
+    gains = []
+    for place in range(1, len(sizes)):
+        doublings = torch.tensor(sizes[place] / sizes[place - 1]).log2().item()
+        gains.append(100 * (accuracies[place] - accuracies[place - 1]) / doublings)
+    for place in range(len(gains)):
+        if max(gains[place:]) < _WORTH_POINTS:
+            return judged(
+                sizes[place] / sizes[-1],
+                f"from {sizes[place]} examples on a doubling gains less than {_WORTH_POINTS:g} "
+                f"point of leave-one-out accuracy (at most {max(gains[place:]):.1f}).",
+            )
+    shrinks = gains[-1] / gains[-2] if len(gains) > 1 and gains[-2] > 0 else 1.0
+    following = max(0.0, gains[-1] * min(1.0, shrinks))
+    return judged(
+        1.0,
+        f"the last doubling, to all {sizes[-1]} examples, still gained {gains[-1]:.1f} points of "
+        f"leave-one-out accuracy; twice as many examples would gain about {following:.1f} more.",
+    )
+
+
+@dataclass(frozen=True)
 class Findings:
-    """What was found, each by its own function."""
+    """All findings, each by its own function."""
 
     label_errors: LabelErrors
     duplicates: Duplicates
@@ -49,21 +206,11 @@ class Findings:
     learnability: Learnability
 
     def by_id(self, numbering: Numbering, labels_N: Tensor) -> Findings:
-        """What was found of examples at their places, told of ids.
-
-        Nothing is the matter with those that were left out: they were not looked at.
-
-        Args:
-            numbering: of the places.
-            labels_N: the given label of every id.
-        """
+        """The findings by id, with excluded examples among them, in place of positions."""
         if not numbering.left_out:
             return self
-        errors, duplicates, left_out = (
-            self.label_errors,
-            self.duplicates,
-            torch.tensor(numbering.left_out),
-        )
+        errors, duplicates = self.label_errors, self.duplicates
+        left_out = torch.tensor(numbering.left_out)
         return replace(
             self,
             label_errors=replace(
@@ -81,11 +228,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is the matter with a data set.
-
-    summary: of the whole, as JSON.
-    columns: of each example; N values under every name.
-    """
+    """The diagnosis of a data set: a summary as JSON, and columns of N values by name."""
 
     summary: Facts
     columns: Mapping[str, Tensor]
@@ -97,11 +240,7 @@ class Diagnosis:
 
     @classmethod
     def load(cls, path: Path) -> Diagnosis:
-        """Read a file of what `pack` gave.
-
-        Raises:
-            StateError: the file cannot be read, or is not one of these.
-        """
+        """Read a file of `pack`."""
         return load_tensors(
             path,
             "diagnosis",
@@ -119,31 +258,22 @@ def diagnosis_of(
     redundancy: Facts,
     seconds: Mapping[str, float],
 ) -> Diagnosis:
-    """Put the findings together.
-
-    Args:
-        findings: of N examples.
-        labels_N: int64, the given ones.
-        class_names: C.
-        kind: of the targets; of others than classes their strata stand where classes do.
-        proxy: what looked at the data, as JSON.
-        redundancy: `share_for_90`, `examples_for_90`, `per_class` and `sampled`, as JSON.
-        seconds: that each finding took.
-    """
+    """Put the findings together."""
     errors, duplicates, outliers = findings.label_errors, findings.duplicates, findings.outliers
     counts_C = labels_N.bincount(minlength=len(class_names))
     far_out = outliers.ranked()
+    worst: list[int] = errors.quality_N.argsort(stable=True)[:_MOST_SUSPECTS].tolist()
     summary = {
         "version": VERSION,
         "target_kind": kind.value,
-        # Of others than classes, which have suspects: the worst fitting targets.
-        "worst_fitting": [] if kind is TargetKind.CLASS else _worst_fitting(errors),
+        # Classes have suspects instead.
+        "worst_fitting": [] if kind is TargetKind.CLASS else worst,
         "num_examples": len(labels_N),
         "class_names": list(class_names),
         "class_counts": counts_C.tolist(),
         "proxy": dict(proxy),
         "label_errors": _label_errors(errors, labels_N, counts_C),
-        "confusion": [asdict(pair) for pair in confusions(errors.joint_CC, counts_C)],
+        "confusion": confusions(errors.joint_CC, counts_C),
         "duplicates": {
             "exact_groups": duplicates.exact_groups,
             "near_groups": duplicates.near_groups,
@@ -152,7 +282,7 @@ def diagnosis_of(
             "threshold": duplicates.threshold,
             "groups": [group[:_MOST_OF_GROUP] for group in duplicates.groups()[:_MOST_GROUPS]],
         },
-        "imbalance": asdict(imbalance(counts_C.tolist())),
+        "imbalance": imbalance(counts_C.tolist()),
         "outliers": {"count": len(far_out), "ranked": far_out[:_MOST_OUTLIERS].tolist()},
         "redundancy": dict(redundancy),
         "learnability": {
@@ -171,11 +301,6 @@ def diagnosis_of(
         "outlier_score": outliers.scores_N,
     }
     return Diagnosis(summary, columns)
-
-
-def _worst_fitting(found: LabelErrors) -> list[int]:
-    ids: list[int] = found.quality_N.argsort(stable=True)[:_MOST_SUSPECTS].tolist()
-    return ids
 
 
 def _label_errors(found: LabelErrors, labels_N: Tensor, counts_C: Tensor) -> Facts:
@@ -209,67 +334,38 @@ def _label_errors(found: LabelErrors, labels_N: Tensor, counts_C: Tensor) -> Fac
     }
 
 
-@dataclass(frozen=True)
-class Confusion:
-    """How many labelled `given` are surely taken for `suggested`; share is of all so labelled."""
+def confusions(joint_CC: Tensor, counts_C: Tensor) -> list[Facts]:
+    """The pairs of classes that are surely confused most often, most often first.
 
-    given: int
-    suggested: int
-    count: int
-    share: float
-
-
-def confusions(joint_CC: Tensor, counts_C: Tensor, *, most: int = 20) -> list[Confusion]:
-    """The pairs of classes that are confused most often, most often first.
-
-    Args:
-        joint_CC: int64, how many are labelled c (rows) and surely taken for o (columns).
-        counts_C: int64, examples of each label.
-        most: how many pairs are listed; those that are never confused are not.
+    Each with its count, and the share of all examples of the given class.
     """
-    num_classes = len(counts_C)
     off_CC = joint_CC.clone().fill_diagonal_(0).flatten()
-    order = off_CC.argsort(descending=True, stable=True)[:most]
+    order = off_CC.argsort(descending=True, stable=True)[:_MOST_CONFUSIONS]
     pairs = []
     for place in order[off_CC[order] > 0].tolist():
-        given, suggested = divmod(place, num_classes)
+        given, suggested = divmod(place, len(counts_C))
         count = int(off_CC[place])
-        pairs.append(Confusion(given, suggested, count, count / int(counts_C[given])))
+        share = count / int(counts_C[given])
+        pairs.append({"given": given, "suggested": suggested, "count": count, "share": share})
     return pairs
 
 
-@dataclass(frozen=True)
-class Imbalance:
-    """Of the classes that have examples.
+def imbalance(counts: Sequence[int]) -> Facts:
+    """Compare the sizes of the classes that have examples.
 
-    ratio: how many times as many the largest has as the smallest.
-    smallest, largest: their labels; the lowest of equal ones.
-    effective_classes: the exponential of the classes' entropy (Hill 1973, "Diversity and
-        Evenness"): 10 for ten equal ones, towards 1 for one that is all.
-    """
-
-    ratio: float
-    smallest: int
-    largest: int
-    effective_classes: float
-
-
-def imbalance(counts: Sequence[int]) -> Imbalance:
-    """Compare the classes' sizes.
-
-    Args:
-        counts: examples of each class; one class at least has some.
+    ratio of the largest to the smallest; the lowest label of equal ones; effective_classes is the
+    exponential of the classes' entropy (Hill 1973, "Diversity and Evenness"): 10 for ten equal
+    ones, towards 1 for one that is all.
     """
     present = [label for label, count in enumerate(counts) if count]
     if not present:
         raise ValueError("there are no examples in any class")
     smallest = min(present, key=lambda label: counts[label])
     largest = max(present, key=lambda label: counts[label])
-    total = sum(counts)
-    shares = [counts[label] / total for label in present]
-    return Imbalance(
-        ratio=counts[largest] / counts[smallest],
-        smallest=smallest,
-        largest=largest,
-        effective_classes=math.exp(-sum(share * math.log(share) for share in shares)),
-    )
+    shares = [counts[label] / sum(counts) for label in present]
+    return {
+        "ratio": counts[largest] / counts[smallest],
+        "smallest": smallest,
+        "largest": largest,
+        "effective_classes": math.exp(-sum(share * math.log(share) for share in shares)),
+    }

@@ -1,44 +1,38 @@
 """Label errors: examples whose given label a head that never saw them contradicts.
 
-t_c, the threshold of class c, is the mean chance of c over the examples labelled c. An
-example is suspect where the likeliest class o is not its label, and has at least the chance
-t_o: as sure as the head is of what is labelled o. The joint counts of given labels and such
-sure classes say which classes are taken for which.
+The threshold t_c of class c is the mean probability of c over the examples labelled c. An example
+is suspect where the likeliest class o is not its label, and has at least the probability t_o: as
+sure as the head is of examples labelled o. The joint counts of given labels and such sure classes
+say which classes are confused.
 
-All suspects are ranked by the quality of their labels, p_y / (p_y + sqrt(p_o)) with p_o the
-largest chance of another class: half-way, in logarithms, between the label's own chance
-(better under symmetric noise) and its ratio to the other (better under asymmetric noise). On
-50,000 images of cifar10-jpeg its AUC is .926 where 36% of the labels are wrong (.924 and .923
-for those two) and .795 under asymmetric noise (.786 and .799).
+Suspects are ranked by label quality, p_y / (p_y + sqrt(p_o)), with p_o the largest probability of
+another class: between the label's own probability (better under symmetric noise) and its ratio to
+the other (better under asymmetric noise). On 50,000 images of cifar10-jpeg its AUC is .926 where
+36% of the labels are wrong (.924 and .923 for those two) and .795 under asymmetric noise (.786 and
+.799).
 
-On hard but clean data a good seventh of all examples is suspect: they are atypical, and not
-wrong. So how many labels are wrong is estimated apart (`noise_rates`), and `sure_suspects` are as
-few as that estimate's lower end allows. On clean cifar10-jpeg, of which the
-patches' head gets 65% right, confident learning calls 23% of the labels wrong. The estimate looks
-only at the surest fifth of what the head takes for each class, where it is seldom wrong
-itself, so that what disagrees is mostly noise. What is left of its own error grows with the
-rank, from nothing at the surest: a line through disagreement over the root of the rank, read
-at rank 0, takes it out (it grows fast at first). Over the rank itself the line ends higher:
-the interval reaches from the lower end of one to the upper end of the other. Where
-disagreement does not grow with the rank, its mean says as much with less doubt.
+On hard but clean data a good seventh of all examples is suspect: atypical, and not wrong. (On clean
+cifar10-jpeg, of which the patches' head gets 65% right, confident learning calls 23% of the labels
+wrong.) So the share of wrong labels is estimated apart (`noise_rates`), from the surest fifth of
+each predicted class, where the head itself is seldom wrong and most disagreement is noise. Its own
+error grows with the rank, from nothing at the surest: a line through disagreement over the root of
+the rank, read at rank 0, takes it out (it grows fast at first). Over the rank itself the line ends
+higher: the interval reaches from the lower end of one to the upper end of the other. Where
+disagreement does not grow with the rank, its mean says as much with less doubt. The surest of each
+class count for all that are predicted to be in it. Where most of a class is relabelled to one
+other, the head is fooled, and nothing here can know.
 
-The surest of each class count for all that the head takes for that class, so that a class
-whose labels are all right does not stand for one whose labels are not. Where the head is
-fooled as a whole (most of a class relabelled to one other), nothing here can know.
+A head that learned from wrong labels repeats them, most of all where they are all wrong in the same
+way: with 40% of each digit's labels saying the next digit, its predictions are the true class of
+86%. A second head, without the least trusted labels of each class (`trust_after`), has the true
+class of 94%, and the AUC of both heads' quality is .978 in place of .942. Of 8,000 photographs of
+cifar10-jpeg it is .757 in place of .752 there, and no better under symmetric noise.
 
-A head that learned from wrong labels repeats them, most of all where they are all wrong in the
-same way: with 40% of each digit's labels saying the next digit, its predictions are the true
-class of 86%. A second head, without the least trusted labels of each class, as many as there are
-wrong ones (`trust_after`), has the true class of 94%, and the AUC of what both say is .978 in
-place of .942. Of photographs (8,000 of cifar10-jpeg) it is .757 in place of .752 there, and no
-better under symmetric noise (.902 in place of .902, .909 in place of .911).
-
-Of labels and numbers no more is said than how far a head that never saw an example is from its
-target (`fit_of_targets`), so that the least likely ones can be looked at first; none is suspect.
+Of labels and numbers there are only residuals (`fit_of_targets`); none is suspect.
 
 Shapes: N examples, B of a block, S of them the surest, C classes or strata.
 Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels"
-(arXiv:1911.00068), on leave-one-out chances in place of cross-validated ones.
+(arXiv:1911.00068), on leave-one-out probabilities in place of cross-validated ones.
 """
 
 from __future__ import annotations
@@ -54,22 +48,47 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.signals.signals import Signals, probabilities_of
 
-# Below any chance that decides something; keeps quality defined where float32 underflows.
+# Below any probability that decides something; keeps quality defined where float32 underflows.
 _TINY = 1e-30
-# Of the wrong labels that there are at least: the worse half of the suspects is mostly right.
-SURE_SHARE = 0.5
+# Share of a predicted class that is surest; and not fewer examples, as far as there are as many.
+_SUREST = 0.2
+_FEWEST = 20
+# Of the normal distribution: 95% lie within.
+_DEVIATIONS = 1.96
+# With at least that share of wrong labels a second head is worth its price.
+SURE_NOISE = 0.02
+# Most of a class that the second head does without.
+_MOST = 0.5
+# The equations need a positive weight; so little teaches nothing.
+_DISTRUSTED = 1e-6
+
+
+@dataclass(frozen=True)
+class NoiseRate:
+    """A share of labels, and the ends of its 95% interval; all in [0, 1]."""
+
+    rate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class NoiseRates:
+    """Shares of wrong labels, of all and of each given class; 0 of a class without examples."""
+
+    overall: NoiseRate
+    per_class: tuple[NoiseRate, ...]
 
 
 @dataclass(frozen=True)
 class LabelErrors:
-    """What is to be said of each label, and of all.
+    """Findings about each label, and about all.
 
     quality_N: float32 in [0, 1], higher is better; the order is what counts.
-    suggested_N: int64, the class that the head takes each example for.
+    suggested_N: int64, the class that the head predicts.
     suspects_N: bool.
     thresholds_C: float64, t_c; infinite for a class without examples.
-    joint_CC: int64, how many are labelled c (rows) and surely taken for o (columns).
-    noise: how many labels are wrong.
+    joint_CC: int64, how many are labelled c (rows) and surely predicted as o (columns).
     """
 
     quality_N: Tensor
@@ -88,15 +107,11 @@ class LabelErrors:
 def find_label_errors(signals: Signals) -> LabelErrors:
     """Find the labels that look wrong.
 
-    Where there was a second look, its head says which classes labels are taken for, both
-    together how good each label is, and the first alone how many are wrong: the second has
-    not learned from the labels that it would have to count.
-
-    Args:
-        signals: with errors of a head that did not learn from the example it judges.
+    With a second head, it suggests the classes, both together give the quality, and the first
+    alone the noise: the second has not learned from the labels that would have to be counted.
 
     Raises:
-        SignalsError: they have no errors, not one example, or targets that are no classes.
+        SignalsError: the signals have no errors, or targets other than classes.
     """
     if signals.kind is not TargetKind.CLASS:
         raise SignalsError(
@@ -123,20 +138,21 @@ def _find(errors_NC: Tensor, labels_N: Tensor) -> LabelErrors:
     suggested_N = torch.empty_like(labels_N)
     for rows in row_blocks(num_examples, 16 * num_classes):
         labels_B = labels_N[rows]
-        chances_BC = probabilities_of(errors_NC[rows], labels_B)
-        # Nobody can be mistaken for what is not there.
-        chances_BC.masked_fill_(counts_C == 0, 0.0)
-        best_N[rows], suggested_N[rows] = chances_BC.max(dim=-1)
-        own_N[rows] = chances_BC.gather(1, labels_B[:, None]).squeeze(1)
-        other_N[rows] = chances_BC.scatter_(1, labels_B[:, None], 0.0).amax(dim=-1)
+        probabilities_BC = probabilities_of(errors_NC[rows], labels_B)
+        # Absent classes are never predicted.
+        probabilities_BC.masked_fill_(counts_C == 0, 0.0)
+        best_N[rows], suggested_N[rows] = probabilities_BC.max(dim=-1)
+        own_N[rows] = probabilities_BC.gather(1, labels_B[:, None]).squeeze(1)
+        other_N[rows] = probabilities_BC.scatter_(1, labels_B[:, None], 0.0).amax(dim=-1)
     thresholds_C = torch.zeros(num_classes, dtype=torch.float64, device=labels_N.device)
     thresholds_C.index_add_(0, labels_N, own_N.double()).div_(counts_C)
     thresholds_C.masked_fill_(counts_C == 0, torch.inf)
     sure_N = best_N >= thresholds_C[suggested_N]
     pairs_N = labels_N * num_classes + suggested_N
     joint_CC = pairs_N[sure_N].bincount(minlength=num_classes**2)
+    own_64 = own_N.double().clamp(min=_TINY)
     return LabelErrors(
-        quality_N=_quality(own_N, other_N),
+        quality_N=(own_64 / (own_64 + other_N.double().clamp(min=0).sqrt())).float(),
         suggested_N=suggested_N,
         suspects_N=sure_N & (suggested_N != labels_N),
         thresholds_C=thresholds_C,
@@ -145,101 +161,33 @@ def _find(errors_NC: Tensor, labels_N: Tensor) -> LabelErrors:
     )
 
 
-def sure_suspects(found: LabelErrors, *, share: float = SURE_SHARE) -> Tensor:
-    """The ids of the suspects that may be left out safely, the worst label first.
-
-    As many as a share of the wrong labels that there are at least: where it cannot be told
-    from the figures that any is wrong, none is sure.
-    """
-    at_least = found.noise.overall.low * len(found.quality_N)
-    return found.ranked()[: int(share * at_least)]
-
-
-def _quality(own_N: Tensor, other_N: Tensor) -> Tensor:
-    own_64 = own_N.double().clamp(min=_TINY)
-    return (own_64 / (own_64 + other_N.double().clamp(min=0).sqrt())).float()
-
-
-# Of what is taken for a class; and not fewer, as far as there are as many.
-_SUREST = 0.2
-_FEWEST = 20
-# Of the normal distribution: 95% lie within.
-_DEVIATIONS = 1.96
-
-
-@dataclass(frozen=True)
-class NoiseRate:
-    """A share of labels, and the ends of its 95% interval; all in [0, 1]."""
-
-    rate: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class NoiseRates:
-    """Of all labels, and of those that say each class; a class without examples has none."""
-
-    overall: NoiseRate
-    per_class: tuple[NoiseRate, ...]
-
-
-@dataclass(frozen=True)
-class _Surest:
-    """The surest of each class, by what the head takes them for.
-
-    ranks_S: 0 to 1 within the class, float64.
-    weights_S: how many examples each stands for, float64.
-    wrong_S: 1 where the given label is another than the head's, float64.
-    """
-
-    ids_S: Tensor
-    ranks_S: Tensor
-    weights_S: Tensor
-    wrong_S: Tensor
-
-    def take(self, chosen_S: Tensor) -> _Surest:
-        return _Surest(
-            self.ids_S[chosen_S],
-            self.ranks_S[chosen_S],
-            self.weights_S[chosen_S],
-            self.wrong_S[chosen_S],
-        )
-
-
 def noise_rates(
     labels_N: Tensor, suggested_N: Tensor, sureness_N: Tensor, num_classes: int
 ) -> NoiseRates:
-    """Estimate how many labels are wrong from the examples that the head is surest of.
-
-    Args:
-        labels_N: int64, the given ones.
-        suggested_N: int64, what a head says that has not seen the example.
-        sureness_N: how sure it is, in any unit.
-        num_classes: C.
-    """
-    surest = _surest(labels_N, suggested_N, sureness_N, num_classes)
-    overall = _rate(surest)
-    given_S = labels_N[surest.ids_S]
-    counts_C = labels_N.bincount(minlength=num_classes).tolist()
+    """Estimate how many labels are wrong from the examples that the head is surest of."""
+    ids_S, ranks_S, weights_S = _surest(suggested_N, sureness_N, num_classes)
+    given_S = labels_N[ids_S]
+    wrong_S = (given_S != suggested_N[ids_S]).double()
+    overall = _rate(ranks_S, weights_S, wrong_S)
     per_class = []
-    for label, count in enumerate(counts_C):
-        own = surest.take(given_S == label)
+    for label, count in enumerate(labels_N.bincount(minlength=num_classes).tolist()):
+        own_S = given_S == label
         if not count:
             per_class.append(NoiseRate(0.0, 0.0, 0.0))
-        elif not len(own.ids_S):
+        elif not bool(own_S.any()):
             # None of them is among the surest: it may be anything.
             per_class.append(NoiseRate(overall.rate, 0.0, 1.0))
         else:
-            per_class.append(_rate(own))
+            per_class.append(_rate(ranks_S[own_S], weights_S[own_S], wrong_S[own_S]))
     return NoiseRates(overall, tuple(per_class))
 
 
-def _surest(labels_N: Tensor, suggested_N: Tensor, sureness_N: Tensor, num_classes: int) -> _Surest:
+def _surest(
+    suggested_N: Tensor, sureness_N: Tensor, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor]:
     by_sureness_N = sureness_N.argsort(descending=True, stable=True)
     order_N = by_sureness_N[suggested_N[by_sureness_N].argsort(stable=True)]
-    parts = []
-    ranks, weights = [], []
+    parts, ranks, weights = [], [], []
     start = 0
     for count in suggested_N.bincount(minlength=num_classes).tolist():
         kept = min(count, max(_FEWEST, round(_SUREST * count)))
@@ -247,21 +195,17 @@ def _surest(labels_N: Tensor, suggested_N: Tensor, sureness_N: Tensor, num_class
         ranks.append((torch.arange(kept, dtype=torch.float64) + 0.5) / max(1, kept))
         weights.append(torch.full((kept,), count / max(1, kept), dtype=torch.float64))
         start += count
-    ids_S = torch.cat(parts)
-    wrong_S = (labels_N[ids_S] != suggested_N[ids_S]).double()
-    device = labels_N.device
-    return _Surest(ids_S, torch.cat(ranks).to(device), torch.cat(weights).to(device), wrong_S)
+    device = suggested_N.device
+    return torch.cat(parts), torch.cat(ranks).to(device), torch.cat(weights).to(device)
 
 
-def _rate(surest: _Surest) -> NoiseRate:
-    """The share that is wrong at rank 0, and its interval."""
-    shares_S = surest.weights_S / surest.weights_S.sum()
-    mean = float(shares_S @ surest.wrong_S)
-    ends = []
-    rates = []
-    for growth_S in (surest.ranks_S.sqrt(), surest.ranks_S):
+def _rate(ranks_S: Tensor, weights_S: Tensor, wrong_S: Tensor) -> NoiseRate:
+    shares_S = weights_S / weights_S.sum()
+    mean = float(shares_S @ wrong_S)
+    ends, rates = [], []
+    for growth_S in (ranks_S.sqrt(), ranks_S):
         factors_S = _at_rank_zero(growth_S, shares_S)
-        first = float(factors_S @ surest.wrong_S)
+        first = float(factors_S @ wrong_S)
         below, above = _wilson(mean, factors_S)
         # The lower end is what is relied on: also of a line that falls.
         ends.append(first - below)
@@ -273,7 +217,6 @@ def _rate(surest: _Surest) -> NoiseRate:
 
 
 def _at_rank_zero(growth_S: Tensor, shares_S: Tensor) -> Tensor:
-    """What each example adds to the least-squares line's value where growth is 0."""
     mean_growth = float(shares_S @ growth_S)
     centred_S = growth_S - mean_growth
     spread = float(shares_S @ centred_S.square())
@@ -282,11 +225,6 @@ def _at_rank_zero(growth_S: Tensor, shares_S: Tensor) -> Tensor:
 
 
 def _wilson(share: float, factors_S: Tensor) -> tuple[float, float]:
-    """How far the ends of Wilson's interval of a share are below and above it.
-
-    Of as many examples of equal weight as leave the same doubt: where little was looked at it
-    is wide even if nothing was seen.
-    """
     added = _DEVIATIONS**2 * float(factors_S.square().sum())
     centre = (share + added / 2) / (1 + added)
     variance = added * (share * (1 - share) + added / 4)
@@ -294,17 +232,9 @@ def _wilson(share: float, factors_S: Tensor) -> tuple[float, float]:
     return share - centre + half, centre + half - share
 
 
-_NOTHING = NoiseRate(0.0, 0.0, 0.0)
-
-
 def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
-    """The quality of each target, 1 / (1 + |residual|): of 1 where it is told exactly.
-
-    Args:
-        signals: with errors of a head that did not learn from the example it judges.
-        num_strata: C.
-    """
-    labels_N = signals.labels_N
+    """The quality 1 / (1 + |residual|) of labels or numbers; none is suspect."""
+    labels_N, nothing = signals.labels_N, NoiseRate(0.0, 0.0, 0.0)
     norms_N = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float64)
     return LabelErrors(
         quality_N=(1 / (1 + norms_N)).float(),
@@ -312,27 +242,14 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
         suspects_N=torch.zeros_like(labels_N, dtype=torch.bool),
         thresholds_C=torch.full((num_strata,), torch.inf, dtype=torch.float64),
         joint_CC=torch.zeros(num_strata, num_strata, dtype=torch.int64),
-        noise=NoiseRates(_NOTHING, (_NOTHING,) * num_strata),
+        noise=NoiseRates(nothing, (nothing,) * num_strata),
     )
 
 
-# From that share of wrong labels on, at least, a second look is worth its price.
-SURE_NOISE = 0.02
-# Of a class: what is left is to be able to teach.
-_MOST = 0.5
-# The equations want to know of everyone; as little as that teaches nothing.
-_DISTRUSTED = 1e-6
-
-
 def trust_after(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
-    """How much each label is to teach the second head; None where too few are surely wrong.
+    """Weights of labels in the second head's fit, float64 in (0, 1].
 
-    Args:
-        found: by the first head.
-        labels_N: int64, the given ones.
-
-    Returns:
-        float64: 1, or hardly anything for the least trusted of each class.
+    None where too few labels are surely wrong for a second head.
     """
     if found.noise.overall.low < SURE_NOISE:
         return None

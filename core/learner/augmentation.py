@@ -14,7 +14,7 @@ from torchvision.transforms import functional as tv_functional
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.stored import Stored
+from lipt.common.inputs.model_input import Stored
 
 # Operations that change pixels' values and leave them where they are.
 #
@@ -114,7 +114,6 @@ def equalize(images_BCHW: Tensor, _level: float) -> Tensor:
 
 
 def _grey(images_BCHW: Tensor) -> Tensor:
-    """ITU-R 601 luma, cut to a byte: B x 1 x H x W."""
     if images_BCHW.shape[1] == 1:
         return images_BCHW
     red, green, blue = images_BCHW.unbind(dim=1)
@@ -123,13 +122,11 @@ def _grey(images_BCHW: Tensor) -> Tensor:
 
 
 def _blend(images_BCHW: Tensor, other_BCHW: Tensor, ratio: float) -> Tensor:
-    """`ratio` parts of the images and 1 - `ratio` of the other, clipped and cut to bytes."""
     blended_BCHW = images_BCHW * ratio + other_BCHW * (1.0 - ratio)
     return _cut(blended_BCHW.clamp_(0, 255))
 
 
 def _cut(values: Tensor) -> Tensor:
-    """Drop the fractions of floats in 0..255, by way of int16: twice as fast on a CPU."""
     return values.to(torch.int16).to(torch.uint8)
 
 
@@ -154,23 +151,6 @@ def _source_pixels(
     shear_x: float = 0.0,
     shear_y: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Where every pixel of the output comes from.
-
-    The table is what torchvision does to an image whose pixels are their own
-    positions, so it agrees with torchvision to the last rounding. It is made on
-    the CPU: an accelerator may round a pixel's position differently.
-
-    Args:
-        height: of the images.
-        width: of the images.
-        degrees: rotation about the centre, counter-clockwise.
-        shear_x: horizontal shift per pixel below the top row.
-        shear_y: vertical shift per pixel right of the left column.
-
-    Returns:
-        source_P (int64), each output pixel's source, and inside_P (uint8), 1
-        where the source lies in the image and 0 where the output is black.
-    """
     # From 1, because 0 is what comes from outside. float32 is exact up to 2**24.
     positions = torch.arange(1, height * width + 1, dtype=torch.float32)
     positions_1HW = positions.view(1, height, width)
@@ -322,17 +302,7 @@ OPERATIONS: dict[str, Operation] = {
 def draw_operations(
     num_images: int, *, num_ops: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Each image's operations, uniform and independent, and the sign of each.
-
-    Args:
-        num_images: B.
-        num_ops: operations per image, applied one after another.
-        generator: a CPU generator, so that the draws are the same on every device.
-
-    Returns:
-        operations_OB (int64), positions in `OPERATIONS`, and negative_OB (bool);
-        the sign of an operation that has none is drawn and not used.
-    """
+    """Each image's operations, uniform and independent, and the sign of each."""
     shape = (num_ops, num_images)
     operations_OB = torch.randint(len(OPERATIONS), shape, generator=generator)
     negative_OB = torch.randint(2, shape, generator=generator).to(torch.bool)
@@ -342,17 +312,7 @@ def draw_operations(
 def randaugment(
     images_BCHW: Tensor, *, num_ops: int, magnitude: int, generator: torch.Generator
 ) -> Tensor:
-    """Apply `num_ops` operations to every image, each image its own.
-
-    Args:
-        images_BCHW: uint8 with 1 or 3 channels, on any device. Not modified.
-        num_ops: operations per image, one after another; 0 leaves the images as they are.
-        magnitude: bin of the strength, in 0..30; the paper's is 9.
-        generator: a CPU generator.
-
-    Returns:
-        New images of the same shape, on the same device (the given ones for `num_ops` 0).
-    """
+    """Apply `num_ops` operations to every image, each image its own."""
     if num_ops == 0:
         return images_BCHW
     draws = draw_operations(len(images_BCHW), num_ops=num_ops, generator=generator)
@@ -375,7 +335,6 @@ def randaugment(
 
 
 def _apply_in_place(groups: Sequence[Tensor], magnitude: int) -> None:
-    """Run every operation on its two groups: those with the positive and the negative sign."""
     height, width = groups[0].shape[-2:]
     pairs = zip(groups[::2], groups[1::2], strict=True)
     for operation, pair in zip(OPERATIONS.values(), pairs, strict=True):
@@ -422,20 +381,7 @@ METHODS: dict[AugmentationMethod, Augment] = {
 
 
 def augment(stored: Stored, config: AugmentationConfig, generator: torch.Generator) -> Stored:
-    """Augment a batch, every image by its own draws.
-
-    Args:
-        stored: on the training device; images are uint8 with 1 or 3 channels. Not modified.
-        config: which method, how many operations, how strong.
-        generator: a CPU generator; what it draws depends on the batch's size only.
-
-    Returns:
-        Examples of the same shape on the same device, sharing memory with the given ones where
-        the configuration changes nothing. What is no image has no augmentation.
-
-    Raises:
-        DataError: the images are not uint8 B x C x H x W with C = 1 or 3.
-    """
+    """Augment a batch, every image by its own draws."""
     return augment_images(stored, config, generator) if isinstance(stored, Tensor) else stored
 
 

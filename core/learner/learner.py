@@ -1,33 +1,42 @@
 """One learner: theta* and a shard in, a trained and pruned model out.
 
-The result depends on the task, the initial weights and the shard alone, to the
-last bit on a CPU: threads are pinned, the global generators are left as they
-were, and every draw comes from the task's seed.
+The result depends on the task, the initial weights and the shard alone, to the last bit on a
+CPU: threads are pinned, global generators are put back, and every draw comes from the task's seed.
+
+A *step* is one pass over the shard's M minibatches. The paper says both that a learner "iterates
+over its minibatches for K steps" and that K stays at 10 because of overfitting, and its authors'
+code calls K selection epochs; with M = 1 (the paper's CIFAR-10 setting) both are the same.
+
+Shapes: N examples of the shard, B of a minibatch, C classes.
+Source: LiPT (Ro et al. 2023), section 3.3.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
+from lipt.common.config.run_config import Precision
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.shard import EncodedImages, EncodedShard, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
-from lipt.common.errors import DataError
-from lipt.common.inputs.specs import spec_of
-from lipt.common.inputs.stored import Stored, num_stored, stored_on
-from lipt.common.models import build_model, lay_out
+from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
+from lipt.common.inputs.model_input import Stored, in_layout, num_stored, stored_on, to_model_input
+from lipt.common.inputs.specs import call_model, spec_of
+from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
-from lipt.core.learner.minibatches import BatchTimes, Examples, examples_at
+from lipt.core.learner.minibatches import Examples, examples_at, minibatches
 from lipt.core.learner.pruning import PruningInputs, prunable_parameters, prune
-from lipt.core.learner.training import ComputeMode, compute_mode, diverged, train_on_shard
+from lipt.core.training import Sgd
 
 
 @dataclass(frozen=True)
@@ -37,9 +46,8 @@ class LearnerResult:
     weights: the state_dict after pruning, without what is frozen; contiguous, on the CPU.
     loss: mean loss of the last pass's augmented examples, before pruning.
     train_seconds: wall-clock time of training and pruning.
-    waited_seconds: for how much of it training waited for minibatches that were not ready.
-    snapshots: the same after each of the task's `snapshot_steps`, the last of which is the last
-        step; not pruned.
+    waited_seconds: of these, the time that training waited for minibatches.
+    snapshots: the state, not pruned, after each of the task's `snapshot_steps`.
     """
 
     weights: Weights
@@ -61,31 +69,16 @@ def train_learner(
 ) -> LearnerResult:
     """Train a copy of theta* on a shard for K steps and prune it.
 
-    A step is one pass over the shard's M minibatches. Settings that belong to the
-    process (threads, cuDNN's algorithms, global generators) are changed for the
-    time of the call, so train one learner at a time in a process.
+    Settings of the process (threads, cuDNN's algorithms, global generators) are changed
+    meanwhile: train one learner at a time in a process.
 
-    Args:
-        task: the model, how to train and how to prune it, and the seed.
-        initial: theta*, a full state_dict. Not modified.
-        shard: M x B examples, and their targets. What is encoded is decoded meanwhile.
-        device: where to train; one that `resolve_device` gave.
-        allowed_modules: modules that model factories may be imported from.
-        on_step: called after each step with its number from 1 and its mean loss.
-        should_stop: asked before each minibatch.
-
-    Returns:
-        The pruned weights and how training went.
+    `on_step` gets each step's number, from 1, and its mean loss; `should_stop` is asked before each
+    minibatch.
 
     Raises:
-        WeightsError: `initial` has other names, shapes or dtypes than the model.
-        DataError: the shard's size, examples or targets are not the task's, or an image of it
-            cannot be decoded.
-        ConfigError: the density is outside (0, 1], or the device lacks the precision.
-        LearnerStoppedError: `should_stop` said so.
+        DataError, WeightsError: the shard or the initial weights are not the task's.
         LearnerDivergedError: the loss or the weights are not finite.
-
-    Source: LiPT (Ro et al. 2023), section 3.3.
+        LearnerStoppedError: `should_stop` said so.
     """
     _check_shard(task, shard)
     model = build_model(
@@ -108,29 +101,19 @@ def train_learner(
             snapshots.append(_trained(model, frozen))
         on_step(step, loss)
 
-    waited_seconds = 0.0
-
-    def after_batch(times: BatchTimes, _ended: float) -> None:
-        nonlocal waited_seconds
-        waited_seconds += times.waited
-
     started = time.perf_counter()
     with (
         seeded_generators(derive_seed(task.seed, "learner-layers"), device),
         pinned_kernels(task.learners.cpu_threads),
     ):
         lay_out(model, task.model, device)
-        examples, targets_N = _examples_on(shard, device), shard.targets_N.to(device)
+        targets_N = shard.targets_N.to(device)
+        examples = (
+            shard.examples if isinstance(shard, EncodedShard) else stored_on(shard.examples, device)
+        )
         with span("train", model=task.model, num_steps=task.learners.num_steps) as training:
-            loss = train_on_shard(
-                model,
-                task,
-                examples,
-                targets_N,
-                mode,
-                on_step=after_step,
-                should_stop=should_stop,
-                on_batch=after_batch,
+            loss, waited_seconds = train_on_shard(
+                model, task, examples, targets_N, mode, on_step=after_step, should_stop=should_stop
             )
             training.note(loss=loss, waited_seconds=waited_seconds)
         with span("prune", method=task.pruning_method.value, density=task.density):
@@ -139,24 +122,112 @@ def train_learner(
     return LearnerResult(weights, loss, seconds, tuple(snapshots), waited_seconds)
 
 
-def _examples_on(shard: Shard | EncodedShard, device: torch.device) -> Examples:
-    """What is encoded goes there minibatch by minibatch, and all else at once."""
-    if isinstance(shard, EncodedShard):
-        return shard.examples
-    return stored_on(shard.examples, device)
+@dataclass(frozen=True)
+class ComputeMode:
+    """Where and in what form a model is computed."""
+
+    device: torch.device
+    bfloat16: bool
+    memory_format: torch.memory_format
+
+    def loss(
+        self, model: nn.Module, examples_B: Stored, targets_B: Tensor, task: LearnerTask
+    ) -> Tensor:
+        """Mean loss (0-d, float32) of stored examples on the device."""
+        inputs_B = to_model_input(examples_B, task.inputs, self.device)
+        inputs_B = in_layout(inputs_B, self.memory_format)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            logits_BC = call_model(model, inputs_B)
+        return task.target.mean_loss(logits_BC, targets_B)
+
+
+def compute_mode(task: LearnerTask, device: torch.device) -> ComputeMode:
+    """The mode of a device, within what the task allows.
+
+    AUTO is bfloat16 autocast on a CUDA device that computes in it, else float32: CPUs differ too
+    much in bfloat16. So one seed gives one soup on one kind of device.
+
+    Raises:
+        ConfigError: the task asks for bfloat16 of a CUDA device without it.
+    """
+    precision = task.learners.precision
+    on_cuda = device.type == "cuda"
+    supported = on_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    if precision is Precision.BFLOAT16 and on_cuda and not supported:
+        raise ConfigError(
+            f"learners.precision is bfloat16, but {torch.cuda.get_device_name(device)} does not "
+            "compute in it. Set learners.precision to auto or float32."
+        )
+    bfloat16 = precision is Precision.BFLOAT16 or (precision is Precision.AUTO and supported)
+    return ComputeMode(device, bfloat16, memory_format(task.model))
+
+
+def train_on_shard(
+    model: nn.Module,
+    task: LearnerTask,
+    examples: Examples,
+    targets_N: Tensor,
+    mode: ComputeMode,
+    *,
+    on_step: Callable[[int, float], None],
+    should_stop: Callable[[], bool],
+) -> tuple[float, float]:
+    """Train in place for `num_steps` passes, with a constant learning rate.
+
+    Each pass cuts the shard into minibatches and augments anew, by the task's seed and the
+    pass's number.
+
+    Returns:
+        The mean loss of the last pass, and the seconds that minibatches were waited for.
+    """
+    learners = task.learners
+    sgd = Sgd(
+        model,
+        lr=learners.learning_rate,
+        momentum=learners.momentum,
+        weight_decay=learners.weight_decay,
+    )
+    per_pass = math.ceil(len(targets_N) / learners.batch_size)
+    loss, waited_seconds = math.nan, 0.0
+    with minibatches(task, examples, targets_N, mode.device) as batches:
+        for step in range(1, learners.num_steps + 1):
+            # Summed on the device: reading each minibatch's loss would make it wait.
+            loss_sum = torch.zeros((), device=mode.device)
+            for batch in islice(batches, per_pass):
+                if should_stop():
+                    raise LearnerStoppedError(
+                        f"the learner was stopped in step {step} of {learners.num_steps}. "
+                        "Its assignment can be done again from the start."
+                    )
+                batch_loss = mode.loss(model, batch.examples_B, batch.targets_B, task)
+                sgd.step(batch_loss)
+                loss_sum += batch_loss.detach() * len(batch.targets_B)
+                waited_seconds += batch.waited_seconds
+            loss = float(loss_sum) / len(targets_N)
+            if not math.isfinite(loss):
+                raise _diverged(task, f"the loss is {loss} after step {step}")
+            on_step(step, loss)
+    return loss, waited_seconds
+
+
+def _diverged(task: LearnerTask, what: str) -> LearnerDivergedError:
+    learners = task.learners
+    return LearnerDivergedError(
+        f"the learner diverged: {what} of {learners.num_steps}, with learning rate "
+        f"{learners.learning_rate} and precision {learners.precision}. "
+        "Lower learners.learning_rate, or set learners.precision to float32."
+    )
 
 
 def _check_shard(task: LearnerTask, shard: Shard | EncodedShard) -> None:
     targets_N, learners = shard.targets_N, task.learners
     found = shard.examples
     num_found = len(found) if isinstance(found, EncodedImages) else num_stored(found)
-    num_examples = learners.num_minibatches * learners.batch_size
-    if not len(targets_N) == num_found == num_examples:
+    if not len(targets_N) == num_found == learners.num_minibatches * learners.batch_size:
         raise DataError(
-            f"the shard has {num_found} examples and {len(targets_N)} targets, "
-            f"but the learner trains on {learners.num_minibatches} minibatches of "
-            f"{learners.batch_size} examples. Have the shard made again with the run's "
-            "configuration."
+            f"the shard has {num_found} examples and {len(targets_N)} targets, but the learner "
+            f"trains on {learners.num_minibatches} minibatches of {learners.batch_size} examples. "
+            "Have the shard made again with the run's configuration."
         )
     if task.other_target is not None:
         return
@@ -177,59 +248,42 @@ def _pruned(
     mode: ComputeMode,
     frozen: frozenset[str],
 ) -> Weights:
-    """What was trained, on the CPU, after pruning it in place, all of it finite."""
     parameters = prunable_parameters(model, frozen)
     num_steps = task.learners.num_steps
 
     def gradients() -> Weights:
+        # Of the shard's first minibatch; batch-norm statistics stay.
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         size = task.learners.batch_size
-        examples_B, targets_B = examples_at(examples, torch.arange(size)), targets_N[:size]
-        loss_gradients = _gradients(model, task, examples_B, targets_B, mode, parameters)
-        _require_finite(task, loss_gradients, "gradient", num_steps)
-        return loss_gradients
+        examples_B = examples_at(examples, torch.arange(size))
+        loss = mode.loss(model, examples_B, targets_N[:size], task)
+        parts = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+        found = {name: part.cpu() for name, part in zip(parameters, parts, strict=True)}
+        _require_finite(task, found, "gradient", num_steps)
+        return found
 
     _require_finite(task, model.state_dict(), "weights", num_steps)
-    if not parameters:
-        return _trained(model, frozen)
-    inputs = PruningInputs(
-        weights={name: parameter.detach().cpu() for name, parameter in parameters.items()},
-        gradients=gradients,
-        generator=derive_generator(task.seed, "learner-pruning"),
-    )
-    pruned = prune(task.pruning_method, inputs, task.density)
-    with torch.no_grad():
-        # In the model, so that a tensor with two names in its state is pruned under both.
-        for name, parameter in parameters.items():
-            parameter.copy_(pruned[name])
+    if parameters:
+        inputs = PruningInputs(
+            weights={name: parameter.detach().cpu() for name, parameter in parameters.items()},
+            gradients=gradients,
+            generator=derive_generator(task.seed, "learner-pruning"),
+        )
+        pruned = prune(task.pruning_method, inputs, task.density)
+        with torch.no_grad():
+            # In the model, so that a tensor with two names in its state is pruned under both.
+            for name, parameter in parameters.items():
+                parameter.copy_(pruned[name])
     return _trained(model, frozen)
 
 
 def _trained(model: nn.Module, frozen: frozenset[str]) -> Weights:
-    """A copy of what can differ from theta*."""
     state = model.state_dict()
     return copy_to_cpu({name: tensor for name, tensor in state.items() if name not in frozen})
 
 
-def _gradients(
-    model: nn.Module,
-    task: LearnerTask,
-    examples_B: Stored,
-    targets_B: Tensor,
-    mode: ComputeMode,
-    parameters: dict[str, nn.Parameter],
-) -> Weights:
-    """The loss's gradient for each prunable tensor, on a batch without augmentation.
-
-    Batch statistics normalize, as in training; the running ones stay as they are.
-    """
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    loss = mode.loss(model, examples_B, targets_B, task)
-    gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
-    for name, buffer in model.named_buffers():
-        buffer.copy_(buffers[name])
-    return {name: part.cpu() for name, part in zip(parameters, gradients, strict=True)}
-
-
 def _require_finite(task: LearnerTask, tensors: Weights, what: str, step: int) -> None:
     if non_finite(tensors):
-        raise diverged(task, f"{what} not finite after step {step}")
+        raise _diverged(task, f"{what} not finite after step {step}")

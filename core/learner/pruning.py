@@ -51,21 +51,7 @@ def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[
 
 
 def masks_of_largest(scores: Mapping[str, Tensor], density: float) -> dict[str, Tensor]:
-    """Mark the largest scores over all tensors together (global pruning).
-
-    Args:
-        scores: one per weight, any shapes, finite.
-        density: share of the weights that is kept, in (0, 1].
-
-    Returns:
-        bool tensors of the scores' names and shapes with exactly
-        `round(density * total)` true values among them (halves to even). Of
-        equal scores the earlier ones are kept, in the order of the tensors and
-        of the elements in them.
-
-    Raises:
-        ConfigError: `density` is outside (0, 1].
-    """
+    """Mark the largest scores over all tensors together (global pruning)."""
     if not 0.0 < density <= 1.0:
         raise ConfigError(
             f"density {density} is outside (0, 1]: it is the share of weights that pruning KEEPS. "
@@ -83,7 +69,6 @@ def masks_of_largest(scores: Mapping[str, Tensor], density: float) -> dict[str, 
 
 
 def _largest(scores_T: Tensor, count: int) -> Tensor:
-    """Mark the `count` largest of T scores; of equal ones the first."""
     if count in {0, len(scores_T)}:
         return torch.full_like(scores_T, count > 0, dtype=torch.bool)
     threshold = scores_T.kthvalue(len(scores_T) - count + 1).values
@@ -152,21 +137,7 @@ METHODS: dict[PruningMethod, Callable[[PruningInputs], Scores] | None] = {
 
 
 def prune(method: PruningMethod, inputs: PruningInputs, density: float) -> dict[str, Tensor]:
-    """Zero the weights that a method scores lowest, over all tensors together.
-
-    Args:
-        method: one of `METHODS`; NONE keeps every weight whatever the density.
-        inputs: the weights, on the CPU, and what the method may use besides.
-        density: share of the weights that is kept, in (0, 1].
-
-    Returns:
-        New tensors of the same names, shapes and dtypes. Exactly
-        `round(density * total)` weights are kept (halves to even); of equal
-        scores the earlier weights are.
-
-    Raises:
-        ConfigError: `density` is outside (0, 1].
-    """
+    """Zero the weights that a method scores lowest, over all tensors together."""
     score = METHODS[method]
     if score is None:
         return {name: weight.clone() for name, weight in inputs.weights.items()}

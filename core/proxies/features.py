@@ -1,39 +1,43 @@
-"""Features of proxies: pooled ones of models, and several kinds side by side.
+"""Features of proxies: pooled ones of trained models, and several kinds side by side.
 
-Pooled are what enters a model's head and quarters of its last feature map.
-The average over a whole image, which enters the head, forgets where things are; averages over
-2x2 regions of the last feature map keep some of it. Learners are asked one after the other, so
-that one model is in memory at a time, with batch-norm statistics that fit its weights; examples
-become inputs once for all of them.
+Pooled are the inputs of a model's head and quarters of its last feature map: the average over a
+whole image, which enters the head, forgets where things are. One model of a bank is in memory at a
+time, with batch-norm statistics that fit its weights; examples become inputs once for all of them.
 
-Shapes: N examples, B of a batch, M for batch norm, C channels of a map, D features, W kept ones.
+A backbone is a torchvision network with trained weights that the coordinator's operator names:
+`torchvision:NAME@FILE` is a setting of the process and never comes over the wire. FILE is
+safetensors, or a state dict of `torch.save`, read without unpickling objects.
+
+Shapes: N examples, B of a batch, M for batch norm, C channels of a map, D features.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.data import Dataset
-from lipt.common.inputs.model_input import to_model_input
+from lipt.common.errors import ConfigError
+from lipt.common.inputs.model_input import Stored, split_stored, to_model_input
 from lipt.common.inputs.specs import InputFormat, Inputs, call_model
-from lipt.common.inputs.stored import Stored, split_stored
 from lipt.common.models import find_head
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
+from lipt.common.models.models import PREFIX, build_torchvision
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import require_finite_rows
+from lipt.common.weights.checkpoints import read_torch_file
 from lipt.common.weights.specs import Weights
-from lipt.core.batch_norm import (
-    batch_norm_statistics,
-    has_batch_norm,
-    reestimate_batch_norm,
-)
-from lipt.core.evaluation import batch_norm_inputs
+from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
 
 # Of all models of a bank together: a ridge head's time grows with the square of it.
@@ -49,13 +53,6 @@ def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
 
     That map is the last four-dimensional output of a module, of at least 2x2, before the head
     is called. Without one there are the head's inputs alone.
-
-    Args:
-        model: in evaluation mode; one that `find_head` finds the head of.
-        inputs_B: as the model takes them.
-
-    Raises:
-        ConfigError: the model has no head.
     """
     _, head = find_head(model)
     seen = _Seen()
@@ -78,8 +75,6 @@ def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
 
 @dataclass
 class _Seen:
-    """What a forward pass has shown until the head was called."""
-
     map: Tensor | None = None
     features: Tensor | None = None
 
@@ -121,7 +116,7 @@ class ModelBank:
     _projections: dict[int, Tensor] = field(default_factory=dict)
 
     def __call__(self, examples_N: Stored) -> Tensor:
-        """The features of some stored examples; N x D float32, on the CPU."""
+        """Features of stored examples; N x D float32, on the CPU."""
         batches = [
             to_model_input(examples_B, self.inputs, self.device)
             for examples_B in split_stored(examples_N, self.batch_size)
@@ -135,15 +130,15 @@ class ModelBank:
         return torch.cat(of_models, dim=1)
 
     def _take_on(self, number: int) -> None:
-        known = self._statistics.get(number, {})
-        self.model.load_state_dict({**self.loaders[number](), **known})
         examples_M = self.batch_norm_examples_M
-        if examples_M is not None and not known and has_batch_norm(self.model, self.frozen):
-            inputs = batch_norm_inputs(
-                examples_M, self.inputs, self.device, batch_size=self.batch_size
+        inputs = None
+        if examples_M is not None:
+            inputs = partial(
+                batch_norm_inputs, examples_M, self.inputs, self.device, batch_size=self.batch_size
             )
-            reestimate_batch_norm(self.model, inputs, self.frozen)
-            self._statistics[number] = batch_norm_statistics(self.model, self.frozen)
+        self._statistics[number] = load_with_statistics(
+            self.model, self.loaders[number](), self._statistics.get(number), inputs, self.frozen
+        )
 
     def _features(self, number: int, inputs_B: Inputs) -> Tensor:
         features_BD = pooled_features(self.model, inputs_B)
@@ -172,18 +167,7 @@ def side_by_side(
     on_progress: Callable[[int, int], None],
     limits: StorageLimits = STORAGE_LIMITS,
 ) -> Tensor:
-    """All features of some examples; N x D, float32 or float16.
-
-    Args:
-        extractors: at least one; their columns are in this order.
-        dataset: where the examples come from.
-        ids_N: the examples, at least one.
-        on_progress: told how many of them are done.
-        limits: what is kept in float32.
-
-    Raises:
-        SignalsError: features are not finite; names the first ids.
-    """
+    """All features of some examples; N x D, float32 or float16."""
     row_bytes = dataset.inputs.num_bytes
     block_bytes = max(_BLOCK_BYTES, _MIN_BLOCK * row_bytes)
     features_ND: Tensor | None = None
@@ -201,3 +185,93 @@ def side_by_side(
     if features_ND is None:
         raise ValueError("there are no examples to take features of")
     return features_ND
+
+
+# Of ImageNet, as torchvision's own weights were trained.
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Small images are not blown up to the size that the network was trained on: time is squared.
+_SMALL_SIDE, _SIDE = 64, 224
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network in evaluation mode, and where it lies.
+
+    identity: as of `backbone_identity`.
+    """
+
+    model: nn.Module
+    device: torch.device
+    identity: str
+
+    @torch.inference_mode()
+    def __call__(self, images_BCHW: Tensor) -> Tensor:
+        """Pooled features of uint8 images; B x D float32, on the CPU."""
+        side = _SMALL_SIDE if max(images_BCHW.shape[2:]) <= _SMALL_SIDE else _SIDE
+        pixels = images_BCHW.to(self.device).float().div_(255)
+        pixels = functional.interpolate(
+            pixels, (side, side), mode="bilinear", antialias=True, align_corners=False
+        )
+        mean_C11, std_C11 = (torch.tensor(values)[:, None, None] for values in (_MEAN, _STD))
+        colours = pixels if pixels.shape[1] == 3 else pixels.mean(dim=1, keepdim=True)
+        inputs_BCHW = (colours - mean_C11.to(self.device)) / std_C11.to(self.device)
+        return pooled_features(self.model, inputs_BCHW).cpu()
+
+
+def backbone_identity(spec: str) -> str:
+    """NAME@SHA-256: the network and the content of its weights' file, wherever that lies."""
+    name, path = _parts(spec)
+    try:
+        return f"{name}@{BlobName.of_file(path).sha256}"
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def load_backbone(spec: str, device: torch.device) -> Backbone:
+    """The network and weights that a setting names."""
+    name, path = _parts(spec)
+    weights = _read(path)
+    model = build_torchvision(name, num_classes=1000, in_channels=3)
+    head_name, head = find_head(model)
+    rows = weights.get(f"{head_name}.weight", head.weight)
+    if len(rows) != head.out_features:
+        model = build_torchvision(name, num_classes=len(rows), in_channels=3)
+    try:
+        model.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{path} does not hold the weights of torchvision's {name}: {error} "
+            "Name the network that they are of."
+        ) from error
+    return Backbone(model.eval().to(device), device, backbone_identity(spec))
+
+
+def _parts(spec: str) -> tuple[str, Path]:
+    name, at, file = spec.removeprefix(PREFIX).partition("@")
+    if not spec.startswith(PREFIX) or not at or not file:
+        raise ConfigError(
+            f"the backbone {spec!r} is not torchvision:NAME@FILE, such as "
+            "torchvision:resnet18@/srv/resnet18.safetensors."
+        )
+    return name, Path(file)
+
+
+def _read(path: Path) -> Mapping[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        weights = read_torch_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(weights, Mapping):
+        raise ConfigError(
+            f"the backbone's weights {path} hold a {type(weights).__name__}. Give a state dict."
+        )
+    return weights
+
+
+def _unreadable(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the backbone's weights {path} cannot be read ({error}). Give a safetensors file, or "
+        "a state dict that torch.save wrote."
+    )

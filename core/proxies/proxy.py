@@ -51,11 +51,7 @@ class Proxy:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The proxy that a text names.
-
-        Raises:
-            ProxyError: it names none.
-        """
+        """The proxy that a text names."""
         if text == "auto":
             return cls(None)
         if text == "soup":
@@ -154,12 +150,7 @@ def passes_of(features: Iterable[Kind], num_learners: int) -> float:
 
 
 def choose(tried: Sequence[Tried]) -> Tried:
-    """The one that pays: from the cheapest on, each that gains more than it costs.
-
-    Args:
-        tried: at least one. Of equal prices the more accurate one wins, of equal accuracies
-            the cheaper one, of equal in both the first.
-    """
+    """The one that pays: from the cheapest on, each that gains more than it costs."""
     in_order = sorted(tried, key=lambda one: (one.passes, -one.accuracy))
     best = in_order[0]
     for dearer in in_order[1:]:

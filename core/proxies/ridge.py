@@ -1,27 +1,26 @@
 """Ridge head: a linear head in closed form, with exact leave-one-out outputs.
 
-It minimizes sum_i w_i |y_i - b - x_i W|^2 + lambda |W|^2 over one-hot targets y, where the
-weights w_i give every class the same say (else a rare class loses to the frequent ones). Of
-labels and numbers (`head_targets`) y are these, and every example counts alike. With
-Z the features minus their weighted mean, scaled, and its rows times sqrt(w_i),
+It minimizes sum_i w_i |y_i - b - x_i W|^2 + lambda |W|^2 over one-hot targets y, where the weights
+w_i give every class the same say (else a rare class loses to the frequent ones). Of labels and
+numbers y are the labels as 0 and 1, or the numbers standardized, and every example counts alike.
+With Z the features minus their weighted mean, scaled, and its rows times sqrt(w_i),
 
     G = Z'Z = U diag(s) U',  H = Z U,  leverage h_i = w_i / sum w + sum_j H_ij^2 / (s_j + lambda)
     y_i - yhat_-i = (y_i - yhat_i) / (1 - h_i)
 
-is what the head would say of example i had it never seen it: exactly, the intercept and the
-features' mean included; only their scale and the classes' weights are those of all examples.
-One eigendecomposition serves every lambda. Where there are fewer examples than features, it is
-that of Z Z' = V diag(s) V', and of 1 - h_i and of the residual no difference of near-equal
-numbers is taken: both are sums of V_ij lambda / (s_j + lambda).
+is the output of the head for example i had it never seen it: exactly, the intercept and the
+features' mean included; only their scale and the classes' weights are those of all examples. One
+eigendecomposition serves every lambda. Where there are fewer examples than features, it is that of
+Z Z' = V diag(s) V', and of 1 - h_i and of the residual no difference of near-equal numbers is
+taken: both are sums of V_ij lambda / (s_j + lambda).
 
-All sums are in float64, in blocks of a fixed order: one set of features gives one answer.
-Memory is D^2 or N^2, whichever is smaller, time N D^2; never N x N where N > D.
+All sums are in float64, in blocks of a fixed order: one set of features gives one answer on one
+kind of device. Memory is D^2 or N^2, whichever is smaller, time N D^2.
 
-What the head needs of examples adds up: the sums of parts of the data, wherever they were made,
-are those of all of it. Outputs become probabilities by one temperature, under which the given
-labels are likeliest: the negative log-likelihood is convex in it, so that bisection finds it.
+Outputs become probabilities by one inverse temperature, under which the given labels are
+likeliest: the negative log-likelihood is convex in it, so that bisection finds it.
 
-Shapes: N examples, B of a block, D features, C classes or other outputs,
+Shapes: N examples, B of a block, D features, C classes or other outputs T,
 R = min(N, D), L values of lambda, M examples of a sample.
 Source: hat matrix and leave-one-out residuals, Hastie et al., "The Elements of Statistical
 Learning", section 7.10; Guo et al. 2017, "On Calibration of Modern Neural Networks"
@@ -33,26 +32,78 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.data import Dataset
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.proxies.head_targets import HeadTargets
+from lipt.common.targets.values import MultiLabel, Regression
 
 # Of the mean example: from hardly any penalty to one that leaves little.
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))
 # All penalties judge the same examples, so that as few tell them apart to half a point.
 _MAX_SAMPLE = 5_000
-# Where less than that is left of 1 - h, an example alone decides what is said of it.
+# Where less than that is left of 1 - h, an example alone decides its output.
 _NOTHING_LEFT = 1e-10
+# Columns of a product that are made at once: the upper triangle costs 5/8 of the whole then.
+_PANEL = 256
+# Above it a label is predicted.
+_EVEN = 0.5
+
+
+@dataclass(frozen=True)
+class HeadTargets:
+    """Labels or numbers of N examples that a head is fitted to."""
+
+    target: MultiLabel | Regression
+    targets_NT: Tensor
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Self | None:
+        """Those of a data set's examples; None where they are classes."""
+        given = dataset.rows.targets
+        return None if given is None else cls(given.target, given.values)
+
+    def take(self, ids_N: Tensor) -> Self:
+        """The targets of some of the examples."""
+        return type(self)(self.target, self.targets_NT[ids_N])
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+        return type(self)(self.target, self.targets_NT.to(device))
+
+    @property
+    def num_outputs(self) -> int:
+        """T."""
+        return self.target.num_outputs
+
+    def values(self) -> Tensor:
+        """Targets of least squares; N x T float64."""
+        if isinstance(self.target, Regression):
+            return self.target.standardized(self.targets_NT)
+        return self.targets_NT.double()
+
+    def score(self, outputs_NT: Tensor) -> float:
+        """The kind's own score of a head's outputs for all N."""
+        tally = self.target.tally()
+        labels = isinstance(self.target, MultiLabel)
+        tally.add(outputs_NT - _EVEN if labels else outputs_NT, self.targets_NT)
+        return tally.score()
+
+    def errors(self, outputs_BT: Tensor, rows: slice) -> Tensor:
+        """The residuals of a head's outputs for some rows; B x T float32."""
+        targets_BT = self.targets_NT[rows]
+        if isinstance(self.target, Regression):
+            return self.target.residuals(outputs_BT, targets_BT)
+        return (outputs_BT.double().clamp(0, 1) - targets_BT).float()
 
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """What a ridge head says of examples that it has not seen.
+    """Outputs of a ridge head for examples that it has not seen.
 
     outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. Of
         an example whose output nothing else decides they are all 0.
@@ -80,19 +131,9 @@ def leave_one_out(
     penalties: Sequence[float] = PENALTIES,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> LeaveOneOut:
-    """Fit the head, choose lambda by leave-one-out accuracy, and say what it makes of each.
+    """Fit the head, with lambda of the best leave-one-out accuracy on a sample.
 
-    Args:
-        features_ND: any floating type, finite. Not modified.
-        labels_N: int64, at least one.
-        num_classes: C; some may have no examples.
-        generator: draws the sample of at most 5,000 examples that lambda is chosen by.
-        trust_N: how much each example counts within its class, float64 above 0; all the same
-            by default.
-        wanted: what the head is fitted to, of the same examples, where that is no class;
-            neither labels nor trust count then.
-        penalties: lambda over the sum of the examples' weights, one or more, ascending.
-        on_progress: told how many of 2 N rows are done.
+    Weights are by class, times `trust_N` in (0, 1]; `wanted` takes the place of the labels.
     """
     num_examples = len(labels_N)
     if wanted is None:
@@ -128,16 +169,9 @@ def leave_one_out(
     )
 
 
-class _Spectrum(Protocol):
-    """The eigendecomposition, and what it says of some examples under every lambda."""
-
-    def residuals(self, ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
-        """w^1/2 (y - yhat), B x L x C, and 1 - h + w / sum w, B x L; float64."""
-        ...
-
-
-def _outputs(rows: WeightedRows, spectrum: _Spectrum, ids_B: Tensor, lambdas_L: Tensor) -> Tensor:
-    """Leave-one-out outputs; B x L x C float64."""
+def _outputs(
+    rows: WeightedRows, spectrum: _Primal | _Dual, ids_B: Tensor, lambdas_L: Tensor
+) -> Tensor:
     residuals_BLC, left_BL = spectrum.residuals(ids_B, lambdas_L)
     weights_B = rows.weights_N[ids_B]
     left_BL = left_BL - (weights_B / rows.weights_N.sum())[:, None]
@@ -147,9 +181,8 @@ def _outputs(rows: WeightedRows, spectrum: _Spectrum, ids_B: Tensor, lambdas_L: 
 
 
 def _accuracies(
-    rows: WeightedRows, spectrum: _Spectrum, sample_M: Tensor, lambdas_L: Tensor
+    rows: WeightedRows, spectrum: _Primal | _Dual, sample_M: Tensor, lambdas_L: Tensor
 ) -> Tensor:
-    """Class-weighted leave-one-out accuracy on a sample, under every lambda; L float64."""
     right_L = torch.zeros_like(lambdas_L)
     width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
     for block in row_blocks(len(sample_M), width):
@@ -161,9 +194,8 @@ def _accuracies(
 
 
 def _explained(
-    rows: WeightedRows, spectrum: _Spectrum, sample_M: Tensor, lambdas_L: Tensor
+    rows: WeightedRows, spectrum: _Primal | _Dual, sample_M: Tensor, lambdas_L: Tensor
 ) -> Tensor:
-    """Share of the targets' variance that is explained on a sample, by lambda; L float64."""
     left_L, total = torch.zeros_like(lambdas_L), lambdas_L.new_zeros(())
     width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
     for block in row_blocks(len(sample_M), width):
@@ -175,7 +207,7 @@ def _explained(
     return 1 - left_L / total.clamp(min=1e-30)
 
 
-def _spectrum_of(rows: WeightedRows, on_progress: Callable[[int], None]) -> _Spectrum:
+def _spectrum_of(rows: WeightedRows, on_progress: Callable[[int], None]) -> _Primal | _Dual:
     num_examples, num_features = rows.features_ND.shape
     if not num_examples:
         raise ValueError("there are no examples to fit a head to")
@@ -186,8 +218,6 @@ def _spectrum_of(rows: WeightedRows, on_progress: Callable[[int], None]) -> _Spe
 
 @dataclass(frozen=True)
 class _Primal:
-    """From Z'Z. targets_RC: H'(w^1/2 y)."""
-
     rows: WeightedRows
     values_R: Tensor
     vectors_DR: Tensor
@@ -196,13 +226,18 @@ class _Primal:
     @classmethod
     def of(cls, rows: WeightedRows, on_progress: Callable[[int], None]) -> _Primal:
         num_features = rows.features_ND.shape[1]
-        zeros_DD = rows.weights_N.new_zeros(num_features, num_features)
-        sums = GramSums(zeros_DD, zeros_DD.new_zeros(num_features, rows.num_classes))
+        # What is below the diagonal is not read.
+        upper_DD = rows.weights_N.new_zeros(num_features, num_features)
+        targets_DC = upper_DD.new_zeros(num_features, rows.num_classes)
         for ids_B in rows.blocks():
-            sums += GramSums.of(rows, ids_B)
+            scaled_BD = rows.scaled(ids_B)
+            for start in range(0, num_features, _PANEL):
+                panel = slice(start, start + _PANEL)
+                upper_DD[panel, start:] += scaled_BD[:, panel].T @ scaled_BD[:, start:]
+            targets_DC += scaled_BD.T @ rows.weighted_targets(ids_B)
             on_progress(int(ids_B[-1]) + 1)
-        values_R, vectors_DR = torch.linalg.eigh(sums.upper_DD, UPLO="U")
-        return cls(rows, values_R.clamp_(min=0), vectors_DR, vectors_DR.T @ sums.targets_DC)
+        values_R, vectors_DR = torch.linalg.eigh(upper_DD, UPLO="U")
+        return cls(rows, values_R.clamp_(min=0), vectors_DR, vectors_DR.T @ targets_DC)
 
     def residuals(self, ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
         coordinates_BR = self.rows.scaled(ids_B) @ self.vectors_DR
@@ -217,8 +252,6 @@ class _Primal:
 
 @dataclass(frozen=True)
 class _Dual:
-    """From Z Z'. targets_RC: V'(w^1/2 y)."""
-
     values_R: Tensor
     vectors_NR: Tensor
     targets_RC: Tensor
@@ -241,15 +274,11 @@ class _Dual:
         return residuals_BX.view(len(vectors_BR), len(lambdas_L), -1), left_BL
 
 
-# Columns of a product that are made at once: the upper triangle costs 5/8 of the whole then.
-_PANEL = 256
-
-
 @dataclass(frozen=True)
 class Scaling:
     """Features' weighted mean and the inverse of their deviation; D, float64.
 
-    A feature that is the same for all examples counts nothing.
+    A constant feature counts nothing.
     """
 
     mean_D: Tensor
@@ -263,11 +292,11 @@ class Scaling:
 
 @dataclass(frozen=True)
 class WeightedRows:
-    """The examples as a head's equations have them.
+    """Examples as in the equations.
 
     weights_N: how much each one counts; float64, above 0.
     num_classes: C.
-    values_NC: what the head is to give, float64; one-hot labels where None.
+    values_NC: targets, float64; one-hot labels where None.
     """
 
     features_ND: Tensor
@@ -283,7 +312,7 @@ class WeightedRows:
         return self.scaling.apply(self.features_ND[ids_B]).mul_(roots_B[:, None])
 
     def targets(self, ids_B: Tensor) -> Tensor:
-        """What the head is to give; B x C float64."""
+        """Targets y; B x C float64."""
         if self.values_NC is not None:
             return self.values_NC[ids_B]
         return functional.one_hot(self.labels_N[ids_B], self.num_classes).double()
@@ -308,39 +337,8 @@ class WeightedRows:
             yield every_N[rows]
 
 
-@dataclass(frozen=True)
-class GramSums:
-    """Sums over examples.
-
-    upper_DD: Z'Z in its upper triangle; what is below is not to be read. Float64.
-    targets_DC: Z' (w^1/2 (y - mean y)); float64.
-    """
-
-    upper_DD: Tensor
-    targets_DC: Tensor
-
-    @classmethod
-    def of(cls, rows: WeightedRows, ids_B: Tensor) -> GramSums:
-        """Those of some of the examples."""
-        scaled_BD = rows.scaled(ids_B)
-        num_features = scaled_BD.shape[1]
-        upper_DD = scaled_BD.new_zeros(num_features, num_features)
-        for start in range(0, num_features, _PANEL):
-            panel = slice(start, start + _PANEL)
-            upper_DD[panel, start:] = scaled_BD[:, panel].T @ scaled_BD[:, start:]
-        return cls(upper_DD, scaled_BD.T @ rows.weighted_targets(ids_B))
-
-    def __add__(self, other: GramSums) -> GramSums:
-        return GramSums(self.upper_DD + other.upper_DD, self.targets_DC + other.targets_DC)
-
-
 def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
-    """How much each example counts, where every class has the same say; float64, with mean 1.
-
-    Args:
-        labels_N: int64.
-        trust_N: its share of its class's say, float64 above 0; the same for all by default.
-    """
+    """How much each example counts, where every class has the same say; float64, with mean 1."""
     trust_N = torch.ones_like(labels_N, dtype=torch.float64) if trust_N is None else trust_N
     # Of no example at all they are whole numbers.
     totals_C = labels_N.bincount(weights=trust_N).double()
@@ -372,27 +370,16 @@ _HALVINGS = 40
 
 
 def fit_sharpness(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:
-    """The sharpness of the likeliest softmax.
-
-    Args:
-        outputs_NC: leave-one-out outputs.
-        labels_N: int64, the given ones.
-        weights_N: how much each example counts.
-    """
+    """The inverse temperature of the softmax under which the labels are likeliest."""
     outputs_64 = outputs_NC.double()
     own_N = outputs_64.gather(1, labels_N[:, None]).squeeze(1)
 
     def slope(sharpness: float) -> float:
-        chances_NC = (sharpness * outputs_64).softmax(dim=-1)
-        return float(weights_N @ ((chances_NC * outputs_64).sum(dim=-1) - own_N))
+        softmax_NC = (sharpness * outputs_64).softmax(dim=-1)
+        return float(weights_N @ ((softmax_NC * outputs_64).sum(dim=-1) - own_N))
 
     low, high = math.log(_FLATTEST), math.log(_SHARPEST)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if slope(math.exp(middle)) > 0 else (middle, high)
     return math.exp((low + high) / 2)
-
-
-def chances(outputs_NC: Tensor, sharpness: float) -> Tensor:
-    """The softmax of the outputs; N x C float32."""
-    return torch.softmax(outputs_NC.double() * sharpness, dim=-1).float()

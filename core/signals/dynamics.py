@@ -1,52 +1,65 @@
-"""Dynamics: how the learners came to see every example, and statistics over their states.
+"""Dynamics: what the learners make of every example on their way, and statistics over it.
 
-Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs of
-it. Here n learners have each been trained for K steps anyway, and what they look like
-on the way gives the same statistics. All learners share theta*: counted once per learner it
-would weigh L times as much as any other state, so it is counted once.
+Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs of it. Here n
+learners have each been trained for K steps anyway, and their states give the same statistics. All
+learners share theta*, which is therefore counted once.
 
-A learner that was trained on an example is sure of its label even where that is wrong, so
-statistics leave it out: only theta* and the other learners have a say on an example. A
-learner beside which there is no other keeps its say: theta* alone has no course, and its
-margins are no measure beside those of states that were trained.
+A learner that was trained on an example is sure of its label even where that is wrong. So only
+theta* and the other learners count; a learner beside which there is no other counts, too.
 
-Every sum is taken one state after the other, so that it is the same for equal examples
-wherever they stand and however many there are: ties stay ties. Equal examples of which a
-learner was trained on one, and not on the other, are judged by different learners.
+Every sum is taken one state after the other: equal examples have equal statistics to the last bit,
+wherever they stand, as long as the same learners count. Only running reductions are kept, never
+the outputs of all states.
 
-Shapes: N examples, L learners, T moments of each (theta* first), K chosen rows.
+Shapes: N examples, B of a batch, C classes, L learners, T moments of each (theta* first).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
+from lipt.common.determinism import pinned_kernels
+from lipt.common.inputs.model_input import Stored, num_stored
+from lipt.common.inputs.specs import Inputs, call_model
+from lipt.common.models.head import evaluation_mode
+from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals.passes import Batches, Read, arriving, require_finite_rows
+from lipt.common.weights.specs import Weights
+from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 from lipt.core.signals.stored import load_tensors, save_tensors
+
+# Examples that are kept while all states look at them.
+_BLOCK_BYTES = 512 * 1024**2
+# Learners whose outputs a variance is of.
+_NUM_TO_DISAGREE = 2
+
+Loader = Callable[[], Weights]
 
 
 @dataclass(frozen=True)
 class Dynamics:
-    """What L learners at T moments think of N examples.
+    """What L learners at T moments make of N examples.
 
-    The moments of a learner are in the order of training: the first is theta*, which all
-    learners share, the last is the learner as it ended: before it was pruned where the run
-    took snapshots, else pruned, as it was committed.
+    The first moment of a learner is theta*, the last is the learner as it ended: before pruning
+    where the run took snapshots, else as it was committed.
 
     probabilities_NLT: of the example's own label, float32.
-    margins_NLT: the logit of the own label minus the largest other one, float32. Positive
-        means that the example is classified correctly.
-    error_norms_NL: |softmax - onehot| under the learners at their last moment, float32.
-    disagreement_N: the unbiased variance of the softmax among the learners that have a say,
-        at their last moment, summed over the classes, float32. A variance takes two: where
-        there are no two others, the learner that was trained on the example is one of them.
-    own_learner_N: which of the learners, from 0, was trained on the example; -1 where none
-        was, or it is not known. int16.
+    margins_NLT: the logit of the own label minus the largest other one, float32; positive where
+        the example is classified correctly.
+    error_norms_NL: |softmax - onehot| at the last moment, float32.
+    disagreement_N: the unbiased variance of the softmax among the learners that count, at their
+        last moment, summed over the classes, float32. Where there are not two others, the learner
+        that was trained on the example is one of them.
+    own_learner_N: the learner, from 0, that was trained on the example; -1 for none. int16.
     """
 
     probabilities_NLT: Tensor
@@ -57,7 +70,7 @@ class Dynamics:
 
     @property
     def counted_NL(self) -> Tensor:
-        """Which learners have a say on which examples; bool."""
+        """Which learners count for which examples; bool."""
         return counted_learners(self.own_learner_N, self.error_norms_NL.shape[1])
 
     def __len__(self) -> int:
@@ -73,22 +86,12 @@ class Dynamics:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Map what `save` wrote into memory.
-
-        Raises:
-            StateError: the file cannot be read, or is not one of `save`.
-        """
+        """Map what `save` wrote into memory."""
         return load_tensors(path, "training dynamics", lambda tensors, _: cls(**tensors))
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:
-    """Which learners have a say on which examples: all but the one trained on it; N x L, bool.
-
-    Args:
-        own_learner_N: the learner that was trained on the example, or -1.
-        num_learners: L.
-        num_needed: how many it takes; where fewer would be left, all have a say.
-    """
+    """Which learners count for which examples: all but the one trained on it; N x L, bool."""
     learners_L = torch.arange(num_learners, device=own_learner_N.device)
     if num_learners <= num_needed:
         return learners_L.new_ones(len(own_learner_N), num_learners, dtype=torch.bool)
@@ -115,7 +118,6 @@ def mean_over_learners(values_NL: Tensor, counted_NL: Tensor) -> Tensor:
 
 
 def _moments(values_NLT: Tensor, counted_NL: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every state's values, N in float64, and where they count: theta*, then all learners'."""
     _, num_learners, num_moments = values_NLT.shape
     yield values_NLT[:, 0, 0].double(), torch.ones_like(counted_NL[:, 0])
     for learner in range(num_learners):
@@ -130,3 +132,172 @@ def _mean(parts: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
         total_N += values_N.where(counted_N, 0)
         number_N += counted_N
     return total_N / number_N
+
+
+@dataclass(frozen=True)
+class States:
+    """Loaders of theta* and of each learner's states in the order of training, equally many."""
+
+    initial: Loader
+    learners: tuple[tuple[Loader, ...], ...]
+
+    @property
+    def num_moments(self) -> int:
+        """T: theta* and the states of one learner."""
+        return 1 + len(self.learners[0])
+
+    def __len__(self) -> int:
+        return 1 + sum(map(len, self.learners))
+
+    def __iter__(self) -> Iterator[tuple[slice, int, Loader, str]]:
+        """Of each state its learners (all of theta*), its moment, itself, and words for it."""
+        yield slice(None), 0, self.initial, "outputs with the initial weights"
+        for learner, loaders in enumerate(self.learners):
+            for moment, load in enumerate(loaders, start=1):
+                words = f"outputs as state {moment} of {len(loaders)} of learner {learner}"
+                yield slice(learner, learner + 1), moment, load, words
+
+
+def compute_dynamics(
+    model: nn.Module,
+    states: States,
+    batches: Batches,
+    *,
+    own_learner_N: Tensor,
+    batch_norm_examples_M: Stored | None,
+    frozen: frozenset[str] = frozenset(),
+) -> Dynamics:
+    """One forward pass over the examples for every state, in evaluation mode.
+
+    Batch-norm statistics are estimated on `batch_norm_examples_M` for each state, but for those
+    named in `frozen`; None takes the states' own.
+    """
+    num_examples, num_learners = len(batches), len(states.learners)
+    shape_NLT = (num_examples, num_learners, states.num_moments)
+    dynamics = Dynamics(
+        probabilities_NLT=torch.empty(shape_NLT),
+        margins_NLT=torch.empty(shape_NLT),
+        error_norms_NL=torch.empty(num_examples, num_learners),
+        disagreement_N=torch.empty(num_examples),
+        own_learner_N=own_learner_N,
+    )
+    viewer = _Viewer(model, batches, batch_norm_examples_M, frozen, num_examples * len(states))
+    # An example, and two numbers in float64 per class: the mean, and what is added to it.
+    row_bytes = batches.dataset.inputs.num_bytes + 16 * len(batches.dataset.class_names)
+    with evaluation_mode(model), pinned_kernels():
+        # Whole batches, so that a block's size changes no batch.
+        rows = [
+            slice(start, min(start + batches.size, num_examples))
+            for start in range(0, num_examples, batches.size)
+        ]
+        for block in row_blocks(len(rows), row_bytes * batches.size, _BLOCK_BYTES):
+            with batches.reading(rows[block]) as reads:
+                _fill_in(dynamics, viewer, states, list(reads))
+    return dynamics
+
+
+def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: list[Read]) -> None:
+    variances = [_Variance() for _ in block]
+    counted_NL = counted_learners(
+        dynamics.own_learner_N, len(states.learners), num_needed=_NUM_TO_DISAGREE
+    )
+    for learners, moment, load, words in states:
+        viewer.take_on(load, words)
+        is_last = moment == states.num_moments - 1
+        counted_N = counted_NL[:, learners.start or 0] if is_last else None
+        seen = _seen(viewer, block, variances, counted_N)
+        for rows, (finite_B, own_B, margins_B, norms_B) in arriving(seen):
+            require_finite_rows(finite_B, viewer.batches.ids_N[rows], words)
+            dynamics.probabilities_NLT[rows, learners, moment] = own_B[:, None]
+            dynamics.margins_NLT[rows, learners, moment] = margins_B[:, None]
+            if is_last:
+                dynamics.error_norms_NL[rows, learners] = norms_B[:, None]
+    for read, variance in zip(block, variances, strict=True):
+        dynamics.disagreement_N[read.rows] = variance.unbiased_B().float().cpu()
+
+
+def _seen(
+    viewer: _Viewer, block: list[Read], variances: list[_Variance], counted_N: Tensor | None
+) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+    dataset, ids_N, device = viewer.batches.dataset, viewer.batches.ids_N, viewer.batches.device
+    for read, variance in zip(block, variances, strict=True):
+        labels_B = dataset.labels_N[ids_N[read.rows]].to(device)
+        logits_BC = viewer.logits(read.examples_B)
+        softmax_BC = logits_BC.softmax(dim=-1)
+        own_B = softmax_BC.gather(1, labels_B[:, None]).squeeze(1)
+        errors_BC = softmax_BC - functional.one_hot(labels_B, logits_BC.shape[-1])
+        norms_B = torch.linalg.vector_norm(errors_BC, dim=-1)
+        if counted_N is not None:
+            variance.add(softmax_BC, counted_N[read.rows].to(device))
+        figures = (own_B, margins_of(logits_BC, labels_B), norms_B)
+        finite_B = logits_BC.isfinite().all(dim=-1)
+        yield read.rows, (finite_B, *(figure.float() for figure in figures))
+
+
+def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+    """The logit of the own label minus the largest other one; N.
+
+    With a single class there is no other, and the margin is 1.
+    """
+    if logits_NC.shape[-1] == 1:
+        return torch.ones_like(logits_NC[:, 0])
+    own_N1 = logits_NC.gather(1, labels_N[:, None])
+    others_NC = logits_NC.scatter(1, labels_N[:, None], -math.inf)
+    return own_N1.squeeze(1) - others_NC.amax(dim=-1)
+
+
+@dataclass
+class _Viewer:
+    model: nn.Module
+    batches: Batches
+    batch_norm_examples_M: Stored | None
+    frozen: frozenset[str]
+    num_views: int
+    num_viewed: int = 0
+    # By the state's words: the next block takes them as they are.
+    statistics: dict[str, Weights] = field(default_factory=dict)
+
+    def take_on(self, load: Loader, words: str) -> None:
+        examples_M = self.batch_norm_examples_M
+        inputs = None if examples_M is None else partial(self._batch_norm_inputs, examples_M)
+        known = self.statistics.get(words)
+        self.statistics[words] = load_with_statistics(
+            self.model, load(), known, inputs, self.frozen
+        )
+
+    def _batch_norm_inputs(self, examples_M: Stored) -> Iterator[Inputs]:
+        inputs, device, size = self.batches.inputs, self.batches.device, self.batches.size
+        for inputs_B in batch_norm_inputs(examples_M, inputs, device, batch_size=size):
+            self.batches.on_progress(self.num_viewed, self.num_views)
+            yield inputs_B
+
+    @torch.inference_mode()
+    def logits(self, examples_B: Stored) -> Tensor:
+        logits_BC = call_model(self.model, self.batches.inputs_of(examples_B))
+        self.num_viewed += num_stored(examples_B)
+        self.batches.on_progress(self.num_viewed, self.num_views)
+        return logits_BC.double()
+
+
+@dataclass
+class _Variance:
+    """Welford's: of a batch's softmax among the learners that count, summed over classes."""
+
+    mean_BC: Tensor | None = None
+    squares_B: Tensor | None = None
+    number_B: Tensor | None = None
+
+    def add(self, softmax_BC: Tensor, counted_B: Tensor) -> None:
+        if self.mean_BC is None or self.squares_B is None or self.number_B is None:
+            self.mean_BC = torch.zeros_like(softmax_BC)
+            self.squares_B = torch.zeros_like(softmax_BC[:, 0])
+            self.number_B = torch.zeros_like(counted_B, dtype=torch.int64)
+        self.number_B += counted_B
+        # 0 where it does not count, and so is what it adds.
+        change_BC = (softmax_BC - self.mean_BC).where(counted_B[:, None], 0)
+        self.mean_BC += change_BC / self.number_B.clamp_min(1)[:, None]
+        self.squares_B += (change_BC * (softmax_BC - self.mean_BC)).sum(dim=-1)
+
+    def unbiased_B(self) -> Tensor:
+        assert self.squares_B is not None and self.number_B is not None  # noqa: S101, PT018
+        return self.squares_B / (self.number_B - 1).clamp_min(1)

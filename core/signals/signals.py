@@ -84,29 +84,18 @@ class Signals:
         return type(self)(**taken)
 
     def mean_over_models(self, score: Callable[[Signals], Tensor]) -> Tensor:
-        """The mean of a score over all models that have looked at the examples; N.
-
-        Args:
-            score: of one model's signals, in a floating type.
-        """
+        """The mean of a score over all models that have looked at the examples; N."""
         scores_N = score(self)
         for other in self.others:
             scores_N = scores_N + score(other)
         return scores_N / (1 + len(self.others)) if self.others else scores_N
 
     def learners(self) -> Dynamics:
-        """How the learners came to see the examples.
-
-        Raises:
-            SignalsError: that was not computed.
-        """
+        """How the learners came to see the examples."""
         return given(self.dynamics, "dynamics of the learners")
 
     def of_class(self, label: int) -> Self:
-        """The signals of one class, validated on its own validation examples.
-
-        A class that has none keeps those of all classes.
-        """
+        """The signals of one class, validated on its own validation examples."""
         taken = self.take(torch.nonzero(self.labels_N == label).flatten())
         if self.validation is None or not bool((self.validation.labels_N == label).any()):
             return taken
@@ -121,11 +110,7 @@ class Signals:
 
     @classmethod
     def load(cls, path: Path) -> Signals:
-        """Map what `save` wrote into memory: pages are read as they are used.
-
-        Raises:
-            StateError: the file cannot be read, or is not one of `save`.
-        """
+        """Map what `save` wrote into memory: pages are read as they are used."""
 
         def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Signals:
             # A file of an older version says nothing of the kind.
@@ -136,23 +121,13 @@ class Signals:
 
 
 def probabilities_of(errors: Tensor, labels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The softmax, as far as its errors have its digits: error + onehot, of any examples.
-
-    Args:
-        errors: along a last axis of classes, any floating type. Not modified.
-        labels: int64, one per example.
-        dtype: what is computed in.
-    """
+    """The softmax, as far as its errors have its digits: error + onehot, of any examples."""
     own = labels[..., None]
     return errors.to(dtype, copy=True).scatter_add_(-1, own, torch.ones_like(own, dtype=dtype))
 
 
 def given(values: ValueT | None, what: str) -> ValueT:
-    """What a strategy needs, where it is there.
-
-    Raises:
-        SignalsError: it is not.
-    """
+    """What a strategy needs, where it is there."""
     if values is None:
         raise SignalsError(f"the signals have no {what}: compute them first, or give them.")
     return values

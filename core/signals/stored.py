@@ -1,7 +1,14 @@
-"""Stored tensors: the precision that signals are kept in, and the files they are kept in.
+"""Stored signals: their precision, the files of them, and files of a user's own features.
 
-ImageNet's errors take 5 GB in float32, so what is larger than `StorageLimits` is kept in
-float16: a relative error of 5e-4, and errors below 6e-8 are 0.
+ImageNet's errors take 5 GB in float32, so what is larger than `StorageLimits` is kept in float16: a
+relative error of 5e-4, and errors below 6e-8 are 0.
+
+User features (of text, of CLIP, of anything) take the place of the model's. They come as a
+safetensors file with the tensor `features` (N x d), and for strategies on pairs `paired_features`
+(N x p); row i is example i of the data set. Nothing is allocated for them before the header was
+read, and nothing in them is ever unpickled.
+
+Shapes: N examples, D and P features.
 """
 
 from __future__ import annotations
@@ -16,7 +23,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lipt.common.errors import StateError
+from lipt.common.data.dataset import Dataset
+from lipt.common.data.sources.feature_file import FeatureRows
+from lipt.common.errors import BlobTooLargeError, FeaturesError, StateError, WeightsError
+from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals.passes import named
+from lipt.common.weights.files import Container, read_container
+from lipt.common.weights.specs import TensorSpec, quoted
 
 ValueT = TypeVar("ValueT")
 
@@ -65,9 +78,6 @@ def load_tensors(
     """What is built of the tensors and the metadata that `save_tensors` wrote.
 
     They are mapped into memory: pages are read as they are used.
-
-    Raises:
-        StateError: the file cannot be read, or `build` does not find what it needs.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -77,3 +87,89 @@ def load_tensors(
         raise StateError(
             f"{path} does not hold {what} ({error}). Delete it: they are computed again."
         ) from error
+
+
+FEATURES = "features"
+PAIRED_FEATURES = "paired_features"
+
+# A few too many are named in the refusal; of more the header is not even read.
+_MAX_TENSORS = 16
+_HOW = (
+    "Write safetensors.torch.save_file({'features': N x d, 'paired_features': N x p}, PATH), the "
+    "second only for strategies on pairs."
+)
+
+
+@dataclass(frozen=True)
+class UserFeatures:
+    """Float32, or float16 where they would be too large; finite."""
+
+    features_ND: Tensor
+    paired_features_NP: Tensor | None
+
+
+def read_user_features(
+    source: bytes | Path,
+    *,
+    num_examples: int,
+    max_bytes: int,
+    limits: StorageLimits = STORAGE_LIMITS,
+) -> UserFeatures:
+    """Read a file of features, any floating-point dtype, and believe nothing of it."""
+    try:
+        container = read_container(source, max_bytes=max_bytes, max_tensors=_MAX_TENSORS)
+    except (WeightsError, BlobTooLargeError) as error:
+        # What else these say is about a model's weights.
+        raise FeaturesError(f"{error.problem}. {_HOW}") from error
+    if FEATURES not in container.specs or container.specs.keys() - {FEATURES, PAIRED_FEATURES}:
+        names = ", ".join(map(quoted, container.specs)) or "nothing"
+        raise FeaturesError(f"the file of features holds {names}. {_HOW}")
+    for name, spec in container.specs.items():
+        _require_shape(name, spec, num_examples)
+    read = {name: _read(container, name, limits) for name in container.specs}
+    return UserFeatures(read[FEATURES], read.get(PAIRED_FEATURES))
+
+
+def features_of_pairs(dataset: Dataset) -> UserFeatures | None:
+    """Both halves of a data set's own pairs; None where its examples are none."""
+    rows = dataset.rows
+    if not isinstance(rows, FeatureRows) or rows.paired_NP is None:
+        return None
+    return UserFeatures(rows.tensors[""].flatten(1), rows.paired_NP)
+
+
+def _require_shape(name: str, spec: TensorSpec, num_examples: int) -> None:
+    fitting = len(spec.shape) == 2 and spec.shape[0] == num_examples and spec.shape[1] >= 1
+    if not fitting:
+        raise FeaturesError(
+            f"the tensor {quoted(name)} has the shape {list(spec.shape)}; the data set's "
+            f"{num_examples} examples need [{num_examples}, d] with d >= 1. Give one row per "
+            "example, in the order of the data set."
+        )
+    if not spec.dtype.is_floating_point:
+        raise FeaturesError(
+            f"the tensor {quoted(name)} is {spec}. Convert it to a floating-point type: float32, "
+            "float16 or bfloat16."
+        )
+
+
+def _read(container: Container, name: str, limits: StorageLimits) -> Tensor:
+    spec, values = container.specs[name], container.values(name)
+    num_rows, width = spec.shape
+    read_NF = torch.empty(spec.shape, dtype=limits.feature_dtype(spec.num_elements))
+    finite_N = torch.empty(num_rows, dtype=torch.bool)
+    row_bytes = width * spec.dtype.itemsize
+    for rows in row_blocks(num_rows, row_bytes):
+        # Copied: a mapped file is read-only, and its values need not be aligned.
+        block = torch.from_numpy(values[rows.start * row_bytes : rows.stop * row_bytes].copy())
+        read_NF[rows] = block.view(spec.dtype).view(-1, width).to(read_NF.dtype)
+        finite_N[rows] = read_NF[rows].isfinite().all(dim=-1)
+    bad = torch.nonzero(~finite_N).flatten().tolist()
+    if bad:
+        kept = str(read_NF.dtype).removeprefix("torch.")
+        raise FeaturesError(
+            f"the tensor {quoted(name)} has values that are not finite in {kept}, for {len(bad)} "
+            f"of {num_rows} examples, with ids {named(bad)}. Give finite numbers, scaled to below "
+            f"{torch.finfo(read_NF.dtype).max:.3g}."
+        )
+    return read_NF

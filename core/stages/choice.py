@@ -14,12 +14,13 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
+from lipt.common.subsets import Examples
 from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.results import Trajectories
 from lipt.core.selection.registry import find_strategy
@@ -30,7 +31,8 @@ from lipt.core.selection.strategy import Need
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals, labels_only, place, unlabelled
-from lipt.core.signals.user_features import UserFeatures, features_of_pairs
+from lipt.core.signals.stored import UserFeatures, features_of_pairs
+from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import copies_of
 from lipt.core.stages.proxy import Facts, proxied_features, proxied_signals
 from lipt.core.stages.proxy_features import ProxyQuestion
@@ -72,6 +74,8 @@ class Question:
     labels: Labels | None = None
     # theta*, where the proxy may look at it.
     initial: BlobName | None = None
+    # The proxy whose head gives soft labels, where they are wanted.
+    teacher: str | None = None
 
     @property
     def judged_by(self) -> str | None:
@@ -95,6 +99,7 @@ class Chosen:
         findings: what the strategy has found in the data and decided, as JSON.
         proxy: facts of the proxy, for a manifest; None where no proxy was looked at.
         warmed: the ordinary warm-up's costs, where there was one.
+        soft: soft labels of the chosen examples, where they are wanted.
     """
 
     selection: Selection
@@ -102,11 +107,16 @@ class Chosen:
     findings: Mapping[str, Any] = field(default_factory=dict)
     proxy: Facts | None = None
     warmed: WarmedUp | None = None
+    soft: SoftLabels | None = None
 
     @property
-    def columns(self) -> tuple[Tensor, Tensor]:
-        """Ids, int64, and weights, float32: what a subset's digest is taken of."""
-        return self.selection.indices_K.to(torch.int64), self.selection.weights_K.float()
+    def examples(self) -> Examples:
+        """Ids, weights and soft labels: what a subset's digest is taken of."""
+        return Examples(
+            self.selection.indices_K.to(torch.int64).numpy(),
+            self.selection.weights_K.float().numpy(),
+            None if self.soft is None else self.soft.chances_KC.numpy(),
+        )
 
 
 def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
@@ -121,6 +131,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
             **({"backbone": question.backbone} if question.backbone else {}),
             **(chosen.proxy or {}),
         },
+        "soft_labels": None if chosen.soft is None else chosen.soft.facts,
         "budget": question.budget,
         "balanced": question.balanced,
         "stopped_early": chosen.selection.stopped_early,
@@ -133,17 +144,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
 def choose(
     workspace: Workspace, question: Question, *, compute: ComputeSignals = model_signals
 ) -> Chosen:
-    """Compute what the strategy looks at, and select.
-
-    Args:
-        workspace: has the data and the weights.
-        question: which subset.
-        compute: makes one pass of the model over all examples.
-
-    Raises:
-        SignalsError, ProxyError, FeaturesError, WeightsError: what is asked for cannot be had, or
-            the strategy chooses nothing.
-    """
+    """Compute what the strategy looks at, and select."""
     return _Choosing(workspace, question, compute).run()
 
 
@@ -185,10 +186,19 @@ class _Choosing:
                 f"{question.budget}: {chosen.stopped_early} Select on other weights, or by "
                 "another strategy."
             )
+        soft = self._soft_labels(chosen.indices_K)
         ids_K = workspace.numbering.ids(chosen.indices_K)
         findings = _by_id(chosen.findings, workspace.numbering)
         selection = replace(chosen, indices_K=ids_K, findings=findings)
-        return Chosen(selection, device_name(device), findings, facts, warmed)
+        return Chosen(selection, device_name(device), findings, facts, warmed, soft)
+
+    def _soft_labels(self, places_K: Tensor) -> SoftLabels | None:
+        if self.question.teacher is None:
+            return None
+        teacher = self._proxy_question(Proxy.parse(self.question.teacher))
+        signals, facts = proxied_signals(self.workspace, teacher)
+        with pinned_kernels(self.question.config.evaluation_threads):
+            return soft_labels(signals, facts, places_K.cpu(), seed=self.question.config.seed)
 
     def _warmed_up(self, needs: set[Need]) -> WarmedUp | None:
         warm_up = WarmUp.among(dict(self.question.options))
@@ -227,7 +237,6 @@ class _Choosing:
         return signals, facts
 
     def _judged(self, needs: set[Need], *, own_features: bool) -> tuple[Signals, Facts | None]:
-        """What the weights, or a proxy, make of the examples; labels where nobody looks."""
         signals, facts = self._labels_only(), None
         looks = bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES})
         errors = bool(needs & {Need.SIGNALS, Need.VALIDATION})
@@ -243,7 +252,6 @@ class _Choosing:
         return signals, facts
 
     def _unlabelled(self, needs: set[Need]) -> tuple[Signals, Facts | None]:
-        """What there is where no label may be looked at; whatever else is needed stays missing."""
         own = self._user_features()
         signals, facts = unlabelled(len(self.workspace.dataset)), None
         if self.question.proxy is not None:
@@ -305,7 +313,6 @@ class _Choosing:
 
 
 def _by_id(findings: Mapping[str, Any], numbering: Numbering) -> Mapping[str, Any]:
-    """What a strategy has found, with ids in the place of places."""
     left_out = findings.get("left_out")
     if not numbering.left_out or left_out is None:
         return findings

@@ -16,7 +16,14 @@ from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.diagnosis.diagnosis import Diagnosis, Facts, Findings, diagnosis_of
+from lipt.core.diagnosis.diagnosis import (
+    Diagnosis,
+    Facts,
+    Findings,
+    diagnosis_of,
+    find_outliers,
+    learning_curve,
+)
 from lipt.core.diagnosis.duplicates import (
     Copies,
     are_pictures,
@@ -26,9 +33,7 @@ from lipt.core.diagnosis.duplicates import (
     look_at,
 )
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
-from lipt.core.diagnosis.learnability import learning_curve
-from lipt.core.diagnosis.outliers import find_outliers
-from lipt.core.proxies.head_targets import HeadTargets
+from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.redundancy import Redundancy, redundancy
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.proxy import proxied_signals
@@ -41,12 +46,7 @@ from lipt.core.workspace import Workspace
 
 
 def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
-    """Which example each one is a copy of, the same for all who ask.
-
-    Args:
-        workspace: has the data.
-        cpu_threads: that sums are taken in, which their last bits depend on.
-    """
+    """Which example each one is a copy of, the same for all who ask."""
     dataset = workspace.dataset
 
     def compute() -> Copies:
@@ -77,12 +77,7 @@ def _digests(dataset: Dataset, on_progress: Progress) -> list[bytes]:
 
 
 def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
-    """Look through the data by the signals of a proxy.
-
-    Raises:
-        ProxyError: the proxy is a head that learned from what it would judge, or needs what is
-            not there.
-    """
+    """Look through the data by the signals of a proxy."""
     if question.proxy.is_own_head:
         raise ProxyError(
             f"the proxy {question.proxy} cannot diagnose: its head has learned from the "
@@ -149,8 +144,6 @@ def _find(
 
 @dataclass(frozen=True)
 class _Clock:
-    """What each part took, in seconds."""
-
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager

@@ -25,9 +25,9 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.features import side_by_side
-from lipt.core.proxies.head_targets import HeadTargets
 from lipt.core.proxies.proxy import MAX_SAMPLE, Kind, Tried, candidates, choose, passes_of
 from lipt.core.proxies.ridge import (
+    HeadTargets,
     LeaveOneOut,
     class_weights,
     fit_sharpness,
@@ -67,11 +67,7 @@ class Proxied:
 
     @classmethod
     def load(cls, path: Path) -> Proxied:
-        """Map what `save` wrote into memory.
-
-        Raises:
-            StateError: the file cannot be read, or is not one of `save`.
-        """
+        """Map what `save` wrote into memory."""
 
         def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Proxied:
             kind = TargetKind(metadata.get("kind", TargetKind.CLASS))
@@ -81,13 +77,7 @@ class Proxied:
 
 
 def proxied_signals(workspace: Workspace, question: ProxyQuestion) -> tuple[Signals, Facts]:
-    """Signals of a ridge head on the proxy's features, and what a manifest says of them.
-
-    Raises:
-        ProxyError: the proxy needs what is not there.
-        FeaturesError: the request's features cannot be read.
-        SignalsError: features are not finite.
-    """
+    """Signals of a ridge head on the proxy's features, and what a manifest says of them."""
     return _kept("proxied", workspace, question, _compute)
 
 
@@ -95,13 +85,6 @@ def proxied_features(workspace: Workspace, question: ProxyQuestion) -> tuple[Sig
     """The proxy's features alone, without a head: no label is looked at.
 
     All examples are of one class, and there are no errors.
-
-    Args:
-        workspace: has the data.
-        question: its proxy names features.
-
-    Raises:
-        ProxyError, FeaturesError, SignalsError: as `proxied_signals`.
     """
     return _kept("features", workspace, question, _compute_features)
 
@@ -180,6 +163,7 @@ def _compute(workspace: Workspace, question: ProxyQuestion, maker: FeatureMaker)
         second_sharpness = fit_sharpness(second.outputs_NC, labels_N, weights_N)
         second_errors_NC = _errors(second, second_sharpness, labels_N)
         signals = replace(signals, second_errors_NC=second_errors_NC)
+        facts["second"] = {"accuracy": second.accuracy, "sharpness": second_sharpness}
     facts |= {
         "sharpness": sharpness,
         "distrusted": 0 if trust_N is None else int((trust_N < 1).sum()),
@@ -221,8 +205,6 @@ def _facts_of(question: ProxyQuestion, kinds: tuple[Kind, ...], features_ND: Ten
 
 @dataclass(frozen=True)
 class _Trials:
-    """Every candidate's leave-one-out accuracy on one sample, and what it came of."""
-
     ids_N: Tensor
     features: dict[Kind, Tensor]
     heads: dict[tuple[Kind, ...], LeaveOneOut]
@@ -254,7 +236,6 @@ class _Trials:
         return trials
 
     def features_of(self, kinds: tuple[Kind, ...]) -> Tensor:
-        """The sample's features of some kinds, side by side."""
         return torch.cat([self.features[kind] for kind in kinds], dim=1)
 
 
@@ -266,7 +247,6 @@ def _head(
     activity: str,
     trust_N: Tensor | None = None,
 ) -> LeaveOneOut:
-    """Of some of the examples, all where None."""
     device, dataset = workspace.device, workspace.dataset
     ids_N = torch.arange(len(dataset)) if some is None else some
     wanted = HeadTargets.of(dataset)
@@ -290,7 +270,6 @@ def _signals(features_ND: Tensor, labels_N: Tensor, head: LeaveOneOut, sharpness
 def _signals_of(
     wanted: HeadTargets, features_ND: Tensor, labels_N: Tensor, head: LeaveOneOut
 ) -> Signals:
-    """Of labels or numbers, whose outputs are in no need of calibration."""
     _scale(features_ND, torch.zeros_like(labels_N))
     num_examples, num_outputs = head.outputs_NC.shape
     dtype = STORAGE_LIMITS.error_dtype(num_examples * num_outputs)
@@ -301,14 +280,12 @@ def _signals_of(
 
 
 def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
-    """Centre and scale the features where they are; every class has the same say."""
     scaling = scaling_of(features_ND, class_weights(labels_N))
     for rows in row_blocks(len(features_ND), 8 * features_ND.shape[1]):
         features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
 
 
 def _errors(head: LeaveOneOut, sharpness: float, labels_N: Tensor) -> Tensor:
-    """Calibrated chances minus one-hot; N x C, in as many digits as there is room for."""
     num_examples, num_classes = head.outputs_NC.shape
     dtype = STORAGE_LIMITS.error_dtype(num_examples * num_classes)
     errors_NC = torch.empty(num_examples, num_classes, dtype=dtype)

@@ -21,14 +21,12 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
-from lipt.common.inputs.columns import Column
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
-from lipt.common.inputs.stored import Stored, columns_in, images_in
+from lipt.common.inputs.model_input import Stored, columns_in, images_in
+from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec, InputFormat
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.proxies.column_values import column_values
 from lipt.core.proxies.features import Extractor, Loader, ModelBank
-from lipt.core.proxies.patches import draw_filters, patch_features
 from lipt.core.proxies.proxy import Kind, Proxy
+from lipt.core.proxies.untrained import column_values, draw_filters, patch_features
 from lipt.core.results import Trajectories
 from lipt.core.workspace import Workspace
 
@@ -95,11 +93,7 @@ class FeatureMaker:
         return backbone.identity if backbone is not None else None
 
     def require(self, proxy: Proxy) -> None:
-        """Refuse a proxy whose features are not all there.
-
-        Raises:
-            ProxyError: says which, and what to do.
-        """
+        """Refuse a proxy whose features are not all there."""
         for kind in proxy.features or ():
             if kind not in self.available:
                 raise ProxyError(f"the proxy {proxy} cannot be had: {self._why_not(kind)}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import SignalsError
+from lipt.common.errors import InvalidRequestError, SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind
@@ -53,6 +53,8 @@ class SubsetQuery:
     proxy: str = ""
     # Whether labels may enter the choice; they may where empty.
     labels: str = ""
+    # Whether a ridge head's chances come with the examples, as targets to train on.
+    soft_labels: bool = False
 
 
 def question_of(
@@ -64,20 +66,7 @@ def question_of(
     kind: TargetKind = TargetKind.CLASS,
     max_warm_up_epochs: float = math.inf,
 ) -> Question:
-    """What a query comes to.
-
-    Args:
-        run: is ready, or has its theta* where the query's proxy needs no more.
-        query: about that run.
-        num_examples: of the data set.
-        backbone: the operator's network, where there is one.
-        kind: of the data set's targets.
-        max_warm_up_epochs: that an ordinary warm-up may be asked for.
-
-    Raises:
-        BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
-            SignalsError, OverLimitError: what is asked for cannot be.
-    """
+    """What a query comes to."""
     strategy = find_strategy(query.strategy)
     preset = strategy.preset(query.preset)
     budget = resolve_budget(
@@ -120,6 +109,7 @@ def question_of(
         balanced = strategy.resolve_balance(
             preset.balanced if query.balanced is None else query.balanced
         )
+    teacher = _teacher(proxy, labels, kind) if query.soft_labels else None
     needs = strategy.needs_for(strategy.parse_options(given))
     if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
         proxy = SOUP
@@ -139,12 +129,30 @@ def question_of(
         options=tuple(sorted(given.items())),
         preset=query.preset or None,
         features=query.features,
-        trajectories=_trajectories(run, weights, strategy.name, needs, proxy),
+        trajectories=_trajectories(run, weights, strategy.name, needs, teacher or proxy),
         proxy=None if proxy.is_own_head else str(proxy),
-        backbone=backbone if proxy.may_use(Kind.BACKBONE) else None,
+        backbone=backbone if (teacher or proxy).may_use(Kind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
-        initial=weights if warm_up is not None else initial_for(proxy, run),
+        initial=weights if warm_up is not None else initial_for(teacher or proxy, run),
+        teacher=None if teacher is None else str(teacher),
     )
+
+
+def _teacher(proxy: Proxy, labels: Labels, kind: TargetKind) -> Proxy:
+    """The proxy whose head gives soft labels: the query's, or the best of what there is.
+
+    Raises:
+        InvalidRequestError: there can be none.
+    """
+    if labels is Labels.NONE:
+        raise InvalidRequestError(
+            "soft labels are made of labels, which this request leaves out. Ask for one of the two."
+        )
+    if kind is not TargetKind.CLASS:
+        raise InvalidRequestError(
+            f"soft labels are chances of classes, and this is {kind.words} data. Ask without them."
+        )
+    return Proxy(None) if proxy.is_own_head else proxy
 
 
 def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
@@ -167,11 +175,7 @@ class Training(Enum):
 
 
 def training_for(query: SubsetQuery, num_examples: int) -> Training:
-    """What has to be trained for a query: nothing where labels, columns or patches say enough.
-
-    Raises:
-        BudgetError, UnknownNameError, StrategyOptionError, ProxyError: what is asked for cannot be.
-    """
+    """What has to be trained for a query: nothing where labels, columns or patches say enough."""
     if needs_no_learners(query):
         return Training.INITIAL_WEIGHTS
     strategy = find_strategy(query.strategy)
@@ -183,9 +187,11 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
         return Training.NOTHING
     if query.weights is not None or needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}:
         return Training.LEARNERS
+    proxy = Proxy.parse(query.proxy or strategy.proxy)
+    if query.soft_labels:
+        needs, proxy = needs | {Need.SIGNALS}, Proxy(None) if proxy.is_own_head else proxy
     if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
         return Training.NOTHING
-    proxy = Proxy.parse(query.proxy or strategy.proxy)
     if proxy.is_own_head:
         own = query.features is not None or Need.PAIRED_FEATURES in needs
         looks = needs & {Need.SIGNALS, Need.VALIDATION}
@@ -196,11 +202,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
 
 
 def needs_no_learners(query: SubsetQuery) -> bool:
-    """Whether theta* is all that a query needs of its run.
-
-    Raises:
-        ProxyError: it names a proxy that there is not.
-    """
+    """Whether theta* is all that a query needs of its run."""
     if asks_for_warm_up(query.options):
         return True
     return bool(query.proxy) and Proxy.parse(query.proxy).judges_before_learners
@@ -209,13 +211,6 @@ def needs_no_learners(query: SubsetQuery) -> bool:
 def _trajectories(
     run: Outcome, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
 ) -> Trajectories | None:
-    """What the run's learners were on their way, where a strategy or a proxy looks at it.
-
-    They led to no other weights than theta_p; without them a proxy has no learners.
-
-    Raises:
-        SignalsError: the strategy needs them, and the subset is asked for on other weights.
-    """
     led_here = weights == run.pretrained_weights
     if Need.DYNAMICS in needs and not led_here:
         raise SignalsError(

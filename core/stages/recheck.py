@@ -1,28 +1,42 @@
 """Recheck: does a subset that was selected on earlier weights still serve at new ones?
 
-CREST's question, on a random sample of the data: does the quadratic model of the loss around the
-earlier weights still predict the loss at the new ones?
+CREST's question, on a random sample of the data. Around the earlier weights, the loss at a distance
+delta is about F(delta) = L + g . delta + 1/2 delta . (h * delta), with the gradient g and the
+Hessian's diagonal h. While F still predicts the loss, the gradients that the subset stands for have
+changed as foreseen; when it no longer does, another subset is due.
+
+h is Hutchinson's estimate: the mean of z * (H z) over Rademacher probes z, exact where H is
+diagonal. The paper smooths g and h over the steps of one training; here every call starts from the
+two weights that it is given.
+
+Shapes: weights, gradient and diagonal are by parameter name.
+Source: Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep
+Learning" (arXiv:2306.01244), section 4.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels
 from lipt.common.inputs.specs import InputFormat
-from lipt.core.signals.gradient_norms import LossSum, loss_sum, trainable
-from lipt.core.signals.quadratic_model import fit_quadratic_model, must_reselect
+from lipt.core.signals.compute import LossSum, Parameters, loss_sum, trainable
 from lipt.core.workspace import Workspace
 
 # A hundredth of the data, as CREST's random sets, but enough for a stable mean.
 _SHARE = 0.01
 _MIN_SAMPLE = 256
+# The paper's tau.
+THRESHOLD = 0.1
+NUM_PROBES = 4
 
 
 @dataclass(frozen=True)
@@ -72,3 +86,99 @@ def sample_ids(num_examples: int, seed: int) -> Tensor:
     size = min(num_examples, max(_MIN_SAMPLE, round(num_examples * _SHARE)))
     generator = derive_generator(seed, "quadratic model sample")
     return torch.randperm(num_examples, generator=generator)[:size].sort().values
+
+
+@dataclass(frozen=True)
+class QuadraticModel:
+    """The mean loss of some examples around some parameters.
+
+    loss: at the parameters themselves.
+    parameters, gradient, diagonal: by name, of the same shapes.
+    """
+
+    loss: float
+    parameters: Mapping[str, Tensor]
+    gradient: Mapping[str, Tensor]
+    diagonal: Mapping[str, Tensor]
+
+    def predict(self, parameters: Mapping[str, Tensor]) -> float:
+        """The loss that the model expects at other parameters; sums in float64."""
+        predicted = self.loss
+        for name, anchor in self.parameters.items():
+            delta = (parameters[name].detach() - anchor).double()
+            slope = self.gradient[name] + self.diagonal[name].double() * delta / 2
+            predicted += float((slope * delta).sum())
+        return predicted
+
+
+def must_reselect(predicted: float, actual: float, threshold: float = THRESHOLD) -> bool:
+    """Whether the prediction is off by more than a share of the loss.
+
+    A loss that is not finite is never as predicted.
+    """
+    return not abs(predicted - actual) <= threshold * actual < math.inf
+
+
+def fit_quadratic_model(
+    parts: Iterable[LossSum],
+    parameters: Mapping[str, Tensor],
+    num_examples: int,
+    *,
+    seed: int,
+    num_probes: int = NUM_PROBES,
+) -> QuadraticModel:
+    """The quadratic model around `parameters`, by two backward passes per part and probe."""
+    names = list(parameters)
+    at = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
+    probes = [_probe(at, seed, index) for index in range(num_probes)]
+    loss = 0.0
+    gradients = [torch.zeros_like(tensor, requires_grad=False) for tensor in at.values()]
+    diagonals = [torch.zeros_like(tensor, requires_grad=False) for tensor in at.values()]
+    for part in parts:
+        # Attention has second derivatives in its plain form alone.
+        with sdpa_kernel(SDPBackend.MATH):
+            part_loss = part(at)
+        part_gradients = torch.autograd.grad(
+            part_loss, list(at.values()), create_graph=True, materialize_grads=True
+        )
+        loss += float(part_loss.detach())
+        for gradient, more in zip(gradients, part_gradients, strict=True):
+            gradient.add_(more.detach())
+        for probe in probes:
+            for diagonal, product, z in zip(
+                diagonals, _hessian_product(part_gradients, at, probe), probe, strict=True
+            ):
+                diagonal.add_(z * product)
+    return QuadraticModel(
+        loss=loss / num_examples,
+        parameters={name: tensor.detach() for name, tensor in at.items()},
+        gradient={name: total / num_examples for name, total in zip(names, gradients, strict=True)},
+        diagonal={
+            name: total / (num_examples * num_probes)
+            for name, total in zip(names, diagonals, strict=True)
+        },
+    )
+
+
+def _probe(parameters: Parameters, seed: int, index: int) -> list[Tensor]:
+    generator = derive_generator(seed, "hutchinson", index)
+    return [
+        torch.randint(0, 2, tensor.shape, generator=generator)
+        .mul_(2)
+        .sub_(1)
+        .to(tensor.device, tensor.dtype)
+        for tensor in parameters.values()
+    ]
+
+
+def _hessian_product(
+    gradients: tuple[Tensor, ...], parameters: Parameters, probe: list[Tensor]
+) -> tuple[Tensor, ...]:
+    slope = torch.stack(
+        [(gradient * z).sum() for gradient, z in zip(gradients, probe, strict=True)]
+    ).sum()
+    if not slope.requires_grad:  # a loss that is linear in all of them
+        return tuple(torch.zeros_like(z) for z in probe)
+    return torch.autograd.grad(
+        slope, list(parameters.values()), retain_graph=True, materialize_grads=True
+    )

@@ -17,12 +17,10 @@ from lipt.common.models.head import freeze
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.sharding import draw_shards
-from lipt.core.signals.compute import compute_signals
-from lipt.core.signals.compute_dynamics import States, compute_dynamics
-from lipt.core.signals.dynamics import Dynamics
-from lipt.core.signals.gradient_norms import default_chunk_size, full_gradient_norms
+from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
+from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
-from lipt.core.warm_up import Warmed, num_warm_up_steps, warm_up
+from lipt.core.training import Warmed, num_warm_up_steps, warm_up
 from lipt.core.workspace import Workspace
 
 # A model's signals: what a run's model, whatever its weights, makes of all examples.
@@ -68,14 +66,7 @@ def dynamics_of(
     inputs: InputFormat,
     trajectories: Trajectories,
 ) -> Dynamics:
-    """How the learners came to see every example of the data set.
-
-    Args:
-        workspace: has the run's data and weights.
-        config: the run's.
-        inputs: what the run's models are given.
-        trajectories: at least one learner.
-    """
+    """How the learners came to see every example of the data set."""
     soup = config.soup
     statistics = (soup.batch_norm_examples, config.validation, config.seed)
     depends_on = (
@@ -117,9 +108,6 @@ def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajecto
     """Of every example the place among the learners of the one that was trained on it, or -1.
 
     Shards are drawn again: they follow from the run's seed and configuration and the data's labels.
-
-    Returns:
-        N int16.
     """
     own_learner_N = torch.full((len(workspace.dataset),), -1, dtype=torch.int16)
     drawn = draw_shards(workspace.split(config).train_ids, config.learners, seed=config.seed)
@@ -169,17 +157,7 @@ class WarmedUp:
 def warmed_up(
     workspace: Workspace, question: WarmUpQuestion, *, signals: bool, gradient_norms: bool
 ) -> WarmedUp:
-    """Train what is not kept, and look at the data with each model in turn.
-
-    Args:
-        workspace: of the job.
-        question: which models.
-        signals: whether errors and features are needed.
-        gradient_norms: whether the norms of all parameters' gradients are.
-
-    Raises:
-        SignalsError: a model has diverged.
-    """
+    """Train what is not kept, and look at the data with each model in turn."""
     found: list[Signals] = []
     seconds = spent_seconds = 0.0
     for index in range(question.warm_up.models):
@@ -194,8 +172,6 @@ def warmed_up(
 
 @dataclass(frozen=True)
 class _Model:
-    """One model of a warm-up, trained; `spent_seconds` of it just now."""
-
     workspace: Workspace
     question: WarmUpQuestion
     index: int
@@ -235,7 +211,6 @@ class _Model:
         return cls(workspace, question, index, warmed, warmed.seconds - before)
 
     def signals(self, *, with_errors: bool, with_norms: bool) -> Signals:
-        """What the model makes of the examples; of labels alone where nothing is needed."""
         dataset = self.workspace.dataset
         found = labels_only(dataset.labels_N, dataset.target.kind)
         if with_errors:
@@ -265,7 +240,6 @@ class _Model:
 
 
 def _beginning(workspace: Workspace, question: WarmUpQuestion, index: int) -> nn.Module:
-    """The run's model, in training mode, with the weights that warm-up `index` begins with."""
     config = question.config
     if index == 0:
         model = workspace.loaded_model(config, question.initial)
@@ -277,7 +251,6 @@ def _beginning(workspace: Workspace, question: WarmUpQuestion, index: int) -> nn
 
 
 def _depends_on(workspace: Workspace, question: WarmUpQuestion, index: int) -> tuple[object, ...]:
-    """All that the training of a model depends on."""
     config = question.config
     return (
         question.initial.sha256,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipt.core.batch_norm import (
+from lipt.core.evaluation import (
     batch_norm_statistics,
     has_batch_norm,
     reestimate_batch_norm,

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.model_input import images_in, to_model_input
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.models.head import frozen_names
 from lipt.common.targets.values import SingleLabel

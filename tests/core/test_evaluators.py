@@ -12,8 +12,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
 from lipt.common.errors import CorruptBlobError
 from lipt.common.targets.values import SingleLabel
-from lipt.core.evaluation import Evaluator
-from lipt.core.evaluators import Evaluators, num_evaluated_together
+from lipt.core.evaluation import Evaluator, Evaluators, num_evaluated_together
 from lipt.core.soup import OpenWeights, Soup, greedy_soup
 from tests.core.signals.made_up import IMAGE, made_up_dataset, made_up_network
 

@@ -11,7 +11,8 @@ from lipt.common.errors import WeightsError
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import pack, read_container
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import LearnerReader, Scored, frozen_in, pack_initial
+from lipt.core.evaluation import Scored
+from lipt.core.results import LearnerReader, frozen_in, pack_initial
 from lipt.core.soup import greedy_soup, uniform_soup
 from tests.one_by_one import one_by_one
 

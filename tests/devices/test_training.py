@@ -16,8 +16,7 @@ from lipt.common.config.run_config import (
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.shard import Shard
 from lipt.common.models import build_model
-from lipt.core.learner.learner import LearnerResult, train_learner
-from lipt.core.learner.training import compute_mode
+from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset
 from tests.devices.comparing import close

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,9 @@ import pytest
 import torch
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import (
-    ConfigError,
-    FactoryNotAllowedError,
     ForeignBlobError,
     LearnerStoppedError,
     OtherDataError,
@@ -24,17 +20,13 @@ from lipt.common.errors import (
     StaleLeaseError,
 )
 from lipt.common.images.formats import ImageFormat
-from lipt.common.models import build_model
-from lipt.common.observability.logs import Events
 from lipt.common.signals.passes import read_range, score_range
 from lipt.common.weights.files import pack
+from lipt.worker.assignment import Scorer
 from lipt.worker.client import ScoringAssignment
-from lipt.worker.exchange import Exchange
 from lipt.worker.instruments import BLOB_BYTES, SCORED, Metering
-from lipt.worker.scoring import Scorer, ScoringRunner
-from lipt.worker.settings import WorkerSettings
 from tests.tiny import linear
-from tests.worker.fake_client import FakeClient
+from tests.worker.fake_client import FakeClient, make_worker
 
 CPU = torch.device("cpu")
 
@@ -51,8 +43,8 @@ class World:
         self.cache = BlobStore(directory / "cache", max_blob_bytes=2**24)
         self.model = linear(num_classes=10)
         self.digits = open_dataset("digits")
-        flags = {"worker_data": "digits", "allow_modules": ("tests.tiny",), **settings}
-        self.scorer = Scorer(load_settings(WorkerSettings, config=None, flags=flags), CPU)
+        worker = make_worker(self.fake, self.cache, **{"worker_data": "digits", **settings})
+        self.scorer = Scorer(replace(worker, metering=self.metering))
         task = ScoringTask(
             model="tests.tiny:linear",
             num_classes=10,
@@ -71,23 +63,9 @@ class World:
             task=task,
         )
 
-    def run(
-        self, require: Callable[[ScoringTask], object] = lambda _: None, **changes: Any
-    ) -> None:
+    def run(self, **changes: Any) -> None:
         assignment = replace(self.assignment, task=replace(self.assignment.task, **changes))
-        exchange = Exchange(
-            self.fake.client,
-            self.cache,
-            lambda: self.stopping,
-            cache_bytes=2**24,
-            events=Events(),
-            metering=self.metering,
-            pause=lambda _: None,
-        )
-        runner = ScoringRunner(
-            self.fake.client, exchange, self.scorer, lambda: self.stopping, self.metering, require
-        )
-        runner.run("w", assignment)
+        self.scorer.run("w", assignment, lambda: self.stopping)
 
 
 @pytest.fixture
@@ -107,29 +85,6 @@ def test_the_range_s_values_are_handed_in(world: World) -> None:
     assert report.bytes_received == world.assignment.initial_weights.size_bytes
     assert world.metering.meters.sums(SCORED) == {(): 90}
     assert world.metering.meters.sums(BLOB_BYTES)["sent",] == name.size_bytes
-
-
-def test_the_next_range_of_the_pass_fetches_no_weights(world: World) -> None:
-    world.run()
-    world.run(start=190, stop=200)
-    assert world.fake.blobs.reads == [world.assignment.initial_weights]
-
-
-def test_what_a_model_draws_comes_from_the_task_s_seed(world: World) -> None:
-    task = replace(world.assignment.task, model="tests.tiny:shifted", seed=5)
-    world.run(model=task.model, seed=task.seed)
-    ((_, name, _, _),) = world.fake.committed
-    model = build_model(
-        task.model,
-        num_classes=10,
-        inputs=world.digits.inputs,
-        seed=5,
-        allowed_modules=("tests.tiny",),
-    )
-    model.load_state_dict(world.model.state_dict())
-    here = score_range(model.eval(), world.digits, task, device=CPU)
-    errors, _ = read_range(world.fake.blobs.store.read_bytes(name), task, 64)
-    assert torch.equal(errors, here["errors"])
 
 
 def test_data_is_opened_at_the_size_that_the_model_sees(world: World) -> None:
@@ -158,11 +113,8 @@ def test_a_range_of_other_data_is_declined(
 def test_a_range_that_asks_for_too_much_is_declined_before_anything_is_fetched(
     world: World,
 ) -> None:
-    def refuse(_: ScoringTask) -> None:
-        raise OverLimitError("too many threads.")
-
-    with pytest.raises(OverLimitError):
-        world.run(refuse)
+    with pytest.raises(OverLimitError, match="asks for 13 threads"):
+        world.run(threads=13)
     assert world.fake.blobs.reads == []
 
 
@@ -177,16 +129,6 @@ def test_a_range_that_somebody_else_has_done_is_no_failure(world: World) -> None
     world.fake.blobs.failures = [ForeignBlobError("this one has none.")]
     with pytest.raises(StaleLeaseError, match="somebody was quicker"):
         world.run(start=0, stop=64)
-
-
-def test_a_worker_without_data_says_how_it_gets_some(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--worker-data"):
-        World(tmp_path, worker_data=None).run()
-
-
-def test_a_factory_that_is_not_allowed_is_not_imported(tmp_path: Path) -> None:
-    with pytest.raises(FactoryNotAllowedError):
-        World(tmp_path, allow_modules=()).run()
 
 
 def test_data_that_changes_while_it_is_scored_is_noticed(

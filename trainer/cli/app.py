@@ -21,13 +21,11 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from lipt.common.observability.exporting import exporting, wanted_exporters
-from lipt.common.observability.tracing import attached, span
+from lipt.common.observability.tracing import attached, exporting, span, wanted_exporters
 from lipt.common.terminal import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,
     compare,
-    demo,
     diagnose,
     distill,
     report,
@@ -36,6 +34,7 @@ from lipt.trainer.cli.commands import (
     subset,
     train,
 )
+from lipt.trainer.cli.demo import processes
 from lipt.trainer.cli.display.output import leaving
 
 
@@ -66,7 +65,6 @@ def as_span(group: Any, context: Any) -> Iterator[None]:
 
 
 def _words(command: Any, context: Any, arguments: list[str]) -> Iterator[str]:
-    """The words of the command line that name a command, without any that a user made up."""
     for argument in arguments:
         find = getattr(command, "get_command", None)
         command = find and find(context, argument)
@@ -93,21 +91,13 @@ def plugin(name: str) -> Any | None:
 
 
 class _Commands(TyperGroup):
-    """The commands below and those that are plugged in.
-
-    Prints what this package raises on purpose as a sentence, without a traceback.
-    """
-
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names, this package's first."""
         return [*super().list_commands(ctx), *plugin_names()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name; this package's own go first."""
         return super().get_command(ctx, cmd_name) or plugin(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; a refusal ends the process with status 1."""
         try:
             with as_span(self, ctx):
                 return super().invoke(ctx)
@@ -167,4 +157,4 @@ main.add_typer(certs.app, name="certs")
 main.command("track")(report.track)
 main.command("top")(service.top)
 main.command("doctor")(service.examine)
-main.command("demo")(demo.demonstrate)
+main.command("demo")(processes.demonstrate)

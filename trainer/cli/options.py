@@ -1,8 +1,4 @@
-"""Options that several commands share, each declared once, and checks of the paths they name.
-
-Nothing here imports gRPC until a command runs: `--help` has to be instant. A mistake becomes a
-usage error before anything has been done.
-"""
+"""Options that several commands share, each declared once, and checks of the paths they name."""
 
 from __future__ import annotations
 
@@ -21,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     from lipt.common.network.tls import TlsFiles
     from lipt.trainer.client.client import Client
+    from lipt.trainer.main_training import Recipe
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Run = Annotated[
@@ -67,14 +64,14 @@ Labels = Annotated[
         "that no label went into.",
     ),
 ]
+Model = Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")]
+Device = Annotated[str, typer.Option(help="Where to train: auto, cpu, cuda or cuda:N.")]
 ImageSize = Annotated[
     int | None,
     typer.Option(
         "--image-size", help="Scale images to so many pixels a side, as lipt-coordinator does."
     ),
 ]
-# One rule for every command: what is named here is allowed by that. Code is imported unasked for
-# nobody else: where the name comes from a peer, as on workers, --allow-module has to allow it.
 AllowModule = Annotated[
     list[str] | None,
     typer.Option(
@@ -85,119 +82,113 @@ AllowModule = Annotated[
 
 
 def modules_of(allowed: Sequence[str] | None, *specs: str | None) -> tuple[str, ...]:
-    """The modules that a command may import: what was allowed, and what its own flags name."""
+    """The modules that a command may import: those allowed, and those that its own flags name."""
     from lipt.common.imports import modules_of as named_by
 
     named = (module for spec in specs if spec is not None for module in named_by(spec))
     return (*(allowed or ()), *named)
 
 
+def _shared(flag: str, help: str, **more: Any) -> Any:  # noqa: A002 - as typer calls it
+    return typer.Option(
+        flag, envvar=f"LIPT_{flag[2:].replace('-', '_').upper()}", help=help, **more
+    )
+
+
 @dataclass(frozen=True)
 class Coordinator:
-    """The coordinator that a command talks to: where it is, and what it is shown."""
+    """The address of the coordinator, and credentials for it."""
 
     address: Annotated[
-        str,
-        typer.Option(
-            "--coordinator",
-            envvar="LIPT_COORDINATOR",
-            metavar="HOST:PORT",
-            help="Where lipt-coordinator listens.",
-        ),
+        str, _shared("--coordinator", "Where lipt-coordinator listens.", metavar="HOST:PORT")
     ] = "127.0.0.1:50051"
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option("--tls-cert", envvar="LIPT_TLS_CERT", help="This side's certificate (PEM)."),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        typer.Option("--tls-key", envvar="LIPT_TLS_KEY", help="The certificate's key (PEM)."),
-    ] = None
+    tls_cert: Annotated[Path | None, _shared("--tls-cert", "This side's certificate (PEM).")] = None
+    tls_key: Annotated[Path | None, _shared("--tls-key", "The certificate's key (PEM).")] = None
     tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-ca",
-            envvar="LIPT_TLS_CA",
-            help="The authority that certified the coordinator (PEM).",
-        ),
+        Path | None, _shared("--tls-ca", "The authority that certified the coordinator (PEM).")
     ] = None
-
     token_file: Annotated[
         Path | None,
-        typer.Option(
+        _shared(
             "--token-file",
-            envvar="LIPT_TOKEN_FILE",
-            help="A file with the token that the coordinator asks for; or LIPT_TOKEN with it.",
+            "A file with the token that the coordinator asks for; or LIPT_TOKEN with it.",
         ),
     ] = None
-
     wait: Annotated[
         float,
-        typer.Option(
+        _shared(
             "--wait",
-            envvar="LIPT_WAIT",
+            "How long to wait for a coordinator that does not answer yet, as one that starts.",
             metavar="SECONDS",
             min=0,
-            help="How long to wait for a coordinator that does not answer yet, as one that starts.",
         ),
     ] = 0.0
 
     def tls(self) -> TlsFiles | None:
-        """The files of TLS; None for a connection in the clear.
-
-        Raises:
-            ConfigError: a file is missing, or one that belongs to it.
-        """
+        """The files of TLS; None for a connection in the clear."""
         from lipt.common.network.tls import TlsFiles
 
         return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
 
     def connect(self) -> Client:
-        """A client of it, which it answers where it is to be waited for.
-
-        Raises:
-            ConfigError: the address is not host:port, there is no token in its file, or as `tls`.
-            UnreachableError: it was waited for, and nobody has answered.
-        """
+        """A client of it, which answers where it is to be waited for."""
+        from lipt.trainer.cli.display.output import run_talking
         from lipt.trainer.client.client import Client
 
         # No flag takes the token itself: command lines are for everybody to see.
         token = os.environ.get("LIPT_TOKEN") if self.token_file is None else None
         client = Client(self.address, tls=self.tls(), token=token, token_file=self.token_file)
-        if self.wait:
-            self._reach(client)
-        return client
-
-    def _reach(self, client: Client) -> None:
-        from lipt.trainer.cli.display.output import run_talking
 
         def wait(tell: Callable[[str], None]) -> None:
             tell(f"waiting for the coordinator at {self.address}")
             client.reach(self.wait)
 
         try:
-            run_talking(wait)
+            if self.wait:
+                run_talking(wait)
         except BaseException:
             client.close()
             raise
+        return client
 
     def is_named(self, context: typer.Context) -> bool:
-        """Whether anything was said of the coordinator, by flags or variables.
-
-        Args:
-            context: of the command that runs.
-        """
+        """Whether flags or variables say anything of the coordinator."""
         names = (field.name for field in dataclasses.fields(self))
         sources = (context.get_parameter_source(name) for name in names)
         return any(source is not None and source.name != "DEFAULT" for source in sources)
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer, which takes an option for each field of its parameters' dataclasses.
+@dataclass(frozen=True)
+class Training:
+    """The recipe of main training and its length."""
 
-    Args:
-        command: called with the dataclasses, made of what was typed.
-    """
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the subset, the largest of several (200)."),
+    ] = None
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps of a training, in place of --epochs.")
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
+        ),
+    ] = None
+
+    def recipe(self, *, soft_labels: float = 0.0) -> Recipe:
+        """The recipe; a mistake in it is a usage error."""
+        from lipt.common.config.values import validate
+        from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
+        from lipt.trainer.main_training import Recipe
+
+        with refusing_as_usage():
+            given = {"epochs": self.epochs, "steps": self.steps, "soft_labels": soft_labels or None}
+            return validate(Recipe, collect_overrides(given, self.settings or [], None))
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer, which takes an option for each field of its parameters' dataclasses."""
     parameters: list[Parameter] = []
     groups: dict[str, Any] = {}
     hints = get_type_hints(command, include_extras=True)
@@ -216,7 +207,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**values, **made)
 
-    # What typer reads a command's options from.
+    # Typer reads a command's options from these.
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__dict__["__signature__"] = inspect.Signature(parameters)
     return run
@@ -232,11 +223,7 @@ def _options_of(group: Any) -> Iterator[Parameter]:
 
 
 def require_place(path: Path) -> None:
-    """Check that there can be a file of this name.
-
-    Raises:
-        typer.BadParameter: it is a directory, or its directory is missing or read-only.
-    """
+    """Check that there can be a file of this name."""
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a directory. Name a file in it.")
     if not path.parent.is_dir():
@@ -246,33 +233,18 @@ def require_place(path: Path) -> None:
 
 
 def require_replaceable(*paths: Path | None) -> None:
-    """Check that files can be written, each in place of the one of its name.
-
-    Raises:
-        typer.BadParameter: as `require_place`, or what is there is a device or a pipe.
-    """
-    for path in paths:
-        if path is None:
-            continue
+    """Check that files can be written, each in place of the one of its name."""
+    for path in filter(None, paths):
         require_place(path)
         if path.exists() and not path.is_file():
             raise typer.BadParameter(f"{path} is not a regular file. Name another.")
 
 
 def require_apart(paths: Mapping[str, Path | None]) -> None:
-    """Check that no file is named twice, where one would overwrite the other.
-
-    Args:
-        paths: by their flags.
-
-    Raises:
-        typer.BadParameter: two of them are the same file.
-    """
+    """Check that no file is named twice, where one would overwrite the other."""
     taken: dict[Path, str] = {}
     for flag, path in paths.items():
-        if path is None:
-            continue
-        other = taken.setdefault(path.resolve(), flag)
+        other = flag if path is None else taken.setdefault(path.resolve(), flag)
         if other != flag:
             raise typer.BadParameter(
                 f"{other} and {flag} are both {path}. Give each a file of its own."

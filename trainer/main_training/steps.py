@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.model_input import in_layout, to_model_input
+from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import InputFormat, call_model
-from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out, memory_format
-from lipt.common.models.modes import evaluation_mode
-from lipt.common.targets.target import Target
-from lipt.common.weights.specs import Weights
+from lipt.common.models.head import evaluation_mode
+from lipt.common.targets.values import Target
 from lipt.core.learner.augmentation import augment_images
+from lipt.core.training import Sgd
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.recipe import Recipe
 
@@ -135,16 +135,15 @@ class Steps:
     def __init__(
         self, model: nn.Module, forward_pass: ForwardPass, recipe: Recipe, num_steps: int
     ) -> None:
-        self._model, self._forward_pass, self._recipe = model, forward_pass, recipe
-        self.num_steps = num_steps
+        self._forward_pass, self._recipe, self.num_steps = forward_pass, recipe, num_steps
         self._call: Callable[..., Any] = model
         if recipe.compile:
             # For each shape anew: code for any shape is slower for the one that nearly all have.
             mode = "reduce-overhead" if recipe.cuda_graphs else "default"
             self._call = torch.compile(model, dynamic=False, mode=mode)
         self._graphs = recipe.compile and recipe.cuda_graphs
-        self._optimizer = torch.optim.SGD(
-            model.parameters(),
+        self.sgd = Sgd(
+            model,
             lr=recipe.learning_rate,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
@@ -155,32 +154,18 @@ class Steps:
     def take(self, step: int, batch: Batch) -> Taken:
         """Take a step, counted from 0."""
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
-        for group in self._optimizer.param_groups:
-            group["lr"] = recipe.learning_rate_at(step, self.num_steps)
         if self._graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         examples_B = augmented(recipe, step, batch.examples_B)
         logits_BC = self._forward_pass(self._call, examples_B)
         losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
+        if batch.soft_labels_BC is not None:
+            soft_B = functional.cross_entropy(
+                logits_BC.float(), batch.soft_labels_BC, reduction="none"
+            )
+            losses_B = torch.lerp(losses_B, soft_B, recipe.soft_labels)
         loss = (losses_B * batch.weights_B).mean()
-        self._optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        self._optimizer.step()
+        self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()
         sums = torch.stack([loss.detach().double() * len(targets_B), merit])
         return Taken(sums, losses_B.detach())
-
-    def momentum(self) -> Weights:
-        """The optimizer's state by the parameter's name; empty before the first step."""
-        states = {
-            name: self._optimizer.state.get(parameter, {}).get("momentum_buffer")
-            for name, parameter in self._model.named_parameters()
-        }
-        return {name: buffer for name, buffer in states.items() if buffer is not None}
-
-    def restore_momentum(self, momentum: Weights) -> None:
-        """Continue with a checkpoint's momentum."""
-        for name, parameter in self._model.named_parameters():
-            if name in momentum:
-                buffer = torch.empty_like(parameter).copy_(momentum[name])
-                self._optimizer.state[parameter]["momentum_buffer"] = buffer

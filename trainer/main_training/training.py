@@ -101,7 +101,7 @@ class Training:
         """Continue from a checkpoint of the same training."""
         self._model.load_state_dict(checkpoint.model)
         self._steps.num_steps = checkpoint.progress.num_steps
-        self._steps.restore_momentum(checkpoint.momentum)
+        self._steps.sgd.restore_momentum(checkpoint.momentum)
         self._progress = checkpoint.progress
         self._evaluation_seconds = checkpoint.progress.evaluation_seconds
         self._use(checkpoint.subset)
@@ -164,7 +164,14 @@ class Training:
         )
 
     def _examples_of(self, subset: Subset | None) -> Examples:
-        return Examples(subset, self._train, self._device, weighted=self._recipe.weighted)
+        recipe = self._recipe
+        return Examples(
+            subset,
+            self._train,
+            self._device,
+            weighted=recipe.weighted,
+            soft=recipe.soft_labels > 0,
+        )
 
     def _use(self, subset: Subset | None) -> None:
         if ("" if subset is None else subset.digest) != self._examples.digest:
@@ -267,7 +274,7 @@ class Training:
         return Checkpoint(
             progress=self._progress,
             model=copy_to_cpu(self._model.state_dict()),
-            momentum=copy_to_cpu(self._steps.momentum()),
+            momentum=copy_to_cpu(self._steps.sgd.momentum()),
             subset=self._examples.subset,
             generators=generator_states(self._device),
             identity=identity,

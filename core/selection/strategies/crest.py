@@ -6,7 +6,7 @@ represent the set's (facility location by the distance of the errors e, which is
 paper approximates gradients), until the mini-batches fill the budget. Examples with a loss
 below `learned_loss` have next to no gradient and are left out.
 
-When the weights have moved too far for the subset, `lipt.core.signals.quadratic_model` says
+When the weights have moved too far for the subset, `lipt.core.stages.recheck` says
 so, and re-selection asks it.
 
 Five things that the paper leaves to its training loop are decided here:

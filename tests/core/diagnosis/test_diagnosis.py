@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,21 +9,23 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.core.diagnosis.diagnosis import (
-    Confusion,
     Diagnosis,
     Findings,
-    Imbalance,
+    Outliers,
     confusions,
     diagnosis_of,
+    find_outliers,
     imbalance,
+    judge,
+    learning_curve,
+    sample_sizes,
+    stratified_order,
 )
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.diagnosis.learnability import judge
-from lipt.core.diagnosis.outliers import Outliers
-from tests.core.diagnosis.chances import signals_of
+from tests.core.diagnosis.test_label_errors import signals_of
 
 LABELS_N = torch.tensor([0, 0, 0, 1, 1, 1])
 
@@ -113,47 +116,108 @@ def test_findings_are_told_by_id_and_say_nothing_of_what_was_left_out(findings: 
     assert columns["label_quality"][[1, 5]].tolist() == [findings.label_errors.quality_N.max()] * 2
 
 
-def test_where_nothing_was_left_out_findings_are_those_of_the_places(findings: Findings) -> None:
-    assert findings.by_id(Numbering(), LABELS_N) is findings
-
-
 JOINT_CC = torch.tensor([[50, 4, 0], [10, 30, 4], [0, 0, 9]])
 COUNTS_C = torch.tensor([60, 50, 10])
 
 
 def test_pairs_come_by_how_often_and_ties_by_label() -> None:
     assert confusions(JOINT_CC, COUNTS_C) == [
-        Confusion(given=1, suggested=0, count=10, share=0.2),
-        Confusion(given=0, suggested=1, count=4, share=4 / 60),
-        Confusion(given=1, suggested=2, count=4, share=0.08),
+        {"given": 1, "suggested": 0, "count": 10, "share": 0.2},
+        {"given": 0, "suggested": 1, "count": 4, "share": 4 / 60},
+        {"given": 1, "suggested": 2, "count": 4, "share": 0.08},
     ]
-
-
-def test_no_more_are_listed_than_asked_for() -> None:
-    assert [pair.count for pair in confusions(JOINT_CC, COUNTS_C, most=1)] == [10]
-
-
-def test_one_class_is_confused_with_none() -> None:
-    assert confusions(torch.tensor([[7]]), torch.tensor([7])) == []
-
-
-def test_equal_classes_count_as_many() -> None:
-    found = imbalance([5, 5, 5, 5])
-    assert found.effective_classes == pytest.approx(4.0)
-    assert found == Imbalance(1.0, 0, 0, found.effective_classes)
 
 
 def test_ratio_is_of_the_largest_to_the_smallest_that_has_any() -> None:
     # Entropy of (1/2, 1/4, 1/4) is 1.5 bits: 2^1.5 classes.
     found = imbalance([20, 10, 0, 10])
-    assert (found.ratio, found.smallest, found.largest) == (2.0, 1, 0)
-    assert found.effective_classes == pytest.approx(2**1.5)
-
-
-def test_one_class_is_one() -> None:
-    assert imbalance([0, 7]) == Imbalance(1.0, 1, 1, 1.0)
+    assert found == {
+        "ratio": 2.0,
+        "smallest": 1,
+        "largest": 0,
+        "effective_classes": pytest.approx(2**1.5),
+    }
 
 
 def test_no_examples_are_refused() -> None:
     with pytest.raises(ValueError, match="no examples"):
         imbalance([0, 0])
+
+
+def test_sizes_are_halves_that_are_neither_tiny_nor_huge() -> None:
+    assert sample_sizes(1000) == [125, 250, 500]
+    assert sample_sizes(50_000) == [1562, 3125, 6250, 12_500]
+    assert sample_sizes(150) == []
+
+
+def test_every_sample_has_the_classes_in_their_shares() -> None:
+    labels_N = torch.tensor([0] * 80 + [1] * 40 + [3] * 8)
+    order_N = stratified_order(labels_N, torch.Generator().manual_seed(0))
+    assert sorted(order_N.tolist()) == list(range(128))
+    for size in (16, 32, 64):
+        counts = labels_N[order_N[:size]].bincount(minlength=4).tolist()
+        assert counts == [size * 10 // 16, size * 5 // 16, 0, size // 16]
+
+
+def test_worth_asking_for_is_the_least_size_from_which_doublings_gain_little() -> None:
+    found = judge((100, 200, 400, 800), (0.5, 0.6, 0.605, 0.61))
+    assert found.suggested_fraction == 0.25
+    assert "from 200 examples on a doubling gains less than 1 point of" in found.why
+    assert "at most 0.5" in found.why
+
+
+def test_where_the_last_doubling_pays_all_are_asked_for_and_more_foretold() -> None:
+    # Gains of 8 and 4 points: 2 are next.
+    found = judge((100, 200, 400), (0.5, 0.58, 0.62))
+    assert found.suggested_fraction == 1.0
+    assert "still gained 4.0 points" in found.why
+    assert "about 2.0 more" in found.why
+
+
+def test_too_few_examples_have_no_curve() -> None:
+    found = judge((40,), (0.7,))
+    assert (found.sizes, found.suggested_fraction) == ((40,), 1.0)
+    assert found.why == "40 examples are too few to draw samples of."
+
+
+@pytest.mark.parametrize(("distance", "fraction"), [(20.0, 1 / 8), (1.0, 1.0)])
+def test_easy_data_need_few_and_hard_ones_all(distance: float, fraction: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels_N = torch.arange(800) % 4
+    features_ND = torch.randn(800, 60, generator=generator)
+    features_ND[torch.arange(800), labels_N] += distance
+    accuracy = 1.0 if distance > 1 else 0.9
+    found = learning_curve(features_ND, labels_N, 4, accuracy, generator=generator)
+    assert found.sizes == (100, 200, 400, 800)
+    assert found.accuracies[-1] == accuracy
+    assert found.suggested_fraction == fraction
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_scores_are_mean_distances_to_the_ten_nearest_others() -> None:
+    points_ND = torch.randn(60, 3, generator=generator())
+    scaled = (points_ND - points_ND.mean(dim=0)) / points_ND.std(dim=0, correction=0)
+    expected = []
+    for one in scaled.tolist():
+        distances = sorted(math.dist(one, other) for other in scaled.tolist())
+        expected.append(sum(distances[1:11]) / 10)
+    median = sorted(expected)[29]
+    found = find_outliers(points_ND, generator=generator())
+    assert found.scores_N.tolist() == pytest.approx([one / median for one in expected], rel=1e-3)
+
+
+@pytest.mark.parametrize("num_features", [5, 400])
+def test_what_is_far_from_everything_comes_first(num_features: int) -> None:
+    points_ND = torch.randn(300, num_features, generator=generator())
+    points_ND[7] *= 8
+    points_ND[3] *= 30
+    assert find_outliers(points_ND, generator=generator()).ranked()[:2].tolist() == [3, 7]
+
+
+def test_copies_alone_have_no_outliers() -> None:
+    found = find_outliers(torch.ones(30, 4), generator=generator())
+    assert found.scores_N.tolist() == [0.0] * 30
+    assert found.ranked().tolist() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from dataclasses import replace
 
@@ -14,8 +13,7 @@ from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.core.learner import minibatches as making
 from lipt.core.learner.augmentation import augment
 from lipt.core.learner.minibatches import Examples, minibatches
@@ -186,34 +184,6 @@ def test_whoever_leaves_early_leaves_no_thread_behind() -> None:
     assert reading_threads() == []
 
 
-def test_threads_of_large_images_end_as_well() -> None:
-    size = 128
-    shape = ImageFormat(3, size, size, (0.0,) * 3, (1.0,) * 3)
-    pixels_NCHW = made_up(1).repeat(NUMBER, 1, 40, 40)
-    files = files_of(pixels_NCHW)
-    images = encoded(files, shape)
-    before = set(threading.enumerate())
-    task = replace(make_task(), image=shape)
-    with minibatches(task, images, torch.arange(NUMBER), CPU) as batches:
-        assert images_in(next(batches).examples_B).shape == (4, 3, size, size)
-    assert set(threading.enumerate()) <= before
-
-
-@pytest.mark.parametrize("as_files", [False, True])
-def test_times_follow_one_another(*, as_files: bool) -> None:
-    images_NCHW = made_up(NUMBER)
-    examples: Examples = encoded(files_of(images_NCHW)) if as_files else images_NCHW
-    with minibatches(make_task(), examples, torch.arange(NUMBER), CPU) as batches:
-        times = [one.times for one in batches]
-    for one in times:
-        assert one.read_from <= one.augmented_from <= one.ready <= one.taken
-        assert one.waited == one.taken - one.asked >= 0
-    for earlier, later in itertools.pairwise(times):
-        assert earlier.taken <= later.asked
-        # By one thread, one after the other.
-        assert earlier.ready <= later.read_from
-
-
 def test_what_is_made_when_it_is_asked_for_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
 
@@ -227,6 +197,6 @@ def test_what_is_made_when_it_is_asked_for_is_waited_for(monkeypatch: pytest.Mon
     waited = []
     with minibatches(task, made_up(NUMBER), torch.arange(NUMBER), CPU) as batches:
         for one in batches:
-            waited.append(one.times.waited)
+            waited.append(one.waited_seconds)
             clock.now += 2.0
     assert waited == [5.0] * 9

@@ -16,7 +16,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.core.learner import minibatches
-from lipt.core.learner.training import compute_mode, train_on_shard
+from lipt.core.learner.learner import compute_mode, train_on_shard
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,7 @@ def linear_model() -> tuple[nn.Module, nn.Linear]:
 
 
 def train(task: LearnerTask, model: nn.Module, images_NCHW: Tensor, labels_N: Tensor) -> float:
-    return train_on_shard(
+    loss, _ = train_on_shard(
         model,
         task,
         images_NCHW,
@@ -49,6 +49,7 @@ def train(task: LearnerTask, model: nn.Module, images_NCHW: Tensor, labels_N: Te
         on_step=lambda step, loss: None,
         should_stop=lambda: False,
     )
+    return loss
 
 
 def test_steps_are_sgd_with_momentum_and_weight_decay() -> None:

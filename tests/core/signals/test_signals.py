@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lipt.common.errors import SignalsError, StateError
-from lipt.core.signals.compute import errors_of
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import (
     Signals,
@@ -16,9 +15,7 @@ from lipt.core.signals.signals import (
     labels_only,
     moved,
     num_bytes,
-    place,
     probabilities_of,
-    unlabelled,
 )
 
 
@@ -41,20 +38,6 @@ def test_a_saved_file_is_read_back_exactly(tmp_path: Path, *, bias: bool) -> Non
     assert signals.gradient_norms_N is not None
     assert torch.equal(loaded.gradient_norms_N, signals.gradient_norms_N)
     assert [path.name for path in tmp_path.iterdir()] == ["signals"]
-
-
-def test_where_no_label_is_known_all_are_of_one_class() -> None:
-    signals = unlabelled(3)
-    assert signals.labels_N.tolist() == [0, 0, 0]
-    assert signals.errors_NC.shape == signals.features_ND.shape == (3, 0)
-
-
-def test_signals_of_labels_are_saved_too(tmp_path: Path) -> None:
-    labels_only(torch.tensor([1, 0])).save(tmp_path / "signals")
-    loaded = Signals.load(tmp_path / "signals")
-    assert loaded.errors_NC.shape == (2, 0)
-    assert loaded.gradient_norms_N is None
-    assert len(loaded) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"not safetensors at all", None])
@@ -105,14 +88,6 @@ def test_probabilities_are_errors_plus_one_at_the_label() -> None:
     assert double_11NC.dtype == torch.float64
     # What was given is as it was.
     assert errors_NC[0, 0] == -0.75
-
-
-def test_probabilities_equal_the_softmax() -> None:
-    logits_NC = 5 * torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
-    labels_N = torch.arange(50) % 7
-    probabilities_NC = probabilities_of(errors_of(logits_NC, labels_N), labels_N)
-    expected_NC = logits_NC.double().softmax(dim=-1).float()
-    torch.testing.assert_close(probabilities_NC, expected_NC, rtol=0, atol=1.2e-7)
 
 
 def test_what_is_missing_is_said() -> None:
@@ -182,11 +157,6 @@ def test_everything_moves_and_nothing_else_changes() -> None:
     assert signals.validation.features_ND.device == META
     assert signals.gradient_norms_N is None
     assert not signals.has_bias
-
-
-def test_a_cpu_has_them_already() -> None:
-    signals = make_signals()
-    assert place(signals, torch.device("cpu")) is signals
 
 
 def test_other_models_signals_are_counted_and_moved() -> None:

@@ -18,14 +18,14 @@ from lipt.common.errors import ProxyError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.models import build_torchvision
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
-from lipt.core.proxies.patches import draw_filters, patch_features
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import leave_one_out
+from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.strategy import Need

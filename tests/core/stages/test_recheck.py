@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
+from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import RecheckSubset
-from lipt.core.stages.recheck import Recheck, sample_ids
+from lipt.core.signals.compute import LossSum, Parameters, loss_sum, trainable
+from lipt.core.stages.recheck import Recheck, fit_quadratic_model, must_reselect, sample_ids
 from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
@@ -41,14 +46,6 @@ def recheck(context: Context, anchor: BlobName, weights: BlobName) -> Recheck:
     return RecheckSubset(CONFIG, IMAGE, anchor=anchor, weights=weights).run(context)
 
 
-def test_the_same_weights_are_foretold_exactly(
-    context: Context, stored: Callable[[float], BlobName]
-) -> None:
-    found = recheck(context, stored(1.0), stored(1.0))
-    assert found.predicted_loss == pytest.approx(found.actual_loss, rel=1e-6)
-    assert found.still_serves
-
-
 def test_a_small_change_is_foretold_and_a_large_one_is_not(
     context: Context, stored: Callable[[float], BlobName]
 ) -> None:
@@ -68,3 +65,129 @@ def test_the_sample_is_a_hundredth_and_enough(num_examples: int, size: int) -> N
     assert len(torch.unique(ids)) == len(ids) == size
     assert torch.equal(ids, sample_ids(num_examples, seed=1))
     assert bool((ids.diff() > 0).all())
+
+
+def quadratic(parameters: Parameters) -> Tensor:
+    # Two "examples": 3 a^2 + 2 a - 5 b^2 and 1, so the mean is half of their sum.
+    a, b = parameters["a"], parameters["b"]
+    return (3 * a.square() + 2 * a - 5 * b.square() + 1).sum()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("num_probes", [1, 3])
+def test_the_model_of_a_diagonal_quadratic_is_exact(seed: int, num_probes: int) -> None:
+    at = {"a": torch.tensor([1.0, 0.5]), "b": torch.tensor([2.0, -3.0])}
+    model = fit_quadratic_model([quadratic], at, 2, seed=seed, num_probes=num_probes)
+    assert model.predict(at) == pytest.approx(float(quadratic(at)) / 2)
+    other = {"a": torch.tensor([-4.0, 7.0]), "b": torch.tensor([0.25, 11.0])}
+    assert model.predict(other) == pytest.approx(float(quadratic(other)) / 2)
+
+
+def test_a_linear_loss_has_no_curvature() -> None:
+    at = {"a": torch.tensor([1.0]), "unused": torch.tensor([5.0])}
+    model = fit_quadratic_model([lambda parameters: 3 * parameters["a"].sum()], at, 1, seed=0)
+    assert float(model.gradient["unused"]) == 0.0
+    assert float(model.diagonal["a"]) == 0.0
+    assert model.predict({"a": torch.tensor([3.0]), "unused": torch.tensor([0.0])}) == 9.0
+
+
+def make_network() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)
+        )
+    return network.eval()
+
+
+def batch(num_images: int = 7) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    inputs_BCHW = torch.randn(num_images, 1, 4, 4, generator=generator)
+    return inputs_BCHW, torch.randint(0, 3, (num_images,), generator=generator)
+
+
+def losses_of(network: nn.Module, *, part_size: int) -> list[LossSum]:
+    inputs_BCHW, labels_B = batch()
+    return [
+        loss_sum(
+            network,
+            SingleLabel(3),
+            inputs_BCHW[start : start + part_size],
+            labels_B[start : start + part_size],
+        )
+        for start in range(0, len(labels_B), part_size)
+    ]
+
+
+def exact_hessian(network: nn.Module) -> tuple[Tensor, Tensor]:
+    """Gradient and Hessian of the mean loss by all parameters in a row, entry by entry."""
+    inputs_BCHW, labels_B = batch()
+    parameters = [values for values in network.parameters() if values.requires_grad]
+    loss = functional.cross_entropy(network(inputs_BCHW), labels_B)
+    gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+    gradient_P = torch.cat([values.flatten() for values in gradients])
+    rows = [torch.autograd.grad(entry, parameters, retain_graph=True) for entry in gradient_P]
+    hessian_PP = torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+    return gradient_P.detach(), hessian_PP
+
+
+def test_gradient_and_diagonal_are_those_of_autograd() -> None:
+    network = make_network()
+    gradient_P, hessian_PP = exact_hessian(network)
+    at = trainable(network)
+    model = fit_quadratic_model(losses_of(network, part_size=7), at, 7, seed=0, num_probes=300)
+    found_P = torch.cat([values.flatten() for values in model.gradient.values()])
+    torch.testing.assert_close(found_P, gradient_P, rtol=1e-5, atol=1e-6)
+    diagonal_P = torch.cat([values.flatten() for values in model.diagonal.values()])
+    # A probe's error has the variance of the row's other entries, squared and summed.
+    spread_P = (hessian_PP.square().sum(dim=1) - hessian_PP.diagonal().square()) / 300
+    errors_P = (diagonal_P - hessian_PP.diagonal()).abs()
+    assert bool((errors_P <= 5 * spread_P.clamp(min=1e-12).sqrt() + 1e-6).all())
+    inputs_BCHW, labels_B = batch()
+    expected = float(functional.cross_entropy(network(inputs_BCHW), labels_B).detach())
+    assert model.loss == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("part_size", [1, 3, 7])
+def test_parts_do_not_matter(part_size: int) -> None:
+    network = make_network()
+    at = trainable(network)
+    whole = fit_quadratic_model(losses_of(network, part_size=7), at, 7, seed=0)
+    parts = fit_quadratic_model(losses_of(network, part_size=part_size), at, 7, seed=0)
+    assert parts.loss == pytest.approx(whole.loss)
+    for name in at:
+        torch.testing.assert_close(parts.gradient[name], whole.gradient[name])
+        torch.testing.assert_close(parts.diagonal[name], whole.diagonal[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_small_step_is_predicted_and_a_large_one_is_not() -> None:
+    network = make_network()
+    at = trainable(network)
+    parts = losses_of(network, part_size=7)
+    model = fit_quadratic_model(parts, at, 7, seed=0, num_probes=8)
+
+    def after(factor: float) -> bool:
+        moved = {name: factor * values for name, values in at.items()}
+        actual = float(parts[0](moved)) / 7
+        return must_reselect(model.predict(moved), actual)
+
+    assert not after(1.01)
+    assert after(10.0)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "actual", "expected"),
+    [
+        (1.0, 1.0, False),
+        (1.1, 1.0, False),
+        (1.2, 1.0, True),
+        (0.8, 1.0, True),
+        (0.0, 0.0, False),
+        (math.nan, 1.0, True),
+        (1.0, math.nan, True),
+        (1.0, math.inf, True),
+        (math.inf, math.inf, True),
+    ],
+)
+def test_the_decision(predicted: float, actual: float, *, expected: bool) -> None:
+    assert must_reselect(predicted, actual, threshold=0.1 + 1e-9) is expected

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.baselines import label, require_baselines
+from lipt.trainer.comparison.baselines import require_baselines
 from lipt.trainer.comparison.trial import (
     Cell,
     Plan,
     TrialFile,
     levelled_off,
     read_trials,
-    training_seed,
 )
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.records import Look
@@ -50,17 +49,15 @@ def test_trials_are_found_again_by_another_process(tmp_path: Path) -> None:
     again = TrialFile(path, IDENTITY)
     assert again.find(Cell(0, "uniform", 0.1)) == TRIAL
     assert again.find(Cell(1, "uniform", 0.1)) is None
-    assert again.find(Cell(0, "uniform", 0.1, every=5)) is None
-    assert again.find(Cell(0, "uniform", 0.1, repeat=1)) is None
     assert read_trials(path) == (IDENTITY, [TRIAL])
 
 
-# What version 0.1.0 wrote.
+# Version 0.1.0 had fewer fields, and a later one counted a seed's trainings.
 OLD_LINE = (
     '{"seed": 2, "strategy": "craig", "fraction": 0.1, "num_examples": 144, "num_steps": 150, '
     '"weighted": true, "test_accuracy": 0.95, "subset_accuracy": 0.98, "levelled_off": true, '
     '"pretraining_seconds": 4.5, "selection_seconds": 0.5, "training_seconds": 1.0, '
-    '"bytes_sent": 3500000, "digest": "bab963de721f"}'
+    '"bytes_sent": 3500000, "digest": "bab963de721f", "repeat": 0, "every": 0}'
 )
 
 
@@ -69,23 +66,24 @@ def test_a_file_of_an_older_version_is_read_and_gone_on_with(tmp_path: Path) -> 
     path.write_text(f"{json.dumps(IDENTITY)}\n{OLD_LINE}\n")
     found = TrialFile(path, IDENTITY).find(Cell(2, "craig", 0.1))
     assert found is not None
-    assert (found.every, found.repeat, found.waited_seconds, found.looks) == (0, 0, 0.0, ())
+    assert found.looks == ()
     assert found.total_seconds == 6.0
     assert found.reached(0.5) is None
     assert read_trials(path) == (IDENTITY, [found])
+
+
+def test_a_file_with_repeated_trainings_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    line = OLD_LINE.replace('"repeat": 0', '"repeat": 1')
+    path.write_text(f"{json.dumps(IDENTITY)}\n{line}\n")
+    with pytest.raises(ConfigError, match="another version: its trainings are repeated"):
+        read_trials(path)
 
 
 def test_a_target_is_reached_at_the_first_look_that_finds_it_choosing_included() -> None:
     assert TRIAL.reached(0.4) == (20, 1.75 + 4.0)
     assert TRIAL.reached(0.3) == (10, 1.75 + 2.0)
     assert TRIAL.reached(0.51) is None
-
-
-def test_waiting_for_subsets_is_part_of_choosing_and_within_the_seconds_of_a_look() -> None:
-    trial = replace(TRIAL, waited_seconds=3.0)
-    assert trial.choosing_seconds == 4.75
-    assert trial.total_seconds == 14.75
-    assert trial.reached(0.4) == TRIAL.reached(0.4)
 
 
 def test_a_line_that_was_cut_is_done_again(tmp_path: Path) -> None:
@@ -121,28 +119,15 @@ def test_a_comparison_that_was_refused_before_its_first_trial_is_not_in_the_way(
     assert read_trials(path) == (IDENTITY | {"model": "resnet18"}, [TRIAL])
 
 
-@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b'{"step": 1}\n', b"\x93NUMPY\x01\x00\n"])
+@pytest.mark.parametrize(
+    "content", [b"a,b\n1,2\n", b"[1]\n", b'{"step": 1}\n', b"\x93NUMPY\x01\x00\n"]
+)
 def test_a_users_own_file_is_never_written_over(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mine"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"mine is not a file that 'lipt compare' wrote"):
         TrialFile(path, IDENTITY)
     assert path.read_bytes() == content
-
-
-def test_an_empty_file_is_begun(tmp_path: Path) -> None:
-    path = tmp_path / "trials.jsonl"
-    path.touch()
-    TrialFile(path, IDENTITY).add(TRIAL)
-    assert read_trials(path) == (IDENTITY, [TRIAL])
-
-
-@pytest.mark.parametrize("content", ["", "garbage\n", "[1]\n", '{"a": 1}\n'])
-def test_what_is_no_comparison_is_named(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "trials.jsonl"
-    path.write_text(content)
-    with pytest.raises(ConfigError, match=r"trials\.jsonl is not a file that 'lipt compare' wrote"):
-        read_trials(path)
 
 
 def plan(**changes: Any) -> Plan:
@@ -156,58 +141,31 @@ def plan(**changes: Any) -> Plan:
     return Plan(**given | changes)
 
 
-def rows(found: Plan) -> list[tuple[str, float, int]]:
-    return [(cell.strategy, cell.fraction, cell.every) for cell in found.cells(0)]
+def rows(found: Plan) -> list[tuple[str, float]]:
+    return [(cell.strategy, cell.fraction) for cell in found.cells(0)]
 
 
 def test_everything_is_trained_on_once_and_the_rest_for_each_fraction() -> None:
     assert rows(plan()) == [
-        ("everything", 1.0, 0),
-        ("uniform", 0.1, 0),
-        ("uniform_per_class", 0.1, 0),
-        ("redrawn", 0.1, 1),
-        ("craig", 0.1, 0),
-        ("uniform", 0.3, 0),
-        ("uniform_per_class", 0.3, 0),
-        ("redrawn", 0.3, 1),
-        ("craig", 0.3, 0),
+        ("everything", 1.0),
+        ("uniform", 0.1),
+        ("uniform_per_class", 0.1),
+        ("redrawn", 0.1),
+        ("craig", 0.1),
+        ("uniform", 0.3),
+        ("uniform_per_class", 0.3),
+        ("redrawn", 0.3),
+        ("craig", 0.3),
     ]
-
-
-def test_what_is_chosen_again_has_random_re_drawn_as_often_beside_it() -> None:
-    assert rows(plan(fractions=(0.1,), every=5, baselines=("uniform", "redrawn"))) == [
-        ("uniform", 0.1, 0),  # stays
-        ("redrawn", 0.1, 1),
-        ("redrawn", 0.1, 5),
-        ("craig", 0.1, 5),
-    ]
-    again = rows(plan(fractions=(0.1,), every=1, baselines=("redrawn",)))
-    assert again == [("redrawn", 0.1, 1), ("craig", 0.1, 1)]
 
 
 def test_baselines_may_be_left_out_and_a_random_one_asked_for_is_trained_on_once() -> None:
     found = plan(
         fractions=(0.1,), strategies=("uniform", "craig"), baselines=("uniform_per_class",)
     )
-    names = [("uniform_per_class", 0.1, 0), ("uniform", 0.1, 0), ("craig", 0.1, 0)]
+    names = [("uniform_per_class", 0.1), ("uniform", 0.1), ("craig", 0.1)]
     assert rows(found) == names
     assert found.all_strategies() == ("uniform_per_class", "uniform", "craig")
-
-
-def test_every_training_seed_has_all_of_them() -> None:
-    cells = list(plan(fractions=(0.1,), training_seeds=2, baselines=("uniform",)).cells(7))
-    assert cells == [
-        Cell(7, "uniform", 0.1, 0, 0),
-        Cell(7, "craig", 0.1, 0, 0),
-        Cell(7, "uniform", 0.1, 0, 1),
-        Cell(7, "craig", 0.1, 0, 1),
-    ]
-
-
-def test_the_first_training_has_the_pipelines_seed_and_the_others_one_of_their_own() -> None:
-    assert training_seed(3, 0) == 3
-    found = {training_seed(seed, repeat) for seed in range(3) for repeat in range(3)}
-    assert len(found) == 9
 
 
 def test_a_baseline_that_there_is_not_is_refused() -> None:
@@ -216,18 +174,3 @@ def test_a_baseline_that_there_is_not_is_refused() -> None:
     assert str(refused.value) == (
         "there is no baseline 'rs2'. Choose from: uniform, uniform_per_class, redrawn, everything"
     )
-
-
-@pytest.mark.parametrize(
-    ("strategy", "every", "text"),
-    [
-        ("uniform", 0, "random (uniform)"),
-        ("redrawn", 1, "random re-drawn every epoch"),
-        ("redrawn", 5, "random re-drawn every 5 epochs"),
-        ("everything", 0, "everything"),
-        ("craig", 0, "craig"),
-        ("craig", 5, "craig chosen again every 5 epochs"),
-    ],
-)
-def test_rows_are_called_what_a_newcomer_understands(strategy: str, every: int, text: str) -> None:
-    assert label(strategy, every) == text

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import load_columns
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import (

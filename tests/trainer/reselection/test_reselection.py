@@ -224,9 +224,7 @@ def test_wrappers_are_looked_through(fake: FakeClient) -> None:
 def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(
     make: Callable[..., Reselection], fake: FakeClient
 ) -> None:
-    with pytest.raises(
-        ConfigError, match=r"aum selects by .*Train on its one"
-    ):
+    with pytest.raises(ConfigError, match=r"aum selects by .*Train on its one"):
         make(strategy="aum")
     assert not fake.asked
 

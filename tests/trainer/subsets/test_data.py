@@ -16,8 +16,7 @@ from torchvision.datasets import FakeData, ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
 from lipt.common.data.fingerprinting import sampled_rows
-from lipt.common.data.loading import full_fingerprint, load
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import full_fingerprint, load, load_columns
 from lipt.common.data.sources.user_data import FactoryRows, column_rows
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.subsets import subset_digest

@@ -1,7 +1,4 @@
-"""The demo's processes: a coordinator and workers as children, which never outlive their parent.
-
-What a child wrote last is shown where it ends too early.
-"""
+"""`lipt demo`: a coordinator and workers as children, which never outlive their parent."""
 
 from __future__ import annotations
 
@@ -10,18 +7,29 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Self
 
-from lipt.common.errors import ProcessEndedError, UnreachableError
-from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say
-from lipt.trainer.client.client import Client
+import typer
+
+from lipt.common.terminal import say as say_line
+from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, print_result, run_talking
+from lipt.trainer.cli.options import Json
+
+if TYPE_CHECKING:
+    from lipt.trainer.cli.demo.experiment import DemoResult
+    from lipt.trainer.client.client import Client
+    from lipt.trainer.views import RunView
+
+    Conduct = Callable[[Client, Callable[[RunView], RunView], Path, Say], DemoResult]
 
 _STOP_SECONDS = 10.0
 _TAIL_LINES = 15
@@ -37,13 +45,8 @@ class _Child:
 class Children:
     """Python processes with a log each; leaving the block ends them all.
 
-    Each has a session of its own, so that Ctrl-C reaches this process only,
-    which then ends them in order.
-
-    Args:
-        log_directory: where `NAME.log` files are written; has to exist.
-        environment: of the children.
-        stop_seconds: between SIGTERM and SIGKILL.
+    Each has a session of its own, so that Ctrl-C reaches this process only, which then ends
+    them in order: by SIGTERM, and `stop_seconds` later by SIGKILL.
     """
 
     def __init__(
@@ -67,11 +70,7 @@ class Children:
             self.stop()
 
     def start(self, name: str, arguments: Sequence[str]) -> int:
-        """Start `python ARGUMENTS`, its output in NAME.log.
-
-        Returns:
-            The process id.
-        """
+        """Start `python ARGUMENTS`, its output in NAME.log."""
         log = self._log_directory / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
@@ -86,11 +85,9 @@ class Children:
         return process.pid
 
     def check(self) -> None:
-        """See that all are alive.
+        """See that all are alive."""
+        from lipt.common.errors import ProcessEndedError
 
-        Raises:
-            ProcessEndedError: one is not; the message ends with its log's last lines.
-        """
         for child in self._children:
             status = child.process.poll()
             if status is not None:
@@ -99,7 +96,7 @@ class Children:
                 )
 
     def stop(self) -> None:
-        """End all: SIGTERM, then SIGKILL for the whole session of those that linger."""
+        """End all, with the whole session of those that ignore SIGTERM."""
         for child in reversed(self._children):
             if child.process.poll() is None:
                 child.process.terminate()
@@ -150,8 +147,6 @@ def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[No
             signal.signal(number, previous)
 
 
-FoundT = TypeVar("FoundT")
-
 # Data as people have it: one label in twenty is wrong, here on purpose.
 DATA, MODEL = "digits-mislabelled", "resnet8"
 
@@ -159,81 +154,141 @@ _POLL_SECONDS = 0.1
 _START_SECONDS = 120.0
 
 
-def environment() -> dict[str, str]:
-    """Environment of the children: without the LIPT_* settings, which are for other processes."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("LIPT_")}
+def start_coordinator(children: Children, scratch: Path, say: Say) -> Callable[[], str]:
+    """Start a coordinator on a free port; the result waits for its address."""
+    address_file = scratch / "address"
+    options = {
+        "--listen": "127.0.0.1:0",
+        "--state-dir": str(scratch / "state"),
+        "--data": DATA,
+        "--model": MODEL,
+        "--address-file": str(address_file),
+    }
+    pid = _start(children, "coordinator", "lipt.coordinator", options)
+    say(f"coordinator started (process {pid}), {DATA} data, model {MODEL}")
+
+    def address() -> str:
+        wait_until(address_file.exists, "the coordinator to listen", children, say)
+        return address_file.read_text().strip()
+
+    return address
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The processes of the demo.
+def start_workers(
+    children: Children, scratch: Path, address: str, num_workers: int, say: Say
+) -> None:
+    """Start workers; they join by themselves."""
+    for number in range(1, num_workers + 1):
+        name = f"worker-{number}"
+        options = {"--coordinator": address, "--cache-dir": str(scratch / name), "--name": name}
+        pid = _start(children, name, "lipt.worker", options)
+        say(f"{name} started (process {pid}) for the coordinator at {address}")
 
-    children: takes the processes in, and ends them.
-    scratch: a directory for what they keep.
-    say: prints a line.
-    """
 
-    children: Children
-    scratch: Path
-    say: Say
+def _start(children: Children, name: str, module: str, options: dict[str, str]) -> int:
+    words = [word for option in options.items() for word in option]
+    return children.start(name, ["-m", module, "--device", "cpu", *words])
 
-    def start_coordinator(self) -> None:
-        """Start a coordinator on a free port; it writes its address to a file."""
-        pid = self._start(
-            "coordinator",
-            "lipt.coordinator",
-            {
-                "--listen": "127.0.0.1:0",
-                "--state-dir": str(self.scratch / "state"),
-                "--data": DATA,
-                "--model": MODEL,
-                "--address-file": str(self._address_file),
-            },
-        )
-        self.say(f"coordinator started (process {pid}), {DATA} data, model {MODEL}")
 
-    def start_workers(self, address: str, num_workers: int) -> None:
-        """Start workers; they join by themselves."""
-        for number in range(1, num_workers + 1):
-            name = f"worker-{number}"
-            cache = str(self.scratch / name)
-            options = {"--coordinator": address, "--cache-dir": cache, "--name": name}
-            pid = self._start(name, "lipt.worker", options)
-            self.say(f"{name} started (process {pid}) for the coordinator at {address}")
+def wait_until(look: Callable[[], bool], what: str, children: Children, say: Say) -> None:
+    """Wait for the children to get somewhere, with a line now and then."""
+    from lipt.common.errors import UnreachableError
 
-    def wait_for_address(self) -> str:
-        """Where the coordinator listens, as soon as it does."""
-        file = self._address_file
-        return self._wait_for(
-            lambda: file.read_text().strip() if file.exists() else "", "the coordinator to listen"
-        )
+    started, said = time.monotonic(), -math.inf
+    while not look():
+        children.check()
+        now = time.monotonic()
+        if now - started > _START_SECONDS:
+            raise UnreachableError(
+                f"waited {now - started:.0f} s for {what}. See the logs of the processes, and "
+                "whether the machine is busy."
+            )
+        if now - said >= SILENCE_SECONDS:
+            say(f"waiting for {what} (since {now - started:.0f} s)")
+            said = now
+        time.sleep(_POLL_SECONDS)
 
-    def wait_for_workers(self, client: Client, num_workers: int) -> None:
-        """Return when all have joined: else the first one there would do all the work alone."""
-        self._wait_for(
-            lambda: len(client.info().workers) >= num_workers, f"{num_workers} workers to join"
-        )
 
-    @property
-    def _address_file(self) -> Path:
-        return self.scratch / "address"
+# The data with its right labels, and what accuracy is measured on.
+_RIGHT, _TEST = "digits-train", "digits-test"
 
-    def _start(self, name: str, module: str, options: dict[str, str]) -> int:
-        words = [word for option in options.items() for word in option]
-        return self.children.start(name, ["-m", module, "--device", "cpu", *words])
+# The children are on this machine: when they are away, they are gone.
+_RECONNECT_SECONDS = 5.0
 
-    def _wait_for(self, look: Callable[[], FoundT], what: str) -> FoundT:
-        started, said = time.monotonic(), -math.inf
-        while not (found := look()):
-            self.children.check()
-            now = time.monotonic()
-            if now - started > _START_SECONDS:
-                raise UnreachableError(
-                    f"waited {now - started:.0f} s for {what}. See the logs of the processes, and "
-                    "whether the machine is busy."
-                )
-            if now - said >= SILENCE_SECONDS:
-                self.say(f"waiting for {what} (since {now - started:.0f} s)")
-                said = now
-            time.sleep(_POLL_SECONDS)
-        return found
+
+def demonstrate(
+    *,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where results and logs are written.")
+    ] = Path("lipt-demo"),
+    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="How many worker ")] = 3,
+    json: Json = False,
+) -> None:
+    """Start a coordinator and workers here, diagnose the digits, and train on subsets of them."""
+    # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a
+    # second thread, which would only take the core that another process needs.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    started = time.monotonic()
+    result = _run(directory, workers, partial(say_line, err=json), as_json=json)
+    from lipt.trainer.cli.demo.experiment import report_lines  # imports torch
+
+    result = replace(result, seconds=time.monotonic() - started)
+    print_result(result, report_lines(result), as_json=json)
+
+
+def _run(directory: Path, num_workers: int, say: Say, *, as_json: bool) -> DemoResult:
+    from lipt.common.errors import RunFailedError, UnreachableError
+    from lipt.common.states import RunState
+    from lipt.trainer.cli.display.follow import follow, make_display
+    from lipt.trainer.client.client import Client
+
+    logs = directory / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    # LIPT_* settings are for other
+    environment = {name: value for name, value in os.environ.items() if name[:5] != "LIPT_"}
+    with (
+        ending_in_order(),
+        tempfile.TemporaryDirectory(prefix="lipt-demo-", ignore_cleanup_errors=True) as folder,
+        Children(logs, environment) as children,
+    ):
+        scratch = Path(folder)
+        wait_for_address = start_coordinator(children, scratch, say)
+        conduct = run_talking(_prepare, say)
+        address = wait_for_address()
+        start_workers(children, scratch, address, num_workers, say)
+        with Client(address, reconnect_seconds=_RECONNECT_SECONDS) as client:
+
+            def finish(run: RunView) -> RunView:
+                changes = client.watch(run.run_id)
+                final = follow(changes, make_display(as_json=as_json), check=children.check) or run
+                if final.state is not RunState.READY:
+                    raise RunFailedError(f"the run is {final.outcome}.")
+                return final
+
+            def joined() -> bool:
+                return len(client.info().workers) >= num_workers
+
+            try:
+                # Else the first worker would do all the work alone.
+                wait_until(joined, f"{num_workers} workers to join", children, say)
+                result = conduct(client, finish, directory, say)
+            except UnreachableError:
+                children.check()  # a dead process is the better explanation
+                raise
+        say("stopping the processes")
+    return result
+
+
+def _prepare(report: Say) -> Conduct:
+    from lipt.common.imports import import_extra
+
+    report(f"reading {DATA} and {_TEST}")
+    # Imported late: torch takes seconds, in which the coordinator is already starting.
+    for package in ("scipy", "jinja2"):
+        import_extra(package, package=package, extra="demo", needed_for="lipt demo")
+    from lipt.common.data import open_dataset
+    from lipt.trainer.cli.demo.experiment import conduct
+
+    train, right = open_dataset(DATA), open_dataset(_RIGHT)
+    is_wrong_N = (train.labels_N != right.labels_N).numpy()
+    return partial(conduct, train, open_dataset(_TEST), is_wrong_N)

@@ -1,20 +1,16 @@
-"""Following a run until it has ended or is held: a live table, plain lines, or JSON.
-
-Displays get the time as an argument: what they say when is decided without a clock, so that
-tests need none.
-"""
+"""Following a run to its end as a live table, lines or JSON, and a whole coordinator."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 
+from lipt.common.states import LearnerState, RunState
 from lipt.common.terminal import say
 from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
 from lipt.trainer.cli.display.progress import (
@@ -27,36 +23,30 @@ from lipt.trainer.cli.display.progress import (
     shown_learners,
     state_line,
 )
-from lipt.trainer.cli.display.screen import Screen, styled
+from lipt.trainer.cli.display.screen import Screen, styled, table_of
 from lipt.trainer.client.streams import while_going_on
-from lipt.trainer.views import LearnerView, RunView
-
-_NUMBERS = ("learner", "step", "loss", "validation", "density")
+from lipt.trainer.views import RunView, ServiceView, WorkerView
+from lipt.trainer.writing.formatting import format_percent
 
 # Taller tables than the terminal would scroll instead of changing in place.
 _SPARE_LINES = 6
 
 
 class Display:
-    """Where a run is shown; times are seconds of one clock that never goes back."""
+    """Where a run is shown: here as JSON, one object per change on a line.
 
-    def show(self, run: RunView, now: float) -> None:
-        """The run has changed."""
-        raise NotImplementedError
+    Times are seconds of one clock that never goes back.
+    """
+
+    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - for other displays
+        """Show a changed run."""
+        print_json(run)
 
     def tick(self, now: float) -> None:
-        """Some time has passed, of which most displays say nothing."""
+        """Called when some time has passed."""
 
     def close(self) -> None:
-        """The run has ended, or is no longer followed."""
-
-
-class JsonDisplay(Display):
-    """One JSON object per change: the whole run, on one line."""
-
-    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - as the others
-        """Print the run."""
-        print_json(run)
+        """Called when the run has ended, or is no longer followed."""
 
 
 class LineDisplay(Display):
@@ -105,39 +95,36 @@ class LiveDisplay(Display):
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Draw it with what is left by now."""
+        """Draw it with the time that is left."""
         run = self._run
         if run is None:
             return
-        height = max(self._console.height - _SPARE_LINES, 5)
         # What has ended is no longer drawn in place and may be of any length.
-        learners = run.learners if run.ended else shown_learners(run.learners, height)
-        self._live.update(render(run, learners, left=self._pace.words(now)), refresh=True)
+        room = len(run.learners) if run.ended else max(self._console.height - _SPARE_LINES, 5)
+        self._live.update(render(run, room, left=self._pace.words(now)), refresh=True)
 
     def close(self) -> None:
         """Leave the last table on the screen and give the cursor back."""
         self._live.stop()
 
 
-def render(run: RunView, learners: tuple[LearnerView, ...], *, left: str = "") -> Group:
-    """The state's line, what is left of that state, and the learners' table, as rich draws them."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in LEARNER_COLUMNS:
-        table.add_column(column, justify="right" if column in _NUMBERS else "left")
-    for learner in learners:
-        cells = learner_cells(learner, run.config.learners.num_steps)
-        table.add_row(*map(styled, cells), style=learner_style(learner))
-    hidden = len(run.learners) - len(learners)
-    lines = [styled("; ".join(filter(None, (state_line(run), left))), "bold")]
-    if hidden:
+def render(run: RunView, room: int, *, left: str = "") -> Group:
+    """The state's line with the time that is left, and a table of up to `room` learners."""
+    lines: list[RenderableType] = [styled("; ".join(filter(None, (state_line(run), left))), "bold")]
+    shown = shown_learners(run.learners, room)
+    if shown:
+        num_steps = run.config.learners.num_steps
+        rows = ((learner_style(item), learner_cells(item, num_steps)) for item in shown)
+        lines.append(table_of(LEARNER_COLUMNS, rows))
+    if hidden := len(run.learners) - len(shown):
         lines.append(styled(f"and {hidden} more learners", "dim"))
-    return Group(lines[0], table, *lines[1:]) if run.learners else Group(*lines)
+    return Group(*lines)
 
 
 def make_display(*, as_json: bool) -> Display:
     """The display that suits standard output."""
     if as_json:
-        return JsonDisplay()
+        return Display()
     if sys.stdout.isatty():
         return LiveDisplay()
     return LineDisplay(say, time.monotonic())
@@ -146,17 +133,7 @@ def make_display(*, as_json: bool) -> Display:
 def follow(
     changes: Iterable[RunView], display: Display, *, check: Callable[[], None] | None = None
 ) -> RunView | None:
-    """Show a run's changes until there are no more, or it does not go on by itself.
-
-    Args:
-        changes: `Client.watch(...)`; consumed in a thread, so that the display
-            and Ctrl-C never wait for it.
-        display: where to show them.
-        check: called about twice a second; what it raises ends the following.
-
-    Returns:
-        The run as it was last, None if there was no change at all.
-    """
+    """Show a run's changes until there are no more, or it does not go on by itself."""
     latest: RunView | None = None
     with closing(display):
         for item in in_background(while_going_on(changes)):
@@ -172,9 +149,176 @@ def follow(
 
 
 def left_lines(run: RunView) -> list[str]:
-    """What to say to somebody who no longer follows a run: it does not end with that."""
+    """What to say to somebody who no longer follows a run."""
     return [
         f"run {run.label} goes on without you.",
         f"Follow it again with: lipt run watch {run.label}",
         f"End it with: lipt run cancel {run.label}",
     ]
+
+
+_STYLES = {
+    RunState.READY: "green",
+    RunState.FAILED: "red",
+    RunState.CANCELLED: "dim",
+    RunState.HELD: "yellow",
+}
+_SECONDS_A_DAY = 86_400.0
+# Lines of the screen besides the rows of its tables.
+_FRAME_LINES = 14
+
+
+def watch_service(
+    address: str,
+    views: Callable[[Callable[[str], object]], Iterable[ServiceView]],
+    console: Screen | None = None,
+) -> None:
+    """Draw the service until Ctrl-C; `views` is given a function that takes its pauses in words."""
+    console = console or Screen()
+    notices: list[str] = []
+    paces: dict[str, Pace] = {}
+    view: ServiceView | None = None
+    with (
+        suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        for item in in_background(views(notices.append)):
+            now = time.monotonic()
+            if item is not None:
+                view = item
+                notices.clear()
+                paces = {run.run_id: paces.get(run.run_id, Pace()) for run in view.runs}
+                for run in view.runs:
+                    paces[run.run_id].observe(run, now)
+            left = {run_id: pace.words(now) for run_id, pace in paces.items()}
+            room = max((console.height - _FRAME_LINES) // 4, 2)
+            frame = render_service(address, view, room, left, "".join(notices[-1:]))
+            live.update(frame, refresh=True)
+
+
+def render_service(
+    address: str,
+    view: ServiceView | None,
+    room: int,
+    left: dict[str, str] | None = None,
+    notice: str = "",
+) -> RenderableType:
+    """A frame of tables with up to `room` rows each; `left` has the time that runs still take."""
+    left = left or {}
+    if view is None:
+        said = notice or "waiting for the coordinator's first answer"
+        return Group(styled(f"lipt {address}", "bold"), styled(said))
+    busy = sum(bool(worker.assignment) for worker in view.workers)
+    title = (
+        f"lipt {address}  {view.num_runs} runs  {view.num_workers} workers ({busy} busy)  "
+        f"queue {len(view.computations)}  {f'{view.now:%H:%M:%S} UTC' if view.now else ''}"
+    )
+    # The newest run that is under way, or else the newest.
+    run = next((run for run in view.runs if not run.ended), view.runs[0] if view.runs else None)
+    names = {run.run_id: run.label for run in view.runs}
+    return Group(
+        styled(title, "bold"),
+        *([styled(notice, "yellow")] if notice else []),
+        *_runs(view, room, left),
+        styled(""),
+        *([render(run, room)] if run is not None else []),
+        *_workers(view, room),
+        *_queue(view, room, names),
+    )
+
+
+def _runs(view: ServiceView, room: int, left: dict[str, str]) -> list[RenderableType]:
+    if not view.runs:
+        return [styled("There is no run yet. Start one: lipt run start")]
+    rows = [
+        (
+            _STYLES.get(run.state, "cyan"),
+            (
+                run.label,
+                run.state.value,
+                _progress(run),
+                left.get(run.run_id, "").removesuffix(" left") or "-",
+                _soup(run),
+                run.config.model,
+                run.waiting or run.message or "-",
+            ),
+        )
+        for run in view.runs[:room]
+    ]
+    header = ("run", "state", "progress", "left", "soup", "model", "message")
+    return [table_of(header, rows), *_more(len(view.runs) - room, "runs")]
+
+
+def _progress(run: RunView) -> str:
+    if run.state is RunState.TRAINING:
+        done = sum(learner.state is LearnerState.DONE for learner in run.learners)
+        out = sum(learner.state is LearnerState.LEASED for learner in run.learners)
+        return f"{done}/{len(run.learners)} learners in, {out} out"
+    if run.progress is not None and run.progress.activity and not run.ended:
+        return str(run.progress)
+    return "-"
+
+
+def _soup(run: RunView) -> str:
+    if run.soup is not None:
+        return format_percent(run.soup.soup_accuracy)
+    growing = [learner.ingredient for learner in run.learners if learner.ingredient is not None]
+    latest = max(growing, key=lambda part: part.position, default=None)
+    return "-" if latest is None else format_percent(latest.soup_accuracy)
+
+
+def _workers(view: ServiceView, room: int) -> list[RenderableType]:
+    if not view.workers:
+        return [styled("There is no worker. Start one: lipt-worker --coordinator HOST:PORT")]
+    rows = [
+        (
+            "yellow" if worker.idle_reason else "",
+            (
+                worker.name,
+                worker.device,
+                worker.assignment or "-",
+                f"{worker.seconds_since_heard:.0f} s ago",
+                _certificate(worker, view),
+                worker.idle_reason or "-",
+            ),
+        )
+        for worker in view.workers[:room]
+    ]
+    header = ("worker", "device", "learner", "heard", "certificate", "idle because it")
+    return [styled(""), table_of(header, rows), *_more(view.num_workers - len(rows), "workers")]
+
+
+def _certificate(worker: WorkerView, view: ServiceView) -> str:
+    if worker.certificate_expires_at is None or view.now is None:
+        return "-"
+    days = (worker.certificate_expires_at - view.now).total_seconds() / _SECONDS_A_DAY
+    return f"{days:.0f} days left" if days >= 0 else "expired"
+
+
+def _queue(view: ServiceView, room: int, names: dict[str, str]) -> list[RenderableType]:
+    if not view.computations:
+        return []
+    rows = [
+        (
+            "cyan" if one.computing else "",
+            (
+                one.lane,
+                one.job,
+                names.get(one.run_id, one.run_id) or "-",
+                f"{'computed' if one.computing else 'waits'} for {one.seconds:.0f} s",
+                str(one.progress or "-"),
+                str(one.num_callers or "its run"),
+            ),
+        )
+        for one in view.computations[:room]
+    ]
+    header = ("queue", "job", "run", "", "progress", "asked by")
+    return [
+        styled(""),
+        table_of(header, rows),
+        *_more(len(view.computations) - len(rows), "jobs"),
+    ]
+
+
+def _more(number: int, what: str) -> list[RenderableType]:
+    return [styled(f"and {number} more {what}", "dim")] if number > 0 else []

@@ -6,7 +6,7 @@ import torch
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.core.learner.augmentation import METHODS, augment, randaugment
 
 

@@ -1,0 +1,230 @@
+"""Untrained features: whitened random patches of images, and values of columns.
+
+Patches: filters are patches of 6 x 6 pixels, drawn at random, whitened (ZCA) and of unit length;
+one convolution with stride 2 compares every image with all of them. Its responses are divided by
+their deviation within the image, so that contrast does not count; their excess above a threshold,
+and below its negative, is averaged over each quarter of the image; the square root evens out rare
+and common patches.
+
+Columns: floating-point values are features as they are. Whole numbers that count from 0 stand for
+words or categories: how often each is there counts, at each place on its own where there are few
+places, and among all of them else, as in a text. Too many features of one column are projected at
+random, which keeps their inner products about.
+
+Shapes: N images, B of a batch, C channels, R sampled patches, P pixels of a patch, F filters,
+D = 8 F features; V values of a column, S its kinds of values, W its features.
+Source: Coates and Ng 2011, "The Importance of Encoding Versus Training with Sparse Coding and
+Vector Quantization" (ICML), with random patches in place of learned ones, as they found enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.common.inputs.specs import Column
+
+PATCH_SIDE = 6
+STRIDE = 2
+# Sides that images are scaled to: (side - 6) / 2 + 1 positions are even, and cut in two halves.
+# Digits of 8x8 pixels are told as well from 32x32 as from any smaller scale.
+SMALL_SIDE, LARGE_SIDE = 32, 64
+NUM_FILTERS = 256
+# Of pixels in [0, 1]: directions with less variance are noise, and are not blown up.
+_WHITENING = 0.01
+_THRESHOLD = 0.25
+_PATCHES_PER_IMAGE = 8
+# Images whose responses stay in a CPU's cache.
+_CHUNK = 8
+_SAMPLE_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class PatchFilters:
+    """What images are compared with.
+
+    weights_PF: a filter per column, whitening included; float32.
+    biases_F: what the mean patch takes away from each response.
+    side: pixels that images are scaled to.
+    """
+
+    weights_PF: Tensor
+    biases_F: Tensor
+    side: int
+
+    @property
+    def num_features(self) -> int:
+        """D: two signs and four quarters of every filter."""
+        return 8 * len(self.biases_F)
+
+    def to(self, device: torch.device) -> PatchFilters:
+        """The same on a device."""
+        return PatchFilters(self.weights_PF.to(device), self.biases_F.to(device), self.side)
+
+
+def side_for(image_shape: tuple[int, int, int]) -> int:
+    """The side that images are scaled to: what is lost below 64 pixels is worth little here."""
+    return SMALL_SIDE if max(image_shape[1:]) <= SMALL_SIDE else LARGE_SIDE
+
+
+def draw_filters(
+    images_NCHW: Tensor, *, generator: torch.Generator, num_filters: int = NUM_FILTERS
+) -> PatchFilters:
+    """Filters from random patches of a sample of the images."""
+    side = side_for((images_NCHW.shape[1], images_NCHW.shape[2], images_NCHW.shape[3]))
+    patches_RP = _random_patches(images_NCHW, side, generator).double()
+    mean_P = patches_RP.mean(dim=0)
+    centred_RP = patches_RP - mean_P
+    variances_P, directions_PP = torch.linalg.eigh(centred_RP.T @ centred_RP / len(centred_RP))
+    scales_P = (variances_P.clamp(min=0) + _WHITENING).rsqrt()
+    whitening_PP = (directions_PP * scales_P) @ directions_PP.T
+    filters_FP = functional.normalize((centred_RP @ whitening_PP)[:num_filters], dim=-1)
+    weights_PF = (filters_FP @ whitening_PP).T.contiguous()
+    return PatchFilters(weights_PF.float(), -(mean_P @ weights_PF).float(), side)
+
+
+def patch_features(images_BCHW: Tensor, filters: PatchFilters) -> Tensor:
+    """The features of some images, on the filters' device; B x D float32."""
+    size = _CHUNK if images_BCHW.device.type == "cpu" else len(images_BCHW)
+    parts = [
+        _features(_scaled(part, filters.side), filters) for part in torch.split(images_BCHW, size)
+    ]
+    return torch.cat(parts)
+
+
+def _random_patches(images_NCHW: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    last = side - PATCH_SIDE + 1
+    corners_NX2 = torch.randint(
+        last, (len(images_NCHW), _PATCHES_PER_IMAGE, 2), generator=generator
+    )
+    parts = []
+    for images_BCHW, corners_BX2 in zip(
+        torch.split(images_NCHW, _SAMPLE_CHUNK),
+        torch.split(corners_NX2, _SAMPLE_CHUNK),
+        strict=True,
+    ):
+        windows = _windows(_scaled(images_BCHW, side), step=1)
+        rows_BX, columns_BX = corners_BX2.unbind(dim=-1)
+        each_B1 = torch.arange(len(images_BCHW))[:, None]
+        parts.append(windows[each_B1, rows_BX, columns_BX].flatten(0, 1).flatten(start_dim=1))
+    patches_RP = torch.cat(parts)
+    return patches_RP[torch.randperm(len(patches_RP), generator=generator)]
+
+
+def _windows(pixels_BCHW: Tensor, *, step: int) -> Tensor:
+    windows = pixels_BCHW.unfold(2, PATCH_SIDE, step).unfold(3, PATCH_SIDE, step)
+    return windows.permute(0, 2, 3, 1, 4, 5)
+
+
+def _scaled(images_BCHW: Tensor, side: int) -> Tensor:
+    pixels_BCHW = images_BCHW.float().div_(255)
+    if tuple(images_BCHW.shape[2:]) == (side, side):
+        return pixels_BCHW
+    return functional.interpolate(
+        pixels_BCHW, (side, side), mode="bilinear", antialias=True, align_corners=False
+    )
+
+
+def _features(pixels_BCHW: Tensor, filters: PatchFilters) -> Tensor:
+    weights_PF = filters.weights_PF
+    windows = _windows(pixels_BCHW, step=STRIDE)
+    num_images, half = len(windows), windows.shape[1] // 2
+    # Those of a quarter one after the other: summing them is then the quickest.
+    quarterly = windows.view(num_images, 2, half, 2, half, *windows.shape[3:]).transpose(2, 3)
+    rows = quarterly.reshape(-1, len(weights_PF))
+    responses = torch.addmm(filters.biases_F, rows, weights_PF)
+    responses_BX = responses.view(num_images, -1)
+    # A blank image has no deviation: all its features are 0.
+    squares_B = torch.linalg.vector_norm(responses_BX, dim=1).square_()
+    variances_B = squares_B / responses_BX.shape[1] - responses_BX.mean(dim=1).square_()
+    deviations_B1 = variances_B.clamp_(min=1e-12).sqrt_()[:, None]
+    quarters = responses_BX.div_(deviations_B1).view(num_images, 4, half * half, -1)
+    # y - t above the threshold t, y + t below -t, 0 between: its sum and that of its
+    # absolute values are the difference and the sum of both signs' shares.
+    beyond = functional.softshrink(quarters, _THRESHOLD)
+    difference = beyond.sum(dim=2)
+    total = beyond.abs_().sum(dim=2)
+    signs = torch.stack(((total + difference) / 2, (total - difference) / 2), dim=1)
+    return signs.div_(half * half).clamp_(min=0).sqrt_().flatten(start_dim=1)
+
+
+# Features of one column that are not projected, and of one that is.
+_MAX_WIDTH, _PROJECTED = 1024, 512
+# Categories of a table have a place each, words of a text have not.
+_MAX_PLACES = 32
+# Kinds of values that have a random vector each; larger numbers share theirs.
+_MAX_KINDS = 2**17
+# Fewer are a number: a mask, a flag.
+_MIN_KINDS = 3
+
+
+@dataclass(frozen=True)
+class ColumnValues:
+    """Features of one column.
+
+    column: what it is.
+    kinds: how many values its whole numbers have; 0 takes them as numbers.
+    projection: to fewer features; W x features where values are numbers, S x features else.
+    """
+
+    column: Column
+    kinds: int
+    projection: Tensor | None
+
+    def __call__(self, values_B: Tensor) -> Tensor:
+        """B x features, float32, on the CPU."""
+        flat_BV = values_B.reshape(len(values_B), -1)
+        if not self.kinds:
+            numbers_BV = flat_BV.float()
+            return numbers_BV if self.projection is None else numbers_BV @ self.projection
+        places = flat_BV.shape[1]
+        kinds_BV = flat_BV.long() % _MAX_KINDS
+        if places <= _MAX_PLACES:
+            kinds_BV = kinds_BV + self.kinds * torch.arange(places)
+        if self.projection is not None:
+            return functional.embedding_bag(kinds_BV, self.projection, mode="sum")
+        counts_BS = torch.zeros(len(flat_BV), _num_kinds(self.kinds, places))
+        return counts_BS.scatter_add_(1, kinds_BV, torch.ones_like(kinds_BV, dtype=torch.float32))
+
+
+def column_values(
+    columns: tuple[Column, ...],
+    largest: Callable[[Column], int],
+    generator_of: Callable[[str], torch.Generator],
+) -> Callable[[Mapping[str, Tensor]], Tensor]:
+    """What takes features of stored columns."""
+    parts = [_values_of(column, largest, generator_of) for column in columns]
+
+    def features(stored_B: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([part(stored_B[part.column.name]) for part in parts], dim=1)
+
+    return features
+
+
+def _values_of(
+    column: Column,
+    largest: Callable[[Column], int],
+    generator_of: Callable[[str], torch.Generator],
+) -> ColumnValues:
+    places = math.prod(column.shape)
+    kinds = 0 if _are_numbers(column) else column.num_values or largest(column) + 1
+    kinds = min(kinds, _MAX_KINDS) if kinds >= _MIN_KINDS else 0
+    width = _num_kinds(kinds, places) if kinds else places
+    if width <= _MAX_WIDTH:
+        return ColumnValues(column, kinds, None)
+    generator = generator_of(column.name)
+    drawn = torch.randn(width, _PROJECTED, generator=generator) / _PROJECTED**0.5
+    return ColumnValues(column, kinds, drawn)
+
+
+def _are_numbers(column: Column) -> bool:
+    return column.type.is_floating or column.type.dtype in {torch.bool, torch.uint8}
+
+
+def _num_kinds(kinds: int, places: int) -> int:
+    return kinds * places if places <= _MAX_PLACES else kinds

@@ -1,0 +1,246 @@
+"""Training: SGD, and the two trainings on all of the data: initial weights and warm-ups.
+
+Shapes: N examples of the training split, B of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, count, islice
+from time import monotonic
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.config.run_config import InitializationConfig
+from lipt.common.data import Dataset
+from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
+from lipt.common.errors import RunFailedError, SignalsError
+from lipt.common.images.crop_flip import crop_flip
+from lipt.common.inputs.model_input import Stored, to_model_input
+from lipt.common.inputs.specs import InputFormat, call_model
+from lipt.common.weights.specs import Weights, copy_to_cpu
+
+_MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
+# Of ordinary warm-ups.
+BATCH_SIZE, LEARNING_RATE = 256, 0.1
+
+
+class Sgd:
+    """SGD with momentum: each step of initialization, warm-ups, learners and main training.
+
+    `options` are those of `torch.optim.SGD`. Frozen parameters have no gradient and stay.
+    """
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        self._model = model
+        self._optimizer = torch.optim.SGD(model.parameters(), **options)
+
+    def step(self, loss: Tensor, learning_rate: float | None = None) -> None:
+        """Take a step down the gradient of a loss (0-d), by another learning rate where given."""
+        if learning_rate is not None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+        self._optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+
+    def momentum(self) -> Weights:
+        """The momentum buffers by the parameter's name; empty before the first step."""
+        states = {
+            name: self._optimizer.state.get(parameter, {}).get("momentum_buffer")
+            for name, parameter in self._model.named_parameters()
+        }
+        return {name: buffer for name, buffer in states.items() if buffer is not None}
+
+    def restore_momentum(self, momentum: Mapping[str, Tensor]) -> None:
+        """Go on with buffers that `momentum` returned."""
+        for name, parameter in self._model.named_parameters():
+            if name in momentum:
+                # In the parameter's memory format.
+                buffer = torch.empty_like(parameter).copy_(momentum[name])
+                self._optimizer.state[parameter]["momentum_buffer"] = buffer
+
+
+def _num_steps(epochs: float, num_train: int, batch_size: int) -> int:
+    # Rounded up, so that any positive number trains; 0.7 x 10 is 7.000000000000001.
+    return math.ceil(epochs * _batches_per_epoch(num_train, batch_size) - 1e-9)
+
+
+def _batches_per_epoch(num_train: int, batch_size: int) -> int:
+    # A set smaller than one batch is one batch.
+    return max(1, num_train // batch_size)
+
+
+@dataclass(frozen=True)
+class _Epochs:
+    """Losses of a model on full batches, shuffled anew in every epoch."""
+
+    model: nn.Module
+    dataset: Dataset
+    train_ids: Tensor
+    inputs: InputFormat
+    device: torch.device
+    batch_size: int
+    # Names the generators of the order.
+    purpose: str
+    seed: int
+    augmented: Callable[[Stored, int], Stored] = lambda stored_B, _step: stored_B
+
+    @property
+    def num_batches(self) -> int:
+        return _batches_per_epoch(len(self.train_ids), self.batch_size)
+
+    def losses(self, epoch: int) -> Iterator[Tensor]:
+        generator = derive_generator(self.seed, f"{self.purpose}-order", epoch)
+        order_N = torch.randperm(len(self.train_ids), generator=generator)
+        batches = torch.split(self.train_ids[order_N], self.batch_size)[: self.num_batches]
+        for step, ids_B in enumerate(batches, epoch * self.num_batches):
+            stored_B = self.augmented(self.dataset.examples(ids_B), step)
+            inputs_B = to_model_input(stored_B, self.inputs, self.device)
+            targets_B = self.dataset.targets_N[ids_B].to(self.device)
+            yield self.dataset.target.mean_loss(call_model(self.model, inputs_B), targets_B)
+
+
+def num_initialization_steps(config: InitializationConfig, num_train: int) -> int:
+    """Optimizer steps: `steps` where it is set, else `epochs` of full batches, rounded up."""
+    if config.steps is not None:
+        return config.steps
+    return _num_steps(config.epochs, num_train, config.batch_size)
+
+
+def initialize(
+    model: nn.Module,
+    dataset: Dataset,
+    train_ids: Tensor,
+    config: InitializationConfig,
+    inputs: InputFormat,
+    *,
+    seed: int,
+    device: torch.device,
+    cpu_threads: int,
+    on_progress: Callable[[int, int], None],
+) -> Weights:
+    """Train a random model into the initial weights theta*, where all learners begin.
+
+    A constant learning rate, no augmentation: only the chaotic first steps are to be over.
+    The same arguments give the same weights on the same kind of device.
+
+    Raises:
+        RunFailedError: the loss is not finite.
+
+    Source: LiPT (Ro et al. 2023), section 3.1.
+    """
+    model.to(device)
+    num_steps = num_initialization_steps(config, len(train_ids))
+    epochs = _Epochs(
+        model, dataset, train_ids, inputs, device, config.batch_size, "initialization", seed
+    )
+    sgd = Sgd(model, lr=config.learning_rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+    with (
+        seeded_generators(derive_seed(seed, "initialization-layers"), device),
+        pinned_kernels(cpu_threads),
+    ):
+        losses = chain.from_iterable(map(epochs.losses, count()))
+        for step, loss in enumerate(islice(losses, num_steps), 1):
+            if not math.isfinite(loss.item()):
+                raise RunFailedError(
+                    f"the initialization diverged: the loss is {loss.item()} in step {step} "
+                    f"of {num_steps}, with learning rate {config.learning_rate}. "
+                    "Lower initialization.learning_rate."
+                )
+            sgd.step(loss)
+            on_progress(step, num_steps)
+    return copy_to_cpu(model.state_dict())
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """The state of a warm-up.
+
+    weights: the model's whole state dict, on the CPU.
+    momentum: as of `Sgd.momentum`; none at the end.
+    step: optimizer steps so far, which took `seconds`.
+    """
+
+    weights: Weights
+    momentum: Weights = field(default_factory=dict)
+    step: int = 0
+    seconds: float = 0.0
+
+
+def num_warm_up_steps(epochs: float, num_train: int) -> int:
+    """Optimizer steps of so many epochs of full batches, rounded up."""
+    return _num_steps(epochs, num_train, BATCH_SIZE)
+
+
+def learning_rate_at(step: int, num_steps: int) -> float:
+    """Of a step counted from 0: a cosine that reaches 0 after the last."""
+    return LEARNING_RATE * (1 + math.cos(math.pi * step / num_steps)) / 2
+
+
+def warm_up(
+    model: nn.Module,
+    dataset: Dataset,
+    train_ids: Tensor,
+    epochs: float,
+    inputs: InputFormat,
+    *,
+    seed: int,
+    device: torch.device,
+    cpu_threads: int,
+    begun: Warmed | None = None,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_epoch: Callable[[Warmed], None] = lambda _: None,
+) -> Warmed:
+    """Train a model on all data for some epochs: the ordinary warm-up that LiPT replaces.
+
+    A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped.
+    Generators are each epoch's own: from `begun`, the state at an epoch's end, training
+    comes to the same weights. The same arguments give the same weights on one kind of device.
+
+    Raises:
+        SignalsError: the loss is not finite.
+
+    Source: the recipe that Paul et al. 2021 (arXiv:2107.07075) and Ro et al. 2023 compare with.
+    """
+    model.to(device)
+    num_steps = num_warm_up_steps(epochs, len(train_ids))
+
+    def augmented(stored_B: Stored, step: int) -> Stored:
+        # What is no image has no augmentation.
+        if not isinstance(stored_B, Tensor) or stored_B.ndim != 4:
+            return stored_B
+        return crop_flip(stored_B, generator=derive_generator(seed, "warm-up-augmentation", step))
+
+    made = _Epochs(
+        *(model, dataset, train_ids, inputs, device, BATCH_SIZE, "warm-up", seed, augmented)
+    )
+    sgd = Sgd(model, lr=LEARNING_RATE, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+    step, before, started = 0, 0.0, monotonic()
+    if begun is not None:
+        step, before = begun.step, begun.seconds
+        model.load_state_dict(begun.weights)
+        sgd.restore_momentum(begun.momentum)
+    with pinned_kernels(cpu_threads):
+        while step < num_steps:
+            epoch, loss = step // made.num_batches, torch.zeros(())
+            with seeded_generators(derive_seed(seed, "warm-up-layers", epoch), device):
+                for loss in islice(made.losses(epoch), num_steps - step):
+                    sgd.step(loss, learning_rate_at(step, num_steps))
+                    step += 1
+                    on_progress(step, num_steps)
+            # Once an epoch: an accelerator has a queue of work that must not run dry.
+            if not math.isfinite(loss.item()):
+                raise SignalsError(
+                    f"the warm-up diverged: the loss is {loss.item()} in step {step} of "
+                    f"{num_steps}. Choose on the run's own model, without `pretraining`."
+                )
+            if step < num_steps:
+                seconds = before + monotonic() - started
+                weights, momentum = copy_to_cpu(model.state_dict()), copy_to_cpu(sgd.momentum())
+                on_epoch(Warmed(weights, momentum, step, seconds))
+    return Warmed(copy_to_cpu(model.state_dict()), {}, step, before + monotonic() - started)

@@ -1,0 +1,165 @@
+"""Patch features: one strided convolution with whitened patches, pooled over quarters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.common.determinism import pinned_kernels
+from lipt.common.inputs.specs import Column, ColumnType
+from lipt.core.proxies import untrained as module
+from lipt.core.proxies import untrained as patches
+from lipt.core.proxies.untrained import (
+    PATCH_SIDE,
+    PatchFilters,
+    column_values,
+    draw_filters,
+    patch_features,
+    side_for,
+)
+
+
+def made_up(num_images: int, channels: int = 3, side: int = 32) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    shape = (num_images, channels, side, side)
+    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+
+
+def filters_of(images_NCHW: Tensor, num_filters: int = 16) -> PatchFilters:
+    return draw_filters(
+        images_NCHW, generator=torch.Generator().manual_seed(1), num_filters=num_filters
+    )
+
+
+def convolved(images_NCHW: Tensor, filters: PatchFilters) -> Tensor:
+    """The same features by `conv2d` and adaptive pooling, in float64."""
+    channels = images_NCHW.shape[1]
+    kernels = filters.weights_PF.double().T.reshape(-1, channels, PATCH_SIDE, PATCH_SIDE)
+    pixels_NCHW = images_NCHW.double() / 255
+    responses = functional.conv2d(pixels_NCHW, kernels, filters.biases_F.double(), stride=2)
+    responses /= responses.flatten(start_dim=1).std(dim=1, correction=0)[:, None, None, None]
+    signs = torch.stack([(responses - 0.25).relu(), (-responses - 0.25).relu()], dim=1)
+    pooled = functional.adaptive_avg_pool2d(signs.flatten(0, 1), 2).sqrt()
+    # N x signs x F x 2 x 2, to the order of the features: sign, row, column, filter.
+    of_images = pooled.view(len(images_NCHW), 2, -1, 2, 2)
+    return of_images.permute(0, 1, 3, 4, 2).flatten(start_dim=1).float()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("side", [32, 64])
+def test_features_are_those_of_a_convolution_and_pooling(channels: int, side: int) -> None:
+    images_NCHW = made_up(11, channels, side)
+    filters = filters_of(images_NCHW)
+    found_ND = patch_features(images_NCHW, filters)
+    assert found_ND.shape == (11, filters.num_features) == (11, 8 * 16)
+    torch.testing.assert_close(found_ND, convolved(images_NCHW, filters), rtol=1e-4, atol=1e-4)
+
+
+def test_filters_are_whitened_patches_of_unit_length() -> None:
+    # Pixels without correlation, all of variance v: whitening divides by sqrt(v + 0.01).
+    images_NCHW = made_up(400)
+    filters = filters_of(images_NCHW, num_filters=64)
+    assert filters.weights_PF.shape == (3 * 36, 64)
+    variance = float((images_NCHW / 255).var())
+    lengths_F = filters.weights_PF.norm(dim=0) * (variance + 0.01) ** 0.5
+    torch.testing.assert_close(lengths_F, torch.ones(64), rtol=0.2, atol=0)
+    torch.testing.assert_close(
+        filters.biases_F,
+        -(images_NCHW / 255).mean() * filters.weights_PF.sum(dim=0),
+        rtol=0,
+        atol=0.1,
+    )
+
+
+def test_patches_are_windows_of_the_images() -> None:
+    # The pixel at row r and column c is 32 r + c, modulo 256: it says where a patch is from.
+    places_HW = torch.arange(32 * 32).view(1, 1, 32, 32) % 256
+    images_NCHW = places_HW.to(torch.uint8).repeat(3, 1, 1, 1)
+    found_RP = patches._random_patches(images_NCHW, 32, torch.Generator().manual_seed(0))
+    offsets_P = (32 * torch.arange(6)[:, None] + torch.arange(6)).flatten()
+    values_RP = (found_RP * 255).round().long()
+    assert torch.equal(values_RP, (values_RP[:, :1] + offsets_P) % 256)
+    assert len(values_RP[:, 0].unique()) > 12
+
+
+def test_a_blank_image_has_no_features() -> None:
+    images_NCHW = made_up(4)
+    filters = filters_of(images_NCHW)
+    # As every patch of it is the mean patch, no filter responds.
+    blank = PatchFilters(filters.weights_PF, torch.zeros(16), filters.side)
+    assert not patch_features(torch.zeros_like(images_NCHW), blank).any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "side"), [((1, 8, 8), 32), ((3, 32, 32), 32), ((3, 33, 20), 64), ((3, 224, 224), 64)]
+)
+def test_images_are_scaled_to_one_of_two_sides(shape: tuple[int, int, int], side: int) -> None:
+    assert side_for(shape) == side
+    images_NCHW = torch.zeros(2, *shape, dtype=torch.uint8)
+    assert patch_features(images_NCHW, filters_of(images_NCHW)).shape == (2, 8 * 16)
+
+
+def test_one_number_of_threads_gives_the_same_bits_and_another_one_nearly() -> None:
+    images_NCHW = made_up(30)
+    with pinned_kernels(1):
+        first = patch_features(images_NCHW, filters_of(images_NCHW))
+        second = patch_features(images_NCHW, filters_of(images_NCHW))
+    with pinned_kernels(2):
+        third = patch_features(images_NCHW, filters_of(images_NCHW))
+    assert torch.equal(first, second)
+    torch.testing.assert_close(third, first, rtol=0, atol=1e-4)
+
+
+def of_column(column: Column, values: torch.Tensor, largest: int = 0) -> torch.Tensor:
+    """Of one column."""
+    extract = column_values(
+        (column,), lambda _: largest, lambda _: torch.Generator().manual_seed(3)
+    )
+    return extract({column.name: values})
+
+
+def test_numbers_are_features_as_they_are() -> None:
+    column = Column("x", ColumnType.FLOAT64, (2, 2))
+    values = torch.arange(8, dtype=torch.float64).view(2, 2, 2)
+    assert of_column(column, values).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_flags_are_numbers() -> None:
+    flags = Column("x", ColumnType.INT64, (3,), num_values=2)
+    assert of_column(flags, torch.tensor([[1, 0, 1]])).tolist() == [[1, 0, 1]]
+    assert of_column(Column("x", ColumnType.BOOL, ()), torch.tensor([True])).tolist() == [[1]]
+
+
+def test_categories_count_each_at_its_place() -> None:
+    column = Column("x", ColumnType.INT64, (2,), num_values=3)
+    # Of place 0 the value 2, of place 1 the value 0.
+    assert of_column(column, torch.tensor([[2, 0]])).tolist() == [[0, 0, 1, 1, 0, 0]]
+    # How many there are follows from the data where the column does not say.
+    known = Column("x", ColumnType.INT64, (2,))
+    assert of_column(known, torch.tensor([[2, 0]]), largest=2).shape == (1, 6)
+
+
+def test_words_count_wherever_they_are() -> None:
+    places = module._MAX_PLACES + 1
+    column = Column("x", ColumnType.INT64, (places,), num_values=4)
+    words = torch.zeros(1, places, dtype=torch.int64)
+    words[0, [3, 30]] = 2
+    assert of_column(column, words).tolist() == [[places - 2, 0, 2, 0]]
+
+
+def test_a_projection_is_that_of_the_counts() -> None:
+    kinds, places = 5000, 40
+    column = Column("x", ColumnType.INT64, (places,), num_values=kinds)
+    words = torch.randint(kinds, (3, places), generator=torch.Generator().manual_seed(0))
+    counts = torch.stack([row.bincount(minlength=kinds) for row in words]).float()
+    drawn = torch.randn(kinds, 512, generator=torch.Generator().manual_seed(3)) / 512**0.5
+    torch.testing.assert_close(of_column(column, words), counts @ drawn)
+
+
+def test_columns_stand_side_by_side() -> None:
+    columns = (Column("a", ColumnType.FLOAT32, ()), Column("b", ColumnType.FLOAT32, (2,)))
+    extract = column_values(columns, lambda _: 0, lambda _: torch.Generator())
+    stored = {"b": torch.tensor([[2.0, 3.0]]), "a": torch.tensor([1.0])}
+    assert extract(stored).tolist() == [[1, 2, 3]]
