@@ -124,7 +124,9 @@ class Reselection:
             "budget": budget,
             "balanced": balanced,
         }
-        asked |= {"preset": preset, "proxy": proxy, "soft_labels": soft_labels}
+        # Left out where not given: the identity in older checkpoints has none of them.
+        given = {"preset": preset, "proxy": proxy, "soft_labels": soft_labels or None}
+        asked |= {name: value for name, value in given.items() if value is not None}
         texts = {name: str(value) for name, value in (options or {}).items()}
         self.identity: Mapping[str, Any] = {
             **asked,
