@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from pathlib import Path
@@ -22,12 +21,6 @@ def made_up(labels: list[int]) -> Dataset:
     """Images of one pixel, as bright as their row's number."""
     images = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1)
     return in_memory("made up", ("no", "yes"), torch.tensor(labels), "f" * 64, images)
-
-
-def test_examples_are_grouped_by_class() -> None:
-    real = RealExamples.of(made_up([1, 0, 1, 0, 0]), None, at_least=2)
-    assert [ids_M.tolist() for ids_M in real.ids] == [[1, 3, 4], [0, 2]]
-    assert real.pixels(torch.tensor([4, 0])).flatten().tolist() == pytest.approx([4 / 255, 0])
 
 
 def test_a_subset_gives_its_examples_and_their_weights(subset_of: Any) -> None:
@@ -79,11 +72,6 @@ def two_stages() -> SyntheticSet:
     return synthetic
 
 
-def test_the_digest_is_of_images_labels_and_stages() -> None:
-    numbers = b"".join(int(n).to_bytes(8, "little") for n in (0, 1, 0, 1, 0, 0, 1, 1))
-    assert two_stages().digest == hashlib.sha256(bytes([1, 2, 3, 4]) + numbers).hexdigest()
-
-
 def test_a_folder_holds_the_set_a_manifest_and_a_picture(tmp_path: Path) -> None:
     synthetic = two_stages()
     synthetic.save(tmp_path)
@@ -102,10 +90,3 @@ def test_each_stage_has_an_equal_share_of_the_epochs() -> None:
     stages.num_epochs = 6
     found = [stages.before_epoch(epoch).indices.tolist() for epoch in range(6)]
     assert found == [[0, 1]] * 2 + [[0, 1, 2]] * 2 + [[0, 1, 2, 3]] * 2
-
-
-def test_images_may_be_some_of_a_data_set() -> None:
-    stages = Stages(torch.tensor([0, 1]), "e" * 64, torch.tensor([9, 4]))
-    assert stages.subset.indices.tolist() == [9]
-    assert stages.before_epoch(1).indices.tolist() == [4, 9]
-    assert stages.subset.fingerprint == "e" * 64
