@@ -54,13 +54,8 @@ class RealExamples:
     def of(cls, dataset: Dataset, subset: Subset | None, *, at_least: int) -> RealExamples:
         """All of a data set's images, or those of a subset with its weights.
 
-        Args:
-            dataset: of images with a class each.
-            subset: None for all.
-            at_least: images that each class must have.
-
         Raises:
-            DataError: there are no images, no classes, or fewer of one.
+            DataError: there are no images, no classes, or fewer than `at_least` of one.
             SubsetError: the subset is another data set's.
         """
         if not isinstance(dataset.inputs, ImageSpec) or dataset.target.kind is not TargetKind.CLASS:

@@ -77,10 +77,7 @@ class Reselection:
         every: epochs between selections, R.
         options: the strategy's own, by name; a warm-up (`pretraining`) is that of the first
             subset alone.
-        preset: as in `client.subset`.
-        balanced: as in `client.subset`.
-        proxy: as in `client.subset`.
-        soft_labels: as in `client.subset`.
+        preset, balanced, proxy, soft_labels: as in `client.subset`.
         prefetch: ask one epoch early, in a thread, on weights one epoch old.
         num_epochs: of the whole training, where known: no subset is requested for later ones.
         first: the subset of the first epochs; selected on theta_p where None.

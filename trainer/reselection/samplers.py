@@ -34,16 +34,7 @@ _BLOCK = 16_384
 
 
 def deal(order_N: Tensor, rank: int, num_ranks: int, uneven: Uneven) -> Tensor:
-    """A rank's part of an order.
-
-    Args:
-        order_N: the same on every rank.
-        rank: from 0.
-        num_ranks: how many there are.
-        uneven: where N does not divide by `num_ranks`: "keep" gives the first ranks one
-            example more, "drop" leaves the order's last examples out, and "repeat" gives
-            the order's first ones to the other ranks again.
-    """
+    """A rank's part of an order that is the same on every rank: see `SubsetSampler`."""
     left_over = len(order_N) % num_ranks
     if left_over and uneven == "drop":
         order_N = order_N[: len(order_N) - left_over]
@@ -68,11 +59,7 @@ def in_blocks(order_N: Tensor) -> Iterator[Tensor]:
 
 
 def require_rank(rank: int, num_ranks: int) -> None:
-    """Refuse a rank outside 0..num_ranks - 1.
-
-    Raises:
-        ConfigError: it is outside.
-    """
+    """Refuse a rank outside 0..num_ranks - 1 by ConfigError."""
     if not 0 <= rank < num_ranks:
         raise ConfigError(
             f"rank {rank} is not one of {num_ranks}. Ranks count from 0 to "
@@ -135,12 +122,7 @@ class SubsetSampler(Sampler[int]):
         return bool(len(dealt_N)) and bool(dealt_N.min() != dealt_N.max())
 
     def weights(self, batch: int, batch_size: int) -> Tensor:
-        """The weights of one of the present epoch's batches, float32, of mean 1 in the subset.
-
-        Args:
-            batch: its number, from 0, in the DataLoader's order.
-            batch_size: the DataLoader's.
-        """
+        """The weights of the present epoch's `batch`-th batch, float32, of mean 1 in the subset."""
         return self._dealt_weights_N[batch * batch_size : (batch + 1) * batch_size]
 
     def soft_labels(self, batch: int, batch_size: int) -> Tensor | None:
@@ -231,11 +213,7 @@ class ReselectingSampler(SubsetSampler):
         return {"epoch": self._epoch, "reselection": self.reselection.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next.
-
-        Raises:
-            SubsetError: the subset is damaged.
-        """
+        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
         self.reselection.load_state_dict(state["reselection"])
         self.subset = self.reselection.subset
         self._epoch = state["epoch"]
