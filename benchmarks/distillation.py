@@ -24,7 +24,7 @@ from benchmarks.json_lines import append, read
 from benchmarks.proxies import cut
 from lipt.common.data import Dataset, open_dataset
 from lipt.trainer.distillation import Distillation, distill
-from lipt.trainer.distillation.evaluation import evaluate
+from lipt.trainer.distillation.synthetic import evaluate
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
 from tests.session import Session

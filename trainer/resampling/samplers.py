@@ -25,7 +25,7 @@ from lipt.trainer.resampling.draws import (
     draw_by_losses,
     draw_pruned,
 )
-from lipt.trainer.reselection.samplers import Uneven, deal, in_blocks, require_rank
+from lipt.trainer.reselection.reselection import Uneven, deal, in_blocks, require_rank
 from lipt.trainer.subsets.data import MapStyle
 
 

@@ -17,7 +17,7 @@ from lipt.common.errors import (
     MissingExtraError,
     UnreachableError,
 )
-from lipt.trainer.reselection.samplers import (
+from lipt.trainer.reselection.reselection import (
     ReselectingSampler,
     SubsetSampler,
     Uneven,
