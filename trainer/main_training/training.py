@@ -272,7 +272,7 @@ def fit(
     max_seconds: float | None = None,
     reselect: SubsetSource | MakeSubsetSource | None = None,
     on_epoch: Sequence[OnEpoch] = (),
-    on_step: OnStep = lambda *_: None,
+    on_step: OnStep | None = None,
     on_resume: Callable[[Progress], object] = lambda _: None,
     allowed_modules: Collection[str] = (),
 ) -> Trained:
@@ -338,7 +338,8 @@ def fit(
         if saved is not None:
             training.restore(saved)
             on_resume(saved.progress)
-        return training.run(on_epoch, on_step, checkpoint, identity, ends_at)
+        told = on_step or (lambda *_: None)
+        return training.run(on_epoch, told, checkpoint, identity, ends_at)
 
 
 def _require_trainable(
