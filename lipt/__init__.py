@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from lipt.calls import diagnose as diagnose
     from lipt.calls import select as select
     from lipt.common.data.sources.pairs import open_pairs as open_pairs
+    from lipt.core.selection.registry import strategy as strategy
+    from lipt.core.selection.selection import Selection as Selection
+    from lipt.core.selection.strategy import Strategy as Strategy
+    from lipt.core.signals.signals import Signals as Signals
     from lipt.data import open_dataset as open_dataset
     from lipt.pretraining import Pretrained as Pretrained
     from lipt.pretraining import pretrain as pretrain
@@ -46,6 +50,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "lipt.calls": "Comparison compare diagnose select",
     "lipt.common.data.sources.pairs": "open_pairs",
+    "lipt.core.selection.registry": "strategy",
+    "lipt.core.selection.selection": "Selection",
+    "lipt.core.selection.strategy": "Strategy",
+    "lipt.core.signals.signals": "Signals",
     "lipt.data": "open_dataset",
     "lipt.pretraining": "Pretrained pretrain",
     "lipt.trainer.client.client": "Client",

@@ -171,7 +171,7 @@ def _trial(
     recipe: Recipe,
     device: str,
     allowed_modules: Collection[str],
-    on_step: OnStep | None,
+    on_step: OnStep,
 ) -> Trial:
     stays = subset is not None and source is None
     trained = fit(
