@@ -22,8 +22,7 @@ from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
     from lipt.trainer.distillation import Distillation
-    from lipt.trainer.distillation.evaluation import Outcome
-    from lipt.trainer.distillation.synthetic import SyntheticSet
+    from lipt.trainer.distillation.synthetic import Outcome, SyntheticSet
     from lipt.trainer.main_training import Recipe
 
 # Few images are learnt in few steps; --train-set has the last word.
@@ -123,7 +122,7 @@ def distill(
     wait_passively()
     from lipt.trainer.cli.display.output import open_talking, run_talking
     from lipt.trainer.distillation import distill as distil
-    from lipt.trainer.distillation.evaluation import evaluate
+    from lipt.trainer.distillation.synthetic import evaluate
     from lipt.trainer.main_training.examples import require_comparable
     from lipt.trainer.subsets.subset import Subset
 
