@@ -28,18 +28,19 @@ import grpc.aio
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
+from lipt.common.observability.logs import Events
 from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.handlers import Interceptor, refusals
 from lipt.common.rpc.messages import CHUNK_BYTES
-from lipt.common.rpc.status import ErrorInterceptor
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.coordinator.rpc import blobs
 from lipt.coordinator.storage.accounts import Accounts, Quota
 from lipt.coordinator.storage.uploads import Uploads
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
-from lipt.v1 import blob_pb2_grpc
-from lipt.worker.client import CoordinatorClient, Report
+from lipt.v1 import blob_pb2_grpc, worker_pb2
+from lipt.worker.client import CoordinatorClient
 
 REPEATS = 5
 MAX_BLOB_BYTES = 2**40
@@ -59,7 +60,7 @@ def serve(pipe: Connection, root: Path, chunk_bytes: int) -> None:
     """Serve a store until the other end of the pipe closes."""
 
     async def run() -> None:
-        server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+        server = grpc.aio.server(interceptors=[Interceptor(lambda _: (refusals(Events()),))])
         store = BlobStore(root, max_blob_bytes=MAX_BLOB_BYTES)
         quota = Quota(MAX_BLOB_BYTES, MAX_BLOB_BYTES, 100, 100)
         accounts = Accounts(quota, clock=time.monotonic, is_live=lambda _: False)
@@ -200,7 +201,7 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
         path = Transfers(client.blobs).download(assignment.initial_weights, store)
         weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
         result = Transfers(client.blobs).upload(encode_sparse(weights))
-        client.commit(worker_id, assignment, result, Report(0.0, 0.0, 0.0, 0))
+        client.commit(worker_id, assignment, result, worker_pb2.LearnerReport())
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
 
 

@@ -28,7 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lipt.common.network.tls import split_address
-from lipt.common.rpc.status import from_rpc_error, local_credentials
+from lipt.common.rpc.channel import local_credentials
+from lipt.common.rpc.status import from_rpc_error
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import subset_pb2 as pb

@@ -38,7 +38,7 @@ from torch import nn
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, fill_chunk
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.core.learner.pruning import masks_of_largest
 from lipt.trainer import Client

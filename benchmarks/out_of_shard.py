@@ -34,7 +34,7 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.data.shard import unpack_shard
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.inputs.specs import InputFormat
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights
 from lipt.coordinator.settings import CoordinatorSettings

@@ -31,7 +31,7 @@ from lipt.common.data.dataset import Dataset, in_memory
 from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.settings import CoordinatorSettings

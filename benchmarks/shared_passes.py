@@ -33,7 +33,6 @@ from lipt.common.config.tasks import ScoringTask
 from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.passes import encode_range, read_range
 from lipt.coordinator.compute.scan import RangeFolder, Scan
-from lipt.coordinator.dispatch.ranges import RangeTable
 from tests.cluster import SMALL_RUN, Cluster
 
 DATA = "parquet:../shared/data/cifar10-jpeg/train.parquet"
@@ -152,7 +151,7 @@ def cost_of_a_range() -> tuple[float, int]:
 
 
 def simulated(worker_seconds: float, file_seconds: float) -> Table:
-    """How long the pass takes with many workers, by the table of ranges that hands them out."""
+    """How long the pass takes with many workers."""
     table = Table("workers", "range", "seconds", "times quicker than one", "per worker")
     one = {}
     for range_examples in (4096, 512):
@@ -174,20 +173,16 @@ def simulated(worker_seconds: float, file_seconds: float) -> Table:
 
 def makespan(scan: Scan, num_workers: int, worker_seconds: float, file_seconds: float) -> float:
     """When the last range is in; the coordinator itself does none here."""
-    table, free_at, num_done = RangeTable(scan.num_ranges), 0.0, 0
-    # Who has something to say, and when: a worker that asks, or hands in its range.
-    events = [(0.0, worker, -1) for worker in range(num_workers)]
-    heapq.heapify(events)
-    while num_done < scan.num_ranges:
-        now, worker, index = heapq.heappop(events)
-        if index >= 0 and not table.is_done(index):
-            free_at = max(free_at, now) + file_seconds
-            table.finish(index)
-            num_done += 1
-            now = free_at
-        lease = table.take(f"{worker}", now, lease_seconds=1e9)
-        if lease is not None:
-            heapq.heappush(events, (now + worker_seconds, worker, lease.index))
+    free_at, num_given = 0.0, 0
+    # When a worker asks, and whether it hands in a range.
+    events = [(0.0, False)] * num_workers
+    while events:
+        now, hands_in = heapq.heappop(events)
+        if hands_in:
+            free_at = now = max(free_at, now) + file_seconds
+        if num_given < scan.num_ranges:
+            num_given += 1
+            heapq.heappush(events, (now + worker_seconds, True))
     return free_at
 
 

@@ -41,7 +41,7 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.config.settings import load_settings
 from lipt.common.determinism import pinned_kernels
-from lipt.common.inputs.stored import num_stored
+from lipt.common.inputs.model_input import num_stored
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup

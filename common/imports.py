@@ -38,6 +38,13 @@ def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> M
 _SPEC = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*)")
 
 
+# Built-in data sets and models that are followed by a path or a name, and are no modules.
+SCHEMES = frozenset(
+    (
+        *("cifar10", "cifar100", "csv", "distilled", "features", "imagefolder", "jsonl", "pairs"),
+        *("parquet", "webdataset", "text", "torchvision"),
+    )
+)
 # The options of pairs that name code.
 TOWERS = ("image_tower", "text_tower")
 
@@ -60,7 +67,8 @@ def modules_of(name: str) -> tuple[str, ...]:
         parted = (option.partition("=") for option in options.split("&"))
         values = {key: value for key, _, value in parted}
         return tuple(filter(None, (module_of(values.get(tower, "")) for tower in TOWERS)))
-    return (module_of(name),) if module_of(name) else ()
+    module = module_of(name)
+    return (module,) if module and module not in SCHEMES else ()
 
 
 def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[..., Any]:

@@ -21,20 +21,6 @@ from lipt.common.config.settings import (
 from lipt.common.imports import modules_of
 from lipt.common.process.machine import Machine
 
-# What looks like `module:factory` and is not.
-_SCHEMES = (
-    "torchvision",
-    "text",
-    "cifar10",
-    "cifar100",
-    "imagefolder",
-    "parquet",
-    "webdataset",
-    "csv",
-    "jsonl",
-    "features",
-)
-
 
 class DatasetSettings(Section):
     """The data set that this coordinator serves."""
@@ -245,6 +231,5 @@ class CoordinatorSettings(LayeredSettings):
 def with_own_modules(settings: CoordinatorSettings) -> CoordinatorSettings:
     """The settings with the modules allowed that this process's own flags name factories in."""
     own = (settings.dataset.source, settings.run.model)
-    named = (module for spec in own for module in modules_of(spec))
-    modules = tuple(module for module in named if module not in _SCHEMES)
+    modules = tuple(module for spec in own for module in modules_of(spec))
     return settings.model_copy(update={"allow_modules": (*settings.allow_modules, *modules)})

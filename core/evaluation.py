@@ -32,13 +32,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.model_input import (
+    Stored,
+    num_stored,
+    split_evenly,
+    split_stored,
+    to_model_input,
+)
 from lipt.common.inputs.specs import ImageSpec, InputFormat, Inputs, InputSpec, call_model
-from lipt.common.inputs.stored import Stored, num_stored, split_evenly, split_stored
 from lipt.common.models import find_head, forward_with_features
-from lipt.common.models.head import head_names
-from lipt.common.models.modes import evaluation_mode
-from lipt.common.targets.target import Target
+from lipt.common.models.head import evaluation_mode, head_names
+from lipt.common.targets.values import Target
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 # Opens weights: they are on disk, or mixed as they are read. Each access makes a tensor.

@@ -20,10 +20,9 @@ from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import RunFailedError, SignalsError
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.model_input import in_layout, to_model_input
+from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import InputFormat, call_model
-from lipt.common.inputs.stored import Stored
-from lipt.common.targets.target import Target
+from lipt.common.targets.values import Target
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4

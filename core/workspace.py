@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import WeightsError
+from lipt.common.inputs.model_input import Stored
 from lipt.common.inputs.specs import InputFormat
-from lipt.common.inputs.stored import Stored
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.head import frozen_names
 from lipt.common.signals.passes import Batches

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lipt.calls import Comparison, compare, diagnose, select
-    from lipt.common.data.sources.pairs.rows import open_pairs
+    from lipt.common.data.sources.pairs import open_pairs
     from lipt.data import open_dataset
     from lipt.pretraining import Pretrained, pretrain
     from lipt.trainer.client.client import Client
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
     from lipt.trainer.subsets.subset import Subset
     from lipt.trainer.subsets.weighted import (
+        SoftTargetLoss,
         UnweightedWarning,
         WeightedCollate,
         WeightedSubsetLoss,
@@ -49,6 +50,7 @@ __all__ = [
     "Recipe",
     "RedrawingSampler",
     "ReselectingSampler",
+    "SoftTargetLoss",
     "StaleLossSampler",
     "Subset",
     "SubsetSampler",
@@ -84,6 +86,7 @@ _MODULES = {
     "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),
     "lipt.trainer.subsets.subset": ("Subset",),
     "lipt.trainer.subsets.weighted": (
+        "SoftTargetLoss",
         "UnweightedWarning",
         "WeightedCollate",
         "WeightedSubsetLoss",

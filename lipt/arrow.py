@@ -1,10 +1,8 @@
-"""Arrow: scores and choice as functions over record batches, for Ray Data, Dask, Spark and others.
+"""Scores and selection over Arrow record batches, for Ray Data, Dask, Spark and others.
 
-`Scorer` gives each example's error, feature and scores under theta_p, `select_from` chooses from
-the table of them as a coordinator would. Nothing here starts a cluster, or imports one's library.
-
-A convolution's last digits can depend on which examples share a batch: partitions that begin at
-multiples of `batch_size` in the data's order give the coordinator's own bits.
+`Scorer` computes errors, features and scores under theta_p; `select_from` selects from the table of
+them. A convolution's last digits can depend on its batch: partitions that begin at multiples of
+`batch_size` in the data's order give the coordinator's own bits.
 
 Shapes: N examples, B of a batch, C classes, D features.
 """
@@ -29,7 +27,7 @@ from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models.loading import load_model
+from lipt.common.models.registry import load_model
 from lipt.common.signals.passes import Batches
 from lipt.common.subsets import resolve_budget, subset_digest
 from lipt.common.targets.kinds import TargetKind
@@ -46,6 +44,10 @@ from lipt.trainer.subsets.subset import Subset
 
 __all__ = ["Scorer", "select_from"]
 
+pa, pc = (
+    import_extra(module, package="pyarrow", extra="parquet", needed_for="lipt.arrow")
+    for module in ("pyarrow", "pyarrow.compute")
+)
 _CPU = torch.device("cpu")
 
 
@@ -53,16 +55,16 @@ _CPU = torch.device("cpu")
 class Scorer:
     """Model, weights and settings of a scoring pass over images, on a CPU.
 
-    It is a value: it can be sent to other processes, which read the weights where they are.
+    A value that can be sent to other processes, which read the weights from the file.
 
     Attributes:
         model: its name.
-        weights: the safetensors file of its weights, where every process finds it.
-        inputs: what it is given of an image.
+        weights: the safetensors file, where every process finds it.
+        inputs: the model's image format.
         class_names: of all classes.
-        seed: of the run.
-        threads: that a pass takes.
-        precision: what errors and features are given in.
+        seed: the run's.
+        threads: of a pass.
+        precision: of errors and features.
         allow_modules: that the model's name may import.
     """
 
@@ -105,15 +107,15 @@ class Scorer:
 
     @property
     def batch_size(self) -> int:
-        """Examples of a forward pass, as a coordinator has it on a CPU."""
+        """Examples of a forward pass, as on a coordinator's CPU."""
         return batch_size_for(ImageSpec(*self.inputs.shape), _CPU)
 
     def scores(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Record batches of scores for record batches of examples: what `mapInArrow` wants.
+        """Record batches of scores for record batches of examples, as in Spark's `mapInArrow`.
 
         Args:
-            batches: with the columns id and label, whole numbers, and image: an image file's
-                bytes, alone or as Hugging Face's struct, or a list of its C x H x W uint8 pixels.
+            batches: with the integer columns id and label, and image: an image file's bytes,
+                alone or as Hugging Face's struct, or a list of its C x H x W uint8 pixels.
 
         Yields:
             id, label, errors and features (lists), and the scores el2n and grand, float32.
@@ -123,12 +125,7 @@ class Scorer:
             SignalsError: the outputs are not finite.
             WeightsError: the file holds another model's weights.
         """
-        model = self._model()
-        for batch in _of_size(batches, self.batch_size):
-            yield self._scored(model, batch)
-
-    def _model(self) -> nn.Module:
-        return load_model(
+        model = load_model(
             self.model,
             self.weights,
             num_classes=len(self.class_names),
@@ -138,6 +135,8 @@ class Scorer:
             allowed_modules=self.allow_modules,
             max_bytes=self.weights.stat().st_size,
         )
+        for batch in _of_size(batches, self.batch_size):
+            yield self._scored(model, batch)
 
     def _scored(self, model: nn.Module, batch: Any) -> Any:
         ids_B, labels_B = _whole_numbers(batch, "id"), _whole_numbers(batch, "label")
@@ -160,7 +159,7 @@ class Scorer:
             "el2n": error_norms(signals).numpy(),
             "grand": last_layer_norms(signals).numpy(),
         }
-        return _pyarrow().RecordBatch.from_pydict(columns)
+        return pa.RecordBatch.from_pydict(columns)
 
     def _rows(self, batch: Any, ids_B: Tensor, labels_B: Tensor) -> ImageRows:
         source, column = "the record batch", _column_of(batch, "image")
@@ -176,9 +175,8 @@ class Scorer:
                 )
             images = pixels_BX.view(-1, channels, height, width).numpy()
             return ArrayRows(source, self.class_names, labels_B, images)
-        types = _pyarrow().types
-        files = column.field("bytes") if types.is_struct(column.type) else column
-        if not (types.is_binary(files.type) or types.is_large_binary(files.type)):
+        files = column.field("bytes") if pa.types.is_struct(column.type) else column
+        if not (pa.types.is_binary(files.type) or pa.types.is_large_binary(files.type)):
             raise DataError(f"the column 'image' is {column.type}. Give image files' bytes.")
         return EncodedRows(
             source,
@@ -190,8 +188,8 @@ class Scorer:
 
 
 def _of_size(batches: Iterable[Any], size: int) -> Iterator[Any]:
-    """The same rows in the same order, `size` at a time; the last ones may be fewer."""
-    pa, waiting, held = _pyarrow(), [], 0
+    """The same rows in the same order, `size` at a time; the last batch may be smaller."""
+    waiting, held = [], 0
     for batch in batches:
         start = 0
         while start < len(batch):
@@ -218,24 +216,24 @@ def select_from(
     threads: int = 1,
     fingerprint: str = "",
 ) -> Subset:
-    """The subset that a coordinator chooses on these signals of theta_p (proxy `soup`).
+    """The subset that a coordinator selects on these signals of theta_p (proxy `soup`).
 
     Args:
-        table: what `Scorer.scores` gave of every example, as one Arrow table, rows in any order.
-        strategy: one that looks at errors, features and labels alone.
+        table: the scores of every example as one Arrow table, rows in any order.
+        strategy: one that needs errors, features and labels alone.
         fraction: of the examples, in (0, 1]; this or `budget`.
         seed: the run's.
-        budget: how many examples.
-        balanced: equal shares per class; the strategy's default where None.
+        budget: number of examples.
+        balanced: equal shares per class; None for the strategy's default.
         options: the strategy's own, by name, as text.
         has_bias: whether the model's last layer has one.
-        threads: as the run's `evaluation_threads`.
-        fingerprint: of the data, for `Subset.apply` to compare.
+        threads: the run's `evaluation_threads`.
+        fingerprint: of the data, which `Subset.apply` compares.
 
     Raises:
         DataError: ids are not 0..N-1, each once, or a column is missing.
         BudgetError, StrategyOptionError, UnknownNameError: as `Client.subset`.
-        SignalsError: the strategy needs what a table has not: learners, a validation split, ...
+        SignalsError: the strategy needs more: learners, a validation split, ...
     """
     chosen_by = find_strategy(strategy)
     parsed = chosen_by.parse_options(dict(options or {}))
@@ -265,35 +263,21 @@ def _signals(table: Any, *, has_bias: bool) -> Signals:
             "Give the scores of all examples, by their row numbers in the data."
         )
     errors_NC, features_ND = _matrix_of(table, "errors"), _matrix_of(table, "features")
-    # As a coordinator keeps so many.
-    limits = STORAGE_LIMITS
+    # The dtypes in which a coordinator stores signals of this size.
     return Signals(
-        errors_NC[order_N].to(limits.error_dtype(errors_NC.numel())),
-        features_ND[order_N].to(limits.feature_dtype(features_ND.numel())),
+        errors_NC[order_N].to(STORAGE_LIMITS.error_dtype(errors_NC.numel())),
+        features_ND[order_N].to(STORAGE_LIMITS.feature_dtype(features_ND.numel())),
         _whole_numbers(table, "label")[order_N],
         has_bias=has_bias,
     )
 
 
-def _pyarrow() -> Any:
-    """The module.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    return import_extra("pyarrow", package="pyarrow", extra="parquet", needed_for="lipt.arrow")
-
-
 def _column_of(batch: Any, name: str) -> Any:
-    """A column of a record batch, or of a table in one piece.
-
-    Raises:
-        DataError: there is none of that name, or it has nulls.
-    """
+    """A column without nulls of a record batch, or of a table in one piece."""
     if name not in batch.schema.names:
         raise DataError(
             f"the batch has the columns {', '.join(batch.schema.names)}, and no {name!r}. Rename "
-            "the one that it is."
+            "a column."
         )
     column = batch.column(name)
     if hasattr(column, "combine_chunks"):
@@ -304,34 +288,21 @@ def _column_of(batch: Any, name: str) -> Any:
 
 
 def _whole_numbers(batch: Any, name: str) -> Tensor:
-    """A column of whole numbers; N int64.
-
-    Raises:
-        DataError: as `_column_of`, or it has others.
-    """
+    """A column of integers; N int64."""
     column = _column_of(batch, name)
-    if not _pyarrow().types.is_integer(column.type):
+    if not pa.types.is_integer(column.type):
         raise DataError(f"the column {name!r} is {column.type}. Make it one of whole numbers.")
     return torch.from_numpy(column.to_numpy(zero_copy_only=False).astype("int64"))
 
 
 def _matrix_of(batch: Any, name: str) -> Tensor:
-    """A column of lists of one length; N x D, of the lists' own type.
-
-    Raises:
-        DataError: as `_column_of`, or it has no lists of numbers, or these differ in length.
-    """
-    column, types = _column_of(batch, name), _pyarrow().types
-    if not _is_list(column.type) or not types.is_primitive(column.type.value_type):
+    """A column of lists of one length; N x D, of the lists' own type."""
+    column = _column_of(batch, name)
+    if not _is_list(column.type) or not pa.types.is_primitive(column.type.value_type):
         raise DataError(f"the column {name!r} is {column.type}. Make it lists of numbers.")
-    flat = column.flatten()
-    num_rows = len(column)
+    flat, num_rows = column.flatten(), len(column)
     width = len(flat) // max(1, num_rows)
-    # Of the same sum, lists may still differ.
-    compute = import_extra(
-        "pyarrow.compute", package="pyarrow", extra="parquet", needed_for="lipt.arrow"
-    )
-    lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
+    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
     if flat.null_count or bool((lengths != width).any()):
         raise DataError(f"the lists of {name!r} differ in length, or hold nulls. Make them whole.")
     return torch.from_numpy(flat.to_numpy(zero_copy_only=False).copy()).view(num_rows, width)
@@ -339,13 +310,12 @@ def _matrix_of(batch: Any, name: str) -> Tensor:
 
 def _lists_of(matrix_ND: Tensor) -> Any:
     """A column of lists, one a row."""
-    pa, (num_rows, width) = _pyarrow(), matrix_ND.shape
-    # Of lists of a fixed size Spark knows nothing.
+    num_rows, width = matrix_ND.shape
+    # Spark has no lists of a fixed size.
     offsets = torch.arange(num_rows + 1, dtype=torch.int32) * width
     return pa.ListArray.from_arrays(offsets.numpy(), pa.array(matrix_ND.reshape(-1).numpy()))
 
 
 def _is_list(kind: Any) -> bool:
-    """Whether an Arrow type is one of lists."""
-    types = _pyarrow().types
+    types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

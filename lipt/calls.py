@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any, Literal
 from torch import nn
 
 from lipt.common.config.values import validate
-from lipt.common.data import Dataset
 from lipt.common.imports import import_extra, modules_of
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.data import MODULE, open_dataset
@@ -25,23 +25,20 @@ from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.compare import compare as run_comparison
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Plan, Trial
-from lipt.trainer.comparison.verdict import verdict
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView, StrategyView
 
-# Comparison of one call: who chooses, and what came of every strategy, shown as a table.
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """Strategies against what people do instead, at equal steps.
+    """Strategies against baselines at equal steps.
 
     Attributes:
         outcomes: one per strategy and fraction, over all seeds.
         trials: every training.
-        verdict: whether a strategy beat random, in a sentence.
+        verdict: whether a strategy beat random, in words.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -52,7 +49,6 @@ class Comparison:
         return "\n".join([*table.plain(self.outcomes), "", self.verdict])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         head = "".join(f"<th>{escape(name)}</th>" for name in table.HEADER)
         rows = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in table.cells(row)) + "</tr>"
@@ -71,51 +67,28 @@ class Run:
 
     @property
     def costs(self) -> CostsView:
-        """What it has taken so far; nothing goes to a worker."""
+        """Seconds so far; no bytes go to a worker."""
         seconds = self.pretrained.seconds
         stages = ("initialization", "sharding", "training", "merging")
         taken = {f"{stage}_seconds": seconds.get(f"{stage}_seconds", 0.0) for stage in stages}
         return CostsView(**taken, bytes_to_workers=0, bytes_from_workers=0)
 
 
-@dataclass(frozen=True)
-class _Info:
-    dataset: Dataset
-
-
 class Chooser:
-    """Chooses in this process, from one pre-training per seed.
-
-    Args:
-        pretrained: makes a seed's.
-    """
+    """The comparison's client in this process: one pre-training per seed."""
 
     def __init__(self, pretrained: Callable[[int], Pretrained]) -> None:
-        self._make = pretrained
-        self._runs: dict[int, Run] = {}
-
-    def run_of(self, seed: int) -> Run:
-        """The pre-training of a seed, which trains when it is asked for what needs it."""
-        if seed not in self._runs:
-            self._runs[seed] = Run(seed, self._make(seed))
-        return self._runs[seed]
-
-    def info(self) -> _Info:
-        """What is chosen from."""
-        return _Info(self.run_of(0).pretrained.data)
+        self.run_of = functools.cache(lambda seed: Run(seed, pretrained(seed)))
 
     def strategies(self) -> list[StrategyView]:
-        """What there is to choose by."""
+        """All strategies."""
         return [view_of(StrategyView, strategy) for strategy in describe_strategies().strategies]
 
     def subset(
         self, run: str, strategy: str, *, fraction: float, proxy: str | None = None
     ) -> Subset:
-        """Choose by a run's name."""
-        return self._runs[int(run)].pretrained.select(strategy, fraction, proxy=proxy)
-
-
-# Calls: choose, diagnose and compare, in this process.
+        """Select on a seed's pre-training."""
+        return self.run_of(int(run)).pretrained.select(strategy, fraction, proxy=proxy)
 
 
 def select(
@@ -132,6 +105,7 @@ def select(
     proxy: str | None = None,
     features: Features | None = None,
     labels: Literal["given", "none"] = "given",
+    soft_labels: bool = False,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
@@ -140,32 +114,19 @@ def select(
 ) -> Subset:
     """Choose the examples worth training on: the whole pipeline, in this process.
 
-    The same seed gives the same subset. What comes back is what `lipt.Client(...).subset` gives
-    on a cluster.
+    The same seed gives the same subset, as `lipt.Client(...).subset` does on a cluster.
 
-    Args:
-        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a Hugging
-            Face `datasets.Dataset`, or a name, as `open_dataset` takes them.
-        model: what examples are judged by: a built-in name, `package.module:factory`, a
-            function of `num_classes`, or an `nn.Module`, whose weights learners begin with and
-            which stays as it is. None takes one that suits the kind of data.
+    Arguments of `pretrain`, and:
         fraction: of the data, in (0, 1]; a tenth where neither this nor `budget` is given.
-        budget: how many examples.
-        strategy: one of those that `lipt strategies` lists.
-        seed: of everything random.
-        balanced: equal shares per class; the strategy's default where None.
+        budget: number of examples.
+        strategy: one of `lipt strategies`.
+        balanced: equal shares per class; None for the strategy's default.
         options: the strategy's own, by name.
-        preset: values of them by one name, such as "paper".
-        proxy: what judges the examples: "soup", "ridge:patches", "auto", ...
-        features: to select on in place of the model's: {"features": N x d}.
-        labels: "none" to choose what to label.
-        run: settings of the run, nested as in `RunConfig`. Defaults that are too large for the
-            data are lowered to fit it.
-        image_size: pixels a side that images are scaled to; None keeps small ones.
-        device: "cpu", "cuda", "cuda:N", or "auto".
-        allow_modules: modules that `run` may name a model of.
-        progress: False shows nothing of how far it is, True also where no terminal or
-            notebook is.
+        preset: defaults for the options, such as "paper".
+        proxy: proxy model: "soup", "ridge:patches", "auto", ...
+        features: used in place of the model's: {"features": N x d}.
+        labels: "none" chooses without looking at labels.
+        soft_labels: whether `Subset.soft_labels` come along, as targets to train on.
 
     Raises:
         LiptError: as `Client.subset`, or the model cannot be trained.
@@ -191,6 +152,7 @@ def select(
         proxy=proxy,
         features=features,
         labels=labels,
+        soft_labels=soft_labels,
     )
 
 
@@ -203,15 +165,11 @@ def diagnose(
     device: str = "auto",
     progress: bool | None = None,
 ) -> Diagnosis:
-    """What is wrong with data, before anything is trained on it: labels, duplicates, outliers.
+    """Find wrong labels, duplicates and outliers before anything is trained.
 
-    Args:
-        data: as in `select`.
-        proxy: what looks at the data, as HEAD:FEATURES ("ridge:patches"); None chooses.
+    Arguments of `pretrain`, and:
+        proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
         features: of your own: {"features": N x d}.
-        image_size: pixels a side that images are scaled to; None keeps small ones.
-        device: "cpu", "cuda", "cuda:N", or "auto".
-        progress: as in `select`.
 
     Raises:
         LiptError: as `Client.diagnose`.
@@ -238,27 +196,21 @@ def compare(
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Comparison:
-    """Whether strategies beat what people do instead, by training for equally many steps.
+    """Compare strategies with baselines by training for equally many steps.
 
-    Args:
-        data: what the subsets are of, as in `select`.
-        test: what accuracy is measured on, in the same forms.
-        model: what is pre-trained and trained, as in `select`.
+    Arguments of `pretrain`, and:
+        test: held-out data, in the same forms.
         strategies: their names.
         fractions: of the data.
         baselines: of "uniform", "uniform_per_class", "redrawn" and "everything".
-        seeds: how many seeds of the whole pipeline.
-        recipe: of every training; the paper's, which is long, where None: {"steps": 300}.
-        proxy: what judges the examples; each strategy's default where None.
-        run: settings of the runs, nested as in `RunConfig`.
-        image_size: pixels a side that images are scaled to; None keeps small ones.
-        device: "cpu", "cuda", "cuda:N", or "auto".
-        out: a file of trials; those that it has are not done again.
-        progress: as in `select`.
+        seeds: number of seeds of the whole pipeline.
+        recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
+        proxy: proxy model; None for each strategy's default.
+        out: a file of trials; those in it are not repeated.
 
     Raises:
         LiptError: as `lipt.trainer.comparison.compare.compare`.
-        MissingExtraError: scipy is not installed, the extra `report`.
+        MissingExtraError: scipy, of the extra `report`, is not installed.
     """
     # Now rather than after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
@@ -290,5 +242,5 @@ def compare(
             say=lambda line: show(ProgressView(line, 0, 0)),
             pretrain=chooser.run_of,
         )
-    rows = outcomes(trials, None)
-    return Comparison(tuple(rows), tuple(trials), verdict(rows))
+    rows = outcomes(trials)
+    return Comparison(tuple(rows), tuple(trials), table.verdict(rows))

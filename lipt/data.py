@@ -1,4 +1,4 @@
-"""A call's data and model: what users pass, opened."""
+"""A call's data and model, opened; a model object gets a name that a configuration can hold."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from lipt.common.data import open_dataset as open_by_name
 from lipt.common.imports import modules_of
 from lipt.trainer.subsets.data import map_style
 
-# Given: models that a caller hands over as objects, under names that a configuration can hold.
-#
-# A configuration names its model. One that is an object of the program has no name that others
-# could know, so it gets one of this module: `lipt.data:model_1`. It lies here for as long as who
-# has handed it over keeps what `name_model` gave.
+__all__ = ["open_dataset", "open_pairs"]
 
 MODULE = "lipt.data"
 
@@ -27,33 +23,28 @@ _numbers = itertools.count(1)
 
 
 class Given:
-    """A model under a name.
+    """A model as a factory with a name, `lipt.data:model_1`, valid while this object lives.
 
-    Attributes:
-        name: what a configuration calls it.
+    Args:
+        model: a function of `num_classes`, or a module, which is copied.
     """
 
-    def __init__(self, make: Callable[..., nn.Module], attribute: str) -> None:
-        self._make = make
+    def __init__(self, model: nn.Module | Callable[..., nn.Module]) -> None:
+        is_module = isinstance(model, nn.Module)
+        self._model = copy.deepcopy(model).cpu() if is_module else model
+        self._is_module = is_module
+        attribute = f"model_{next(_numbers)}"
         self.name = f"{MODULE}:{attribute}"
+        _given[attribute] = self
 
     def __call__(self, *, num_classes: int) -> nn.Module:
-        """The model, made anew."""
-        return self._make(num_classes=num_classes)
+        """A new copy of the model."""
+        if self._is_module:
+            return copy.deepcopy(self._model)
+        return self._model(num_classes=num_classes)
 
 
 _given: WeakValueDictionary[str, Given] = WeakValueDictionary()
-
-
-def name_model(model: nn.Module | Callable[..., nn.Module]) -> Given:
-    """Give a model a name.
-
-    Args:
-        model: a function of `num_classes`, or a module, which is copied and stays as it is.
-    """
-    attribute = f"model_{next(_numbers)}"
-    _given[attribute] = given = Given(_maker(model), attribute)
-    return given
 
 
 def __getattr__(attribute: str) -> Any:
@@ -61,18 +52,6 @@ def __getattr__(attribute: str) -> Any:
         return _given[attribute]
     except KeyError:
         raise AttributeError(f"module {MODULE!r} has no attribute {attribute!r}") from None
-
-
-def _maker(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    if not isinstance(model, nn.Module):
-        return model
-    mine = copy.deepcopy(model).cpu()
-    return lambda num_classes: copy.deepcopy(mine)  # noqa: ARG005 - as a factory is called
-
-
-# Opening: data in any of its forms, as the data set that the pipeline and main training take.
-
-__all__ = ["open_dataset", "open_pairs"]
 
 
 def open_dataset(
@@ -83,13 +62,13 @@ def open_dataset(
     Args:
         data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a Hugging
             Face `datasets.Dataset`, or a name: `csv:train.csv?label=COLUMN`,
-            `imagefolder:/data`, `package.module:factory`. What is open already stays as it is.
+            `imagefolder:/data`, `package.module:factory`. A `Dataset` is returned unchanged.
         image_size: pixels a side that images are scaled to; None keeps small ones.
         allow_modules: modules that a name may import besides the one that it names.
 
     Raises:
         UnknownNameError: there is no data of that name.
-        ConfigError: it is in none of these forms, or `image_size` cannot be used.
+        ConfigError: another form of data, or an unusable `image_size`.
         DataError: it is empty, or an example or a label cannot be used.
     """
     if isinstance(data, Dataset):

@@ -1,4 +1,10 @@
-"""Plan: images, bytes, memory and seconds of a run and a subset, before anything runs."""
+"""Plan: images, bytes, memory and seconds of a run and a subset, before anything runs.
+
+Images, bytes and memory are those by which a coordinator admits a run. Seconds come from timing one
+batch each of training, evaluation and scoring on this machine, times the images.
+
+Shapes: N examples, C classes, D features.
+"""
 
 from __future__ import annotations
 
@@ -42,24 +48,16 @@ from lipt.core.workspace import InMemory
 from lipt.pretraining import Pretrained
 from lipt.trainer.writing.formatting import table_lines
 
-# How it counts.
-#
-# Images, bytes and memory are those by which a coordinator admits a run. Seconds come from timing
-# one batch each of training, evaluation and scoring on this machine, times the images.
-#
-# Shapes: N examples, C classes, D features, n learners.
-
-# Examples of a shard that is packed to see what it takes.
+# Examples that are packed to estimate a shard's bytes.
 _SAMPLE = 256
-# Of a run that is looked at as if it was ready.
 _NO_FILE = BlobName.of(b"")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: the images that models look at, at most, and peak memory of its process.
+    """A stage's images, at most, and its process' peak memory.
 
-    Images are `work`: trained, evaluated or scored, so many of them side by side.
+    `work` says whether images are trained, evaluated or scored, `at_once` how many side by side.
     """
 
     name: str
@@ -72,16 +70,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run and a subset cost, at most.
+    """The upper bound of a run's and a subset's cost.
 
     Attributes:
         subject: data, model and strategy in a line.
-        fitted: what was lowered in the run's defaults to fit the data; empty for nothing.
+        fitted: which of the run's defaults were lowered to fit the data; empty for none.
         refused: why a coordinator on this machine refuses the run; empty where it does not.
         stages: in their order.
         bytes_to_workers, bytes_from_workers: that travel for the learners.
         run_disk_bytes, signals_bytes: files in the state directory.
-        seconds: of the images, by stage; empty where nothing was timed.
+        seconds: by stage; empty where nothing was timed.
         strategy_cost: of the strategy itself, which is not timed.
     """
 
@@ -107,19 +105,19 @@ def estimate(
     timed: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Estimate:
-    """Count what a run and a subset cost, and time it here.
+    """Compute a run's and a subset's cost, and time a batch of each kind of work here.
 
     Args:
         opened: the data and the settings; nothing is trained.
         query: the subset; its run does not matter.
         device: "cpu", "cuda", "cuda:N", or "auto".
         allow_modules: that the model may be imported from.
-        num_workers: that train at a time, each on cores like those of this machine.
-        timed: whether batches are timed; none are of a run that would be refused.
-        tell: called with what is being done.
+        num_workers: that train at a time, each on cores like this machine's.
+        timed: whether batches are timed; never for a run that would be refused.
+        tell: called with a line of progress.
 
     Raises:
-        LiptError: the model, a setting or the strategy cannot be used, in the service's words.
+        LiptError: the model, a setting or the strategy cannot be used.
     """
     config, dataset, clock = opened.config, opened.data, list[float]()
     workspace = InMemory(
@@ -167,7 +165,7 @@ def estimate(
 def run_stages(
     config: RunConfig, plan: RunPlan, num_workers: int, num_cores: int
 ) -> tuple[Stage, ...]:
-    """The stages up to theta_p, by the plan that a run is admitted by."""
+    """The stages up to theta_p, by the plan of admission."""
     images, soup_images = (cost.total for cost in plan.compute_images)
     theta, shards, soup = (cost.total for cost in plan.compute_memory)
     learners, worker = config.learners, plan.worker_memory[0].total
@@ -187,14 +185,14 @@ def run_stages(
 def count_subset(
     question: Question, data: DataFigures, figures: ModelFigures, width: int, batch_size: int
 ) -> tuple[Stage, int]:
-    """The stage from theta_p to a subset, and the bytes of its signals; pure arithmetic.
+    """The stage from theta_p to a subset, and the bytes of its signals.
 
-    Of the proxies that `auto` chooses among the largest counts; its trials on a sample do not.
+    For `auto`, the largest of its proxies counts, without trials on a sample.
 
     Args:
         question: the subset, with all defaults.
-        data: examples by class, and what each of them is.
-        figures: what the run's model takes.
+        data: examples by class, and their size.
+        figures: the model's memory.
         width: features that enter the model's head.
         batch_size: examples per forward pass.
     """
@@ -207,7 +205,7 @@ def count_subset(
         kinds = proxy.features or (plain, Kind.LEARNERS)
         passes = passes_of(kinds, learners.num_learners)
         width = sum(8 * NUM_FILTERS if kind is Kind.PATCHES else MAX_WIDTH for kind in kinds)
-        # A ridge head's sums, and two copies while they are solved, in float64.
+        # A ridge head's sums and two copies, in float64.
         solved = 3 * 8 * min(number, width) ** 2
     states = 0
     if Need.DYNAMICS in needs:
@@ -217,12 +215,12 @@ def count_subset(
         errors * STORAGE_LIMITS.error_dtype(errors).itemsize,
         features * STORAGE_LIMITS.feature_dtype(features).itemsize,
     )
-    # Beside the labels: of every state two numbers, and a gradient's norm.
+    # Labels, two numbers per state, and a gradient's norm.
     others = number * (8 + 8 * states + 4 * (Need.GRADIENT_NORMS in needs))
     in_memory = sum(size for size in values if size <= STORAGE_LIMITS.memory_bytes)
     by_class = question.balanced or strategy.balances_itself
     largest = max(data.class_counts) if by_class else number
-    # What compares all pairs does so in rounds where they take more.
+    # Larger matrices of all pairs are computed in rounds.
     pairs = min(MATRIX_BYTES, 4 * largest**2) if "N^2" in strategy.cost else 0
     batch = batch_size * (figures.evaluation_bytes + INPUT_BYTES * data.example_bytes)
     always = PROCESS_BYTES + data.resident_bytes + figures.weights_bytes
@@ -237,7 +235,7 @@ def time_images(
     clock: list[float],
     tell: Callable[[str], None],
 ) -> dict[str, float]:
-    """Seconds of an image that is trained, evaluated or scored: of a second batch of each.
+    """Seconds per image that is trained, evaluated or scored, from the second batch of each.
 
     The workspace adds a time to the clock at each step of a learner.
     """
@@ -277,7 +275,7 @@ def time_images(
 
 
 def lines_of(found: Estimate) -> list[str]:
-    """An estimate as text: a table of stages, and what holds for all of them."""
+    """An estimate as text: a table of stages, and totals."""
     rows = [
         (
             *(stage.name, stage.process, _written(found.seconds.get(stage.name))),
@@ -308,12 +306,11 @@ def _written(seconds: float | None) -> str:
 
 
 def _spread(dataset: Dataset, number: int) -> Tensor:
-    """Some places all over the data."""
     return torch.linspace(0, len(dataset) - 1, min(number, len(dataset))).long()
 
 
 def _second_time(work: Callable[[], object]) -> float:
-    """Seconds of the work, after one time in which libraries choose their kernels."""
+    # The first time, libraries choose their kernels.
     work()
     began = perf_counter()
     work()

@@ -1,4 +1,4 @@
-"""Pre-training in the caller's process: theta_p, the learners it came of, and choosing by it.
+"""Pre-training in the caller's process: theta_p, its learners, and selection with them.
 
     pretrained = lipt.pretrain((images, labels))
     subset = pretrained.select("craig", fraction=0.1)
@@ -27,7 +27,6 @@ from lipt.common.data import Dataset
 from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.process.devices import resolve_device
-from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.pipeline import Pretrained as Trained
@@ -42,22 +41,21 @@ from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
-from lipt.data import MODULE, name_model, open_dataset
+from lipt.data import MODULE, Given, open_dataset
 from lipt.progress import showing
 from lipt.trainer.client.sources import Features, features_source
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
 
-# Images up to this keep their own size, and gain nothing from a network for larger ones.
 _SMALL_IMAGE = 64
 
 
 def default_model(inputs: InputSpec) -> str:
-    """The built-in model that suits what examples are.
+    """The built-in model for a kind of example.
 
-    Of words `text:tiny`, of other examples that are no images `mlp`; of images `resnet8`, or
-    `torchvision:resnet18` where they are larger than 64 pixels.
+    `resnet8` for images, `torchvision:resnet18` above 64 pixels a side, `text:tiny` for words,
+    `mlp` for other columns.
     """
     if isinstance(inputs, ImageSpec):
         large = max(inputs.height, inputs.width) > _SMALL_IMAGE
@@ -70,15 +68,14 @@ def default_model(inputs: InputSpec) -> str:
 class Pretrained:
     """A data set and a model, with what was trained of them so far.
 
-    What is asked for decides what is trained: a strategy that looks at labels, columns or patches
-    alone trains no learner. `theta_p`, `learners` and `soup` train them.
+    A strategy that needs labels, columns or patches alone trains no learner. `theta_p`, `learners`
+    and `soup` train them. The arguments are those of `pretrain`.
 
     Attributes:
-        data: what is chosen from, opened.
-        model: the name of what judges it.
-        config: of the run, with everything that was not given.
-        fitted: what was lowered in its defaults so that shards fit the data; empty for nothing.
-        seconds: what each stage has taken.
+        data: the data set.
+        model: the model's name.
+        config: the run's whole configuration.
+        fitted: which of its defaults were lowered so that shards fit the data; empty for none.
     """
 
     def __init__(
@@ -93,20 +90,18 @@ class Pretrained:
         allow_modules: Sequence[str] = (),
         progress: bool | None = None,
     ) -> None:
-        """As `pretrain`, but for the training."""
         self.data = open_dataset(data, image_size=image_size, allow_modules=allow_modules)
-        self._given = None if model is None or isinstance(model, str) else name_model(model)
-        if self._given is not None:
-            self.model = self._given.name
-        else:
-            self.model = str(model or default_model(self.data.inputs))
-        begins = pack(copy_to_cpu(model.state_dict())) if isinstance(model, nn.Module) else None
-        self._begins_with = begins
+        model = model or default_model(self.data.inputs)
+        # Kept, as its name is valid while it lives.
+        self._given = None if isinstance(model, str) else Given(model)
+        self.model = str(model) if self._given is None else self._given.name
         settings: dict[str, Any] = {"model": self.model, "seed": seed}
-        if begins is not None:
-            settings["initialization"] = {"weights_sha256": hashlib.sha256(begins).hexdigest()}
-        given = dict(run or {})
-        self.config, self.fitted = _fitted(self.data, merge(settings, given))
+        self._begins_with: bytes | None = None
+        if isinstance(model, nn.Module):
+            self._begins_with = pack(copy_to_cpu(model.state_dict()))
+            digest = hashlib.sha256(self._begins_with).hexdigest()
+            settings["initialization"] = {"weights_sha256": digest}
+        self.config, self.fitted = _fitted(self.data, merge(settings, dict(run or {})))
         self._progress = progress
         self._show: Callable[[ProgressView], None] = lambda _: None
         self._trained: dict[Training, Trained] = {}
@@ -119,17 +114,17 @@ class Pretrained:
 
     @property
     def theta_p(self) -> Weights:
-        """The pre-trained weights, a state dict."""
+        """The pre-trained weights."""
         return self._weights(self._all.outcome.pretrained_weights)
 
     @property
     def theta_star(self) -> Weights:
-        """The initial weights, where every learner began."""
+        """The initial weights."""
         return self._weights(self._all.outcome.initial_weights)
 
     @property
     def learners(self) -> tuple[Weights, ...]:
-        """Every learner as it was handed in: a state dict, pruned."""
+        """Every learner's pruned weights."""
         trained, workspace = self._all, self._workspace
         initial = trained.outcome.initial_weights
         assert initial is not None  # noqa: S101 - it was trained
@@ -138,14 +133,14 @@ class Pretrained:
 
     @property
     def soup(self) -> Mapping[int, Ingredient]:
-        """What the soup made of each learner, by its index, in the order they were offered in."""
+        """Each learner's part in the soup by its index, in the order of the greedy soup."""
         merged = self._all.merged
         assert merged is not None  # noqa: S101 - it was trained
         return dict(merged.soup.ingredients)
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """What each stage has taken."""
+        """Seconds of each stage."""
         return {
             name: taken for one in self._trained.values() for name, taken in one.seconds.items()
         }
@@ -162,11 +157,12 @@ class Pretrained:
         proxy: str | None = None,
         features: Features | None = None,
         labels: Literal["given", "none"] = "given",
+        soft_labels: bool = False,
     ) -> Subset:
         """Choose examples; the arguments are those of `lipt.select`.
 
         Raises:
-            LiptError: what is asked for cannot be.
+            LiptError: as `Client.subset`.
         """
         if fraction is None and budget is None:
             fraction = DEFAULT_FRACTION
@@ -183,12 +179,13 @@ class Pretrained:
                 preset=preset or "",
                 proxy=proxy or "",
                 labels=labels,
+                soft_labels=soft_labels,
             )
             trained = self._train(training_for(query, self._num_examples))
             return self._chosen(trained, query)
 
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
-        """What is wrong with the data; the arguments are those of `lipt.diagnose`."""
+        """Find wrong labels, duplicates and outliers; arguments as of `lipt.diagnose`."""
         with self._showing():
             question = ProxyQuestion(
                 self.config,
@@ -203,7 +200,7 @@ class Pretrained:
         )
 
     def train(self) -> None:
-        """Train and merge the learners, where that was not done before."""
+        """Train and merge the learners, unless that is done."""
         with self._showing():
             self._train(Training.LEARNERS)
 
@@ -232,7 +229,7 @@ class Pretrained:
     def _chosen(self, trained: Trained, query: SubsetQuery) -> Subset:
         started = monotonic()
         question, chosen = choose(trained, query)
-        indices, weights = (values.numpy() for values in chosen.columns)
+        examples = chosen.examples
         costs = {"selection_seconds": monotonic() - started}
         if chosen.warmed is not None:
             costs["selection_seconds"] -= chosen.warmed.spent_seconds
@@ -249,13 +246,14 @@ class Pretrained:
             "costs": {**trained.seconds, **costs},
         }
         return Subset(
-            indices,
-            weights,
+            examples.indices_K,
+            examples.weights_K,
             self.data.fingerprint,
-            subset_digest(indices, weights),
+            examples.digest,
             query.strategy,
-            # As it would have come over the wire.
+            # Plain JSON values, as a client receives them.
             json.loads(json.dumps(manifest)),
+            soft_labels=examples.soft_labels_KC,
         )
 
     def _keep_features(self, features: Features) -> BlobName:
@@ -271,7 +269,7 @@ class Pretrained:
 
     @contextmanager
     def _showing(self) -> Iterator[None]:
-        """Show progress; torch's generator is given back as it was."""
+        """Show progress, and restore torch's generator."""
         with showing(asked=self._progress) as show, torch.random.fork_rng(devices=[]):
             before, self._show = self._show, show
             try:
@@ -294,19 +292,17 @@ def pretrain(
     """Train learners on tiny shards of the data and merge them, in this process.
 
     Args:
-        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a Hugging
-            Face `datasets.Dataset`, or a name, as `open_dataset` takes them.
-        model: what examples are judged by: a built-in name, `package.module:factory`, a
-            function of `num_classes`, or an `nn.Module`, whose weights learners begin with and
-            which stays as it is. None takes one that suits the kind of data.
+        data: as `open_dataset` takes it.
+        model: a built-in name, `package.module:factory`, a function of `num_classes`, or an
+            `nn.Module`, whose weights learners begin with and which is not modified. None for
+            `default_model`.
         seed: of everything random.
         run: settings of the run, nested as in `RunConfig`. Defaults that are too large for the
-            data are lowered to fit it.
+            data are lowered.
         image_size: pixels a side that images are scaled to; None keeps small ones.
         device: "cpu", "cuda", "cuda:N", or "auto".
         allow_modules: modules that `run` may name a model of.
-        progress: False shows nothing of how far it is, True also where no terminal or
-            notebook is.
+        progress: False shows nothing, True also where no terminal or notebook is.
 
     Raises:
         DataError: the data is empty, or not labelled examples.
@@ -328,12 +324,11 @@ def pretrain(
 
 
 def option_text(value: object) -> str:
-    """A strategy's option as the command line would write it."""
+    """A strategy's option as on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]:
-    """The configuration, and what was lowered for the data in it."""
     config = validate(RunConfig, merge(dump(RunConfig()), settings))
     num_train = len(split_validation(data.labels_N, config.validation, seed=config.seed).train_ids)
     asked = settings.get("learners", {}).keys()

@@ -1,8 +1,4 @@
-"""Showing how far a call is: a bar in a notebook or on a terminal, else a line now and then.
-
-In a notebook it is a cell's own HTML, which needs no widgets. A program whose output goes to a
-file hears nothing of what is done in a moment, and a line every ten seconds of what takes longer.
-"""
+"""Progress of a call: a bar in a notebook or on a terminal, else a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ from lipt.common.terminal import say
 from lipt.trainer.cli.display.screen import Screen, styled
 from lipt.trainer.views import ProgressView
 
-# Text, and how much is done of how much: a total of 0 is not known.
 Show = Callable[[ProgressView], None]
 
 _SILENCE_SECONDS = 10.0
@@ -26,16 +21,17 @@ _SILENCE_SECONDS = 10.0
 
 @contextmanager
 def showing(*, asked: bool | None) -> Iterator[Show]:
-    """Show what is done during the block, and take the bar away at its end.
+    """Show progress during the block, and remove the bar at its end.
 
     Args:
-        asked: False for nothing at all; None and True show, where True also does so in
-            lines from the first second on.
+        asked: False shows nothing; True shows lines from the start where there is no bar.
     """
+    shell = sys.modules.get("IPython")
+    cell = shell.get_ipython() if shell is not None else None
     if asked is False:
         yield lambda _: None
-    elif (display := _notebook_display()) is not None:
-        yield from _in_notebook(display)
+    elif hasattr(cell, "kernel"):
+        yield from _in_notebook()
     elif sys.stderr.isatty():
         yield from _on_terminal()
     else:
@@ -49,22 +45,14 @@ def as_html(progress: ProgressView) -> str:
 
 
 def _text(progress: ProgressView) -> str:
-    # A run's line says by itself how far it is.
+    # A run's line contains its own count.
     return progress.activity if progress.activity.startswith("run ") else str(progress)
 
 
-def _notebook_display() -> Any:
-    """A place in the present cell's output; None where there is no notebook."""
-    shell = sys.modules.get("IPython")
-    running = shell.get_ipython() if shell is not None else None
-    if running is None or not hasattr(running, "kernel"):
-        return None
+def _in_notebook() -> Iterator[Show]:
     ipython: Any = importlib.import_module("IPython.display")
-    return ipython.display(ipython.HTML("<progress></progress>"), display_id=True)
-
-
-def _in_notebook(display: Any) -> Iterator[Show]:
-    html: Any = importlib.import_module("IPython.display").HTML
+    html = ipython.HTML
+    display = ipython.display(html("<progress></progress>"), display_id=True)
     try:
         yield lambda progress: display.update(html(as_html(progress)))
     finally:

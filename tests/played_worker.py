@@ -13,19 +13,14 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.process.devices import versions_on
 from lipt.common.signals.passes import encode_range
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import Weights
 from lipt.core.learner.pruning import masks_of_largest
-from lipt.worker.client import (
-    Assignment,
-    CoordinatorClient,
-    Leased,
-    Report,
-    ScoringAssignment,
-)
+from lipt.v1 import worker_pb2
+from lipt.worker.client import Assignment, CoordinatorClient, Leased, ScoringAssignment
 
-REPORT = Report(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
+REPORT = worker_pb2.LearnerReport(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
 
 
 class PlayedWorker:
@@ -79,12 +74,17 @@ class PlayedWorker:
         """Send a result, without handing it in."""
         return Transfers(self.client.blobs).upload(encode_sparse(weights))
 
-    def commit(self, assignment: Assignment, result: BlobName, report: Report = REPORT) -> None:
+    def commit(
+        self, assignment: Assignment, result: BlobName, report: worker_pb2.LearnerReport = REPORT
+    ) -> None:
         """Hand in what is uploaded."""
         self.client.commit(self.worker_id, assignment, result, report)
 
     def submit(
-        self, assignment: Assignment, weights: Weights | None = None, report: Report = REPORT
+        self,
+        assignment: Assignment,
+        weights: Weights | None = None,
+        report: worker_pb2.LearnerReport = REPORT,
     ) -> None:
         """Upload and hand in these weights, or a learner as good as any."""
         learner = self.learner(assignment) if weights is None else weights

@@ -35,7 +35,7 @@ _LOADED = (
     "lipt.coordinator.server",
     "lipt.coordinator.cli",
     "lipt.coordinator.compute.light",
-    "lipt.coordinator.compute.child",
+    "lipt.coordinator.compute.process",
     "lipt.coordinator.compute.jobs.pretraining",
     "lipt.coordinator.compute.jobs.selecting",
     "lipt.trainer.cli",

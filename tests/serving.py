@@ -9,7 +9,9 @@ from typing import Any
 import grpc.aio
 
 from lipt.common.network.tls import split_address
-from lipt.common.rpc.status import ErrorInterceptor, local_credentials
+from lipt.common.observability.logs import Events
+from lipt.common.rpc.channel import local_credentials
+from lipt.common.rpc.handlers import Interceptor, refusals
 
 
 @asynccontextmanager
@@ -22,7 +24,7 @@ async def serving(*servicers: tuple[Callable[[Any, Any], None], Any]) -> AsyncIt
     Yields:
         The address.
     """
-    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+    server = grpc.aio.server(interceptors=[Interceptor(lambda _: (refusals(Events()),))])
     for add, servicer in servicers:
         add(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

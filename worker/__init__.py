@@ -1,15 +1,13 @@
 """The worker: fetches theta* and a shard, trains and prunes a learner, hands it in.
 
-A process of its own on each GPU box. It owns nothing but a cache of initial weights: what is
-acknowledged lies at the coordinator. No other package imports it. Imports go down this list
-only:
+A process of its own on each GPU box. It owns nothing but a cache of initial weights. Imports go
+down this list only:
 
     pool/                 as many workers as there are learners for, here or on Ray
     cli                   the process: command line and signals
     agent                 joins, takes assignments one after the other, gives back
-    assignment, scoring   one learner, or one range of examples: fetch, compute, upload, commit
-    exchange              the files and the heartbeats of an assignment
-    client                the coordinator's calls
+    assignment            one learner, or one range of examples: fetch, compute, upload, commit
+    client                the coordinator's calls, and heartbeats
     limits, instruments   what this worker takes on; what it measures
     settings              what the process, and a pool, can be told
 """

@@ -1,8 +1,4 @@
-"""Agent: a worker's life, which is to join, take a learner or a range, and take the next.
-
-It outlives its coordinator: whatever that is doing, a worker that was started
-once joins within seconds of its coming up.
-"""
+"""Agent: the loop of a worker process."""
 
 from __future__ import annotations
 
@@ -14,13 +10,9 @@ import uuid
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Protocol
-
-import grpc
-import torch
+from typing import TypeAlias
 
 from lipt.common.backoff import RetryPolicy, retry
-from lipt.common.blobs.store import BlobStore
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import (
     IncompatibleProtocolError,
@@ -36,22 +28,12 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.network.tls import TlsFiles
-from lipt.common.observability.logs import EventKind, Events, logging_about
+from lipt.common.observability.logs import EventKind, logging_about
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name, versions_on
-from lipt.worker.assignment import AssignmentRunner
-from lipt.worker.client import (
-    POLL_SECONDS,
-    Assignment,
-    CoordinatorClient,
-    Leased,
-    ScoringAssignment,
-)
-from lipt.worker.exchange import Exchange, LeaseKeeper
-from lipt.worker.instruments import LEARNERS, RANGES, Metering, Outcome, Phase
-from lipt.worker.limits import WorkerLimits
-from lipt.worker.scoring import Scorer, ScoringRunner
-from lipt.worker.settings import WorkerSettings
+from lipt.worker.assignment import Scorer, Worker, run_learner
+from lipt.worker.client import POLL_SECONDS, Assignment, Leased, LeaseKeeper, ScoringAssignment
+from lipt.worker.instruments import LEARNERS, RANGES, Outcome, Phase
 
 logger = logging.getLogger(__name__)
 
@@ -60,57 +42,40 @@ _RETRY_SECONDS = 1.0
 _LEAVE_SECONDS = 2.0
 
 
-class Runner(Protocol):
-    """What carries one assignment out."""
-
-    def run(self, worker_id: str, assignment: Any) -> None:
-        """Return when its result is in; raise why it is not."""
-        ...
-
-
-# Of what is to be done, the lease that is reported to, and what says that it is worth nothing any
-# more.
-MakeRunner = Callable[[Leased, LeaseKeeper, Callable[[], bool]], Runner]
+Run: TypeAlias = Callable[
+    [str, Assignment | ScoringAssignment, LeaseKeeper, Callable[[], bool]], None
+]
 
 
 class Agent:
-    """One worker process."""
+    """One worker process: it joins, takes a learner or a range, and takes the next.
+
+    It outlives its coordinator: whatever that is doing, a worker that was started once joins within
+    seconds of its coming up.
+
+    Args:
+        worker: what it works with.
+        run: carries an assignment out, given the worker's id, the lease that hears of its progress
+            and what says that it is worth nothing any more. Default: trains and scores.
+        pause: waits so many seconds before something is tried again. Default: until `stop`.
+        clock: monotonic seconds, for how long it had nothing to do.
+    """
 
     def __init__(
         self,
-        settings: WorkerSettings,
-        client: CoordinatorClient,
-        make_runner: MakeRunner,
-        device: torch.device,
-        events: Events,
+        worker: Worker,
+        run: Run | None = None,
         *,
-        metering: Metering | None = None,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Work for the coordinator that `client` calls.
-
-        Args:
-            settings: who this worker is, and when it is done.
-            client: its calls.
-            make_runner: makes what carries an assignment out.
-            device: what it trains on.
-            events: where retries are counted.
-            metering: where phases and outcomes are noted.
-            pause: waits so many seconds before something is tried again; where it is
-                not given, `stop` ends the wait.
-            clock: monotonic seconds, for how long it had nothing to do.
-        """
-        self._settings = settings
-        self._events = events
-        self._metering = metering or Metering()
-        self._client = client
-        self._make_runner = make_runner
-        self._device = device
+        self._worker = worker
+        self._settings, self._client = worker.settings, worker.client
+        self._run = run or trains_and_scores(worker)
         self._instance_id = uuid.uuid4().hex
         self._stopping = threading.Event()
         self._pause = pause or self._stopping.wait
-        self._learners_left = settings.max_learners
+        self._learners_left = self._settings.max_learners
         self._clock = clock
         self._idle_since = clock()
         self._complained_of: type[LiptError] | None = None
@@ -127,11 +92,7 @@ class Agent:
         return self._stopping.is_set() and self._learners_left != 0
 
     def run(self) -> None:
-        """Work until `stop`, until `max_learners` are done, or no more come for too long.
-
-        Raises:
-            IncompatibleProtocolError: the coordinator is of another major version.
-        """
+        """Work until `stop`, until `max_learners` are done, or no more come for too long."""
         retry(
             self._join_and_work,
             on=(LiptError,),
@@ -154,7 +115,7 @@ class Agent:
     def _complain(self, error: LiptError) -> None:
         # Counted every time, and said once: it may be away for hours, or not let this worker in.
         said = self._complained_of is type(error)
-        self._events.record(
+        self._worker.events.record(
             EventKind.RETRIED,
             detail="joining",
             level=logging.DEBUG if said else logging.WARNING,
@@ -177,18 +138,17 @@ class Agent:
         return done or self._stopping.is_set()
 
     def _patience_seconds(self) -> float:
-        """How much longer it waits for a learner."""
         if self._settings.max_idle_seconds is None:
             return math.inf
         return self._idle_since + self._settings.max_idle_seconds - self._clock()
 
     def _register(self) -> str:
-        self._metering.phases.enter(Phase.JOINING)
+        self._worker.metering.phases.enter(Phase.JOINING)
         worker_id = self._client.register(
             self._instance_id,
             name=self._settings.name,
-            device=device_name(self._device),
-            versions=versions_on(self._device),
+            device=device_name(self._worker.device),
+            versions=versions_on(self._worker.device),
             allowed_modules=self._settings.allow_modules,
             has_data=self._settings.worker_data is not None,
         )
@@ -197,18 +157,21 @@ class Agent:
             self._settings.coordinator,
             self._settings.name,
             worker_id,
-            device_name(self._device),
+            device_name(self._worker.device),
         )
         return worker_id
 
     def _work(self, worker_id: str) -> None:
         while not self._finished():
-            self._metering.phases.enter(Phase.WAITING)
+            self._worker.metering.phases.enter(Phase.WAITING)
             wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
             assignment = self._client.acquire(worker_id, wait_seconds=wait_seconds)
             self._say_why_idle(self._client.idle_reason)
             if assignment is not None:
-                with logging_about(**assignment.about), attached(assignment.traceparent):
+                about: dict[str, object] = {"assignment": assignment.assignment_id}
+                if isinstance(assignment, Assignment):
+                    about |= {"run": assignment.run_id, "learner": assignment.learner_index}
+                with logging_about(**about), attached(assignment.traceparent):
                     self._carry_out(worker_id, assignment)
                 self._idle_since = self._clock()
 
@@ -219,7 +182,7 @@ class Agent:
         self._idle_reason = reason
 
     def _carry_out(self, worker_id: str, assignment: Assignment | ScoringAssignment) -> None:
-        """Train or score on a thread of its own, so that a signal is answered at once."""
+        # On a thread of its own, so that a signal is answered at once.
         task = assignment.task
         what = (
             f"examples {task.start} to {task.stop - 1}"
@@ -229,14 +192,16 @@ class Agent:
         logger.info("%s: %s, %s", assignment, task.model, what)
         ended = threading.Event()
         failure: list[BaseException] = []
-        with LeaseKeeper(self._client, worker_id, assignment, self._events) as lease:
-            runner = self._make_runner(
-                assignment, lease, lambda: self._stopping.is_set() or lease.lost.is_set()
-            )
+        with LeaseKeeper(self._client, worker_id, assignment, self._worker.events) as lease:
 
             def work() -> None:
                 try:
-                    runner.run(worker_id, assignment)
+                    self._run(
+                        worker_id,
+                        assignment,
+                        lease,
+                        lambda: self._stopping.is_set() or lease.lost.is_set(),
+                    )
                 # A user's model may call sys.exit(): that is no learner either.
                 except BaseException as error:  # noqa: BLE001 - reported below, in the main thread
                     failure.append(error)
@@ -246,7 +211,9 @@ class Agent:
             within = partial(copy_context().run, work)
             thread = threading.Thread(target=within, name=assignment.assignment_id, daemon=True)
             thread.start()
-            self._wait(ended)
+            # In slices: a signal handler runs between them.
+            while not ended.wait(0.1) and not self._stopping.is_set():
+                pass
             if not ended.is_set():
                 self._count(assignment, Outcome.STOPPED)
                 self._give_back(worker_id, assignment)
@@ -261,12 +228,7 @@ class Agent:
 
     def _count(self, assignment: Leased, outcome: Outcome) -> None:
         counter = LEARNERS if isinstance(assignment, Assignment) else RANGES
-        self._metering.meters.add(counter, outcome.value)
-
-    def _wait(self, ended: threading.Event) -> None:
-        # In slices: a signal handler runs between them.
-        while not ended.wait(0.1) and not self._stopping.is_set():
-            pass
+        self._worker.metering.meters.add(counter, outcome.value)
 
     def _give_back(
         self,
@@ -277,7 +239,13 @@ class Agent:
         over_limits: bool = False,
     ) -> None:
         try:
-            self._client.release(worker_id, assignment, error, over_limits=over_limits)
+            self._client.release(
+                worker_id,
+                assignment.assignment_id,
+                assignment.epoch,
+                error,
+                over_limits=over_limits,
+            )
             logger.info("gave %s back", assignment)
         except LiptError as refusal:
             logger.warning("giving %s back: %s", assignment, refusal)
@@ -310,57 +278,19 @@ class Agent:
                 self._pause(_RETRY_SECONDS)
 
 
-def assemble(
-    settings: WorkerSettings,
-    channel: grpc.Channel,
-    device: torch.device,
-    limits: WorkerLimits,
-    events: Events,
-    *,
-    metering: Metering | None = None,
-    around: Callable[[Runner], Runner] = lambda runner: runner,
-) -> Agent:
-    """An agent that has not begun.
+def trains_and_scores(worker: Worker) -> Run:
+    """What carries out the assignments of a worker."""
+    scorer = Scorer(worker)
 
-    Args:
-        settings: the worker's.
-        channel: to its coordinator.
-        device: what to train on.
-        limits: what this worker takes on.
-        events: where retries are counted.
-        metering: where everything else is measured.
-        around: what is put around the runner of each learner.
-    """
-    metering = metering or Metering()
-    client = CoordinatorClient(channel)
-    cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
-
-    scorer = Scorer(settings, device)
-
-    def make_runner(
-        assignment: Leased, lease: LeaseKeeper, should_stop: Callable[[], bool]
-    ) -> Runner:
-        exchange = Exchange(
-            client,
-            cache,
-            should_stop,
-            cache_bytes=settings.cache_bytes,
-            events=events,
-            metering=metering,
-        )
+    def run(
+        worker_id: str,
+        assignment: Assignment | ScoringAssignment,
+        lease: LeaseKeeper,
+        should_stop: Callable[[], bool],
+    ) -> None:
         if isinstance(assignment, ScoringAssignment):
-            require = limits.require_threads
-            return around(ScoringRunner(client, exchange, scorer, should_stop, metering, require))
-        runner = AssignmentRunner(
-            client,
-            exchange,
-            lease,
-            should_stop,
-            device=device,
-            metering=metering,
-            allowed_modules=settings.allow_modules,
-            require_fitting=limits.require,
-        )
-        return around(runner)
+            scorer.run(worker_id, assignment, should_stop)
+        else:
+            run_learner(worker, worker_id, assignment, lease, should_stop)
 
-    return Agent(settings, client, make_runner, device, events, metering=metering)
+    return run

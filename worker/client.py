@@ -1,15 +1,15 @@
-"""Coordinator client: a worker's calls as plain functions that take and give frozen values.
-
-Stubs and messages end here; what goes wrong is raised as the `LiptError` that the
-coordinator raised.
-"""
+"""A worker's calls to its coordinator, as functions that take and give frozen values."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
 import grpc
 
@@ -17,20 +17,24 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.config.values import scoring_from_proto, task_from_proto
-from lipt.common.errors import LiptError
+from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.tracing import received
+from lipt.common.rpc.channel import with_metadata
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.rpc.status import from_rpc_error, with_metadata
-from lipt.common.rpc.traced import received
+from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+logger = logging.getLogger(__name__)
 
 _CALL_SECONDS = 20.0
 # A commit is answered once the learner has been read and checked.
 _COMMIT_SECONDS = 300.0
 # How long one waits for work.
 POLL_SECONDS = 30.0
-# A worker that is asked to stop waits for the heartbeat that is under way.
+# A worker that is asked to stop waits for the heartbeat that is under way, and not for long for a
+# coordinator that is gone, too.
 _HEARTBEAT_SECONDS = 10.0
-# A worker that is asked to stop does not wait long for a coordinator that is gone, too.
 _RELEASE_SECONDS = 5.0
 # As many as the run's record keeps.
 _MAX_ERROR_CHARACTERS = 1000
@@ -38,44 +42,23 @@ _MAX_ERROR_CHARACTERS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Leased:
-    """What this worker has the lease of."""
+    """An assignment, of which this worker has the lease; `traceparent` is its run's."""
 
     assignment_id: str
     epoch: int
     heartbeat_seconds: float
     initial_weights: BlobName
-    # The run's, which this is a part of; empty where there is none.
     traceparent: str = ""
-
-    @property
-    def num_steps(self) -> int:
-        """How many steps its progress counts; 0 for what has none."""
-        return 0
-
-    @property
-    def about(self) -> dict[str, object]:
-        """What lines of the log are about while it is carried out."""
-        return {"assignment": self.assignment_id}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment(Leased):
-    """A learner."""
+    """A learner to train."""
 
     run_id: str
     learner_index: int
     shard: BlobName
     task: LearnerTask
-
-    @property
-    def num_steps(self) -> int:
-        """The task's."""
-        return self.task.learners.num_steps
-
-    @property
-    def about(self) -> dict[str, object]:
-        """With its run and its place in it."""
-        return {**super().about, "run": self.run_id, "learner": self.learner_index}
 
     def __str__(self) -> str:
         return f"learner {self.assignment_id}"
@@ -83,7 +66,7 @@ class Assignment(Leased):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringAssignment(Leased):
-    """Examples of the data that this worker has before it, and what they are passed through."""
+    """A range of the data's examples to pass through a model."""
 
     task: ScoringTask
 
@@ -91,18 +74,12 @@ class ScoringAssignment(Leased):
         return f"range {self.assignment_id}"
 
 
-@dataclass(frozen=True)
-class Report:
-    """What goes with a result, for the run's record."""
-
-    loss: float
-    train_seconds: float
-    total_seconds: float
-    bytes_received: int
-
-
 class CoordinatorClient:
-    """One worker's calls; safe to use from several threads."""
+    """One worker's calls; safe to use from several threads.
+
+    Attributes:
+        idle_reason: what keeps this worker from learners that wait, by the last `acquire`.
+    """
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._secret = ""
@@ -112,7 +89,6 @@ class CoordinatorClient:
         self._polling: grpc.Future[Any] | None = None
         self._polling_lock = threading.Lock()
         self._interrupted = False
-        # What keeps this worker from learners that wait, by the last answer to `acquire`.
         self.idle_reason = ""
 
     def register(
@@ -127,8 +103,7 @@ class CoordinatorClient:
     ) -> str:
         """This worker's id; the same instance has the same one.
 
-        From here on every call shows the instance's id, which is drawn at random and told to
-        nobody else.
+        The random `instance_id` is a secret, which every call shows from here on.
         """
         self._secret = instance_id
         request = worker_pb2.RegisterRequest(
@@ -179,7 +154,7 @@ class CoordinatorClient:
             return _assignment(message, received(polling.trailing_metadata()))
         except LiptError as error:
             # A newer coordinator may ask for what this version does not know.
-            self._release(worker_id, message.assignment_id, message.lease.epoch, str(error))
+            self.release(worker_id, message.assignment_id, message.lease.epoch, str(error))
             raise
 
     def interrupt(self) -> None:
@@ -192,10 +167,7 @@ class CoordinatorClient:
     def heartbeat(
         self, worker_id: str, assignment: Leased, progress: worker_pb2.LearnerProgress
     ) -> bool:
-        """Keep the lease.
-
-        Returns:
-            Whether the coordinator no longer needs it.
+        """Keep the lease; whether the coordinator no longer needs it.
 
         Raises:
             StaleLeaseError: it is somebody else's.
@@ -214,7 +186,7 @@ class CoordinatorClient:
         worker_id: str,
         assignment: Leased,
         result: BlobName,
-        report: Report,
+        report: worker_pb2.LearnerReport,
         snapshots: Sequence[BlobName] = (),
     ) -> None:
         """Hand in what is uploaded, of a learner with its snapshots in the order of training.
@@ -228,12 +200,7 @@ class CoordinatorClient:
             assignment_id=assignment.assignment_id,
             epoch=assignment.epoch,
             result=blob_to_proto(result),
-            report=worker_pb2.LearnerReport(
-                loss=report.loss,
-                train_seconds=report.train_seconds,
-                total_seconds=report.total_seconds,
-                bytes_received=report.bytes_received,
-            ),
+            report=report,
             snapshots=map(blob_to_proto, snapshots),
         )
         _call(self._stub.CommitResult, request, _COMMIT_SECONDS)
@@ -241,32 +208,16 @@ class CoordinatorClient:
     def release(
         self,
         worker_id: str,
-        assignment: Leased,
+        assignment_id: str,
+        epoch: int,
         error: str = "",
         *,
         over_limits: bool = False,
     ) -> None:
         """Give an assignment back: undone without an error, failed with one.
 
-        Args:
-            worker_id: this worker's.
-            assignment: what this worker has the lease of.
-            error: what went wrong.
-            over_limits: it did not fail, but is not for this worker.
+        With `over_limits` it did not fail, but is not for this worker.
         """
-        self._release(
-            worker_id, assignment.assignment_id, assignment.epoch, error, over_limits=over_limits
-        )
-
-    def _release(
-        self,
-        worker_id: str,
-        assignment_id: str,
-        epoch: int,
-        error: str,
-        *,
-        over_limits: bool = False,
-    ) -> None:
         request = worker_pb2.ReleaseAssignmentRequest(
             worker_id=worker_id,
             assignment_id=assignment_id,
@@ -285,33 +236,96 @@ def _call(method: Callable[..., Any], request: Any, timeout_seconds: float) -> A
 
 
 def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment | ScoringAssignment:
+    leased: dict[str, Any] = {
+        "assignment_id": message.assignment_id,
+        "epoch": message.lease.epoch,
+        "heartbeat_seconds": max(0.05, message.lease.heartbeat_seconds),
+        "initial_weights": blob_from_proto(message.initial_weights),
+        "traceparent": traceparent,
+    }
     if message.HasField("scoring"):
-        return ScoringAssignment(
-            assignment_id=message.assignment_id,
-            epoch=message.lease.epoch,
-            heartbeat_seconds=max(0.05, message.lease.heartbeat_seconds),
-            initial_weights=blob_from_proto(message.initial_weights),
-            task=scoring_from_proto(message.scoring),
-            traceparent=traceparent,
-        )
+        return ScoringAssignment(task=scoring_from_proto(message.scoring), **leased)
     return Assignment(
-        assignment_id=message.assignment_id,
         run_id=message.run_id,
         learner_index=message.learner_index,
-        epoch=message.lease.epoch,
-        heartbeat_seconds=max(0.05, message.lease.heartbeat_seconds),
-        initial_weights=blob_from_proto(message.initial_weights),
         shard=blob_from_proto(message.shard),
         task=task_from_proto(message.task),
-        traceparent=traceparent,
+        **leased,
     )
 
 
 def with_secret(channel: grpc.Channel, secret: Callable[[], str]) -> grpc.Channel:
     """The channel, on which each call shows what `secret` says then; nothing while it is empty."""
+    return with_metadata(channel, lambda: ((WORKER_SECRET, secret()),) if secret() else ())
 
-    def entries() -> tuple[tuple[str, str], ...]:
-        shown = secret()
-        return ((WORKER_SECRET, shown),) if shown else ()
 
-    return with_metadata(channel, entries)
+class LeaseKeeper:
+    """Sends heartbeats from a thread of its own until it is left.
+
+    Training never waits for the network. `lost` is set once the assignment is worth nothing.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        worker_id: str,
+        assignment: Assignment | ScoringAssignment,
+        events: Events,
+    ) -> None:
+        self.lost = threading.Event()
+        self._client = client
+        self._worker_id = worker_id
+        self._assignment = assignment
+        self._events = events
+        learner = isinstance(assignment, Assignment)
+        self._num_steps = assignment.task.learners.num_steps if learner else 0
+        self._left = threading.Event()
+        self._news = threading.Event()
+        self.report(worker_pb2.LEARNER_PHASE_FETCHING)
+        # What it logs belongs to the same run as what its maker does.
+        keep = partial(copy_context().run, self._keep)
+        self._thread = threading.Thread(target=keep, name="lease", daemon=True)
+
+    def report(self, phase: worker_pb2.LearnerPhase, step: int = 0, loss: float = 0.0) -> None:
+        """Say how far the learner is; it goes out with the next heartbeat, which is now."""
+        self._progress = worker_pb2.LearnerProgress(
+            phase=phase, step=step, num_steps=self._num_steps, loss=loss
+        )
+        self._news.set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._left.set()
+        self._news.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._left.is_set() and not self.lost.is_set():
+            self._news.clear()
+            try:
+                if self._client.heartbeat(self._worker_id, self._assignment, self._progress):
+                    logger.info("%s is no longer needed", self._assignment)
+                    self.lost.set()
+            except (StaleLeaseError, UnknownRunError) as error:
+                logger.warning("%s", error)
+                self.lost.set()
+            except LiptError as error:
+                # The coordinator may be restarting: the lease may well outlive that.
+                self._events.record(
+                    EventKind.RETRIED,
+                    detail="heartbeat",
+                    level=logging.WARNING,
+                    assignment=self._assignment.assignment_id,
+                    reason=str(error),
+                )
+                pause = min(1.0, self._assignment.heartbeat_seconds)
+                self._left.wait(max(pause, error.retry_after_seconds or 0.0))
+            self._news.wait(self._assignment.heartbeat_seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -20,7 +19,7 @@ from lipt.worker.settings import WorkerSettings
 
 
 class WorkerLimits:
-    """What this worker takes on; figures of models are kept from learner to learner.
+    """What this worker takes on, as configured, or else as follows from the machine.
 
     Attributes:
         threads: the most threads.
@@ -28,28 +27,14 @@ class WorkerLimits:
             nothing is configured, a CUDA device refuses by itself what it has no room for.
     """
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        machine: Machine,
-        device: torch.device,
-        *,
-        allowed_modules: Collection[str] = (),
-    ) -> None:
-        """Take what is configured, and else what follows from the machine.
-
-        Args:
-            settings: the worker's.
-            machine: what it runs on.
-            device: where it trains.
-            allowed_modules: modules that model factories may be imported from.
-        """
+    def __init__(self, settings: WorkerSettings, machine: Machine, device: torch.device) -> None:
         threads = settings.max_threads or machine.max_threads
         self.threads = Limit("this worker's --max-threads", threads)
         on_cpu = machine.max_memory_bytes if device.type == "cpu" else None
         memory = on_cpu if settings.max_memory is None else int(settings.max_memory)
         self.memory = None if memory is None else Limit("this worker's --max-memory", memory)
-        self._allowed_modules = allowed_modules
+        self._allowed_modules = settings.allow_modules
+        # By model: measuring one takes seconds.
         self._figures: dict[tuple[object, ...], ModelFigures] = {}
 
     def require(self, task: LearnerTask) -> None:
@@ -61,20 +46,12 @@ class WorkerLimits:
         """
         _require(learner_threads(task.learners), self.threads)
         if self.memory is not None:
-            memory = learner_memory(
-                task.learners,
-                task.model,
-                self._figures_of(task),
-                example_bytes=spec_of(task.inputs).num_bytes,
-            )
-            _require(memory, self.memory)
+            figures, example_bytes = self._figures_of(task), spec_of(task.inputs).num_bytes
+            cost = learner_memory(task.learners, task.model, figures, example_bytes=example_bytes)
+            _require(cost, self.memory)
 
     def require_threads(self, task: ScoringTask) -> None:
-        """Refuse a range that asks for too many threads.
-
-        Raises:
-            OverLimitError: with the figures.
-        """
+        """Refuse a range that asks for too many threads, with an `OverLimitError`."""
         if task.threads > self.threads.at_most:
             raise OverLimitError(
                 f"the range asks for {task.threads} threads, and {self.threads.name} allows "
@@ -86,13 +63,12 @@ class WorkerLimits:
         key = (task.model, number, inputs, task.learners.frozen)
         if key not in self._figures:
             if is_users_own(task.model):
-                modules = self._allowed_modules
                 model = build_model(
                     task.model,
                     num_classes=number,
                     inputs=inputs,
                     seed=0,
-                    allowed_modules=modules,
+                    allowed_modules=self._allowed_modules,
                 )
             else:
                 model = build_without_values(task.model, num_classes=number, inputs=inputs)

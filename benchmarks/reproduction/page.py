@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.reproduction.cells import EVERYTHING, Cell, Claim, Row, Scale, Table
-from lipt.trainer.comparison.intervals import Difference, paired_difference
+from lipt.trainer.comparison.outcomes import Difference, paired_difference
 
 Found = Mapping[Cell, Mapping[str, Any]]
 
@@ -80,7 +80,9 @@ class Compared:
         better, worse, points = self.claim.better, self.claim.worse, self.points
         text = f"**{better}** against **{worse}**: {points.mean:+.1f} points"
         if points.bounded:
-            text += f" (95% interval {points.low:+.1f} to {points.high:+.1f}, {points.basis})"
+            text += (
+                f" (95% interval {points.low:+.1f} to {points.high:+.1f}, {points.num_seeds} seeds)"
+            )
         if self.num_fractions > 1:
             text += f" in the mean, above at {self.num_above} of {self.num_fractions} fractions"
         if self.in_paper is not None:
@@ -116,8 +118,8 @@ def compared(table: Table, claim: Claim, found: Found) -> Compared | None:
         return None
     # Seeds that have all of the fractions: each is one pair.
     seeds = set.intersection(*(set(by_seed) for by_seed in differences.values()))
-    means = {(seed, 0): fmean(by_seed[seed] for by_seed in differences.values()) for seed in seeds}
-    points = paired_difference(means, dict.fromkeys(means, 0.0), resolution=1.0)
+    means = {seed: fmean(by_seed[seed] for by_seed in differences.values()) for seed in seeds}
+    points = paired_difference(means, dict.fromkeys(means, 0.0))
     if points is None:
         return None
     in_paper = [

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.value import searching
 from benchmarks.value.cells import BASELINE, SEARCH, Cell
 from benchmarks.value.settings import HELD_OUT
-from lipt.trainer.comparison.intervals import paired_difference
+from lipt.trainer.comparison.outcomes import paired_difference
 
 _HEADER = (
     *("setting", "kept", "strategy", "proxy", "accuracy", "to random (95% interval)"),
@@ -103,7 +103,7 @@ def _line(row: Cell, rows: Mapping[Cell, Mapping[int, Mapping[str, Any]]]) -> It
 
 def _difference(
     row: Cell,
-    accuracies: dict[tuple[int, int], float],
+    accuracies: dict[int, float],
     rows: Mapping[Cell, Mapping[int, Mapping[str, Any]]],
 ) -> str:
     if row.strategy == BASELINE:
@@ -118,9 +118,8 @@ def _difference(
     return f"{mean} ({low} to {high})" if found.bounded else mean
 
 
-def _values(found: Mapping[int, Mapping[str, Any]], name: str) -> dict[tuple[int, int], float]:
-    # Each seed of the pipeline has one training.
-    return {(seed, 0): row[name] for seed, row in found.items()}
+def _values(found: Mapping[int, Mapping[str, Any]], name: str) -> dict[int, float]:
+    return {seed: row[name] for seed, row in found.items()}
 
 
 def _missing(wanted: Iterable[Cell], results: Mapping[Cell, Mapping[str, Any]]) -> str:

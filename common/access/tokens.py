@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from pydantic import SecretStr
+
 from lipt.common.errors import ConfigError
 
 # Token: a secret text that says who shows it, as files hold it and calls carry it.
@@ -59,8 +61,10 @@ class TokenSource:
     text: str = field(default="", repr=False)
 
     @classmethod
-    def from_options(cls, path: Path | None, text: str | None) -> Self | None:
+    def from_options(cls, path: Path | None, text: str | SecretStr | None) -> Self | None:
         """That of `--token-file` or, where none is given, LIPT_TOKEN; None where neither is."""
+        if isinstance(text, SecretStr):
+            text = text.get_secret_value()
         if path is None and not text:
             return None
         source = cls(path, "" if path is not None else text or "")

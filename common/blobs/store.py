@@ -1,14 +1,21 @@
-"""Blob store: files named by digest, resumable uploads into it, and expiry."""
+"""Blob store: files named by digest, resumable uploads into it, and expiry.
+
+    blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
+    uploads/SHA256.part  a partial blob, with one writer by a lock that ends with its process
+    uploads/*.tmp        written by this machine; deleted when its process died
+
+A blob is as old as its last use. Who is told that it is there touches it under the lock that its
+removal takes, also between processes, so what was acknowledged a moment ago is never removed.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -34,17 +41,14 @@ from lipt.common.errors import (
     WrongOffsetError,
 )
 
-# A blob is as old as its last use. Who is told that it is there touches it under the lock that its
-# removal takes, also between processes, so what was acknowledged a moment ago is never removed.
+_READ_BYTES = 1024 * 1024
+# Most are asked for at once; what nobody ever asks for must not pile up.
+_MAX_ARRIVALS = 10_000
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of a store.
-
-    sha256: of the blob that it holds, or is the beginning of.
-    used_at: seconds since 1970; of a beginning, when its last byte came.
-    """
+    """A blob, or the beginning of one; `used_at` is in seconds since 1970."""
 
     sha256: str
     size_bytes: int
@@ -76,20 +80,6 @@ class Expiry:
             found = sorted(self._uploads.glob("*.part"))
         yield from filter(None, map(_file, found))
 
-    def touch(self, path: Path) -> bool:
-        """Whether a file is there; it counts as used now."""
-        with state_errors(path), contextlib.suppress(FileNotFoundError):
-            with directory_lock(path.parent, exclusive=False):
-                try:
-                    os.utime(path)
-                except FileNotFoundError:
-                    raise
-                except OSError:
-                    # What cannot be touched, on a disk that is read-only, cannot be removed.
-                    return path.exists()
-            return True
-        return False
-
     @contextmanager
     def holding(self, *digests: str) -> Iterator[None]:
         """Let these blobs, where they are there, not expire during the block."""
@@ -107,7 +97,7 @@ class Expiry:
         path = self._blobs / sha256[:2] / sha256
         with (
             state_errors(path),
-            contextlib.suppress(FileNotFoundError),
+            suppress(FileNotFoundError),
             directory_lock(path.parent, exclusive=True),
             self._holding,
         ):
@@ -119,11 +109,7 @@ class Expiry:
     def remove_part(self, sha256: str, *, before: float) -> bool:
         """Remove a beginning unless it is being sent, or got a byte after `before`."""
         path = self._uploads / f"{sha256}.part"
-        with (
-            state_errors(path),
-            contextlib.suppress(FileNotFoundError),
-            FileIO(str(path), "r+") as file,
-        ):
+        with state_errors(path), suppress(FileNotFoundError), FileIO(str(path), "r+") as file:
             if try_lock(file, path) and os.fstat(file.fileno()).st_mtime <= before:
                 path.unlink()
                 return True
@@ -131,44 +117,219 @@ class Expiry:
 
 
 def _names(folder: Path) -> list[str]:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries)
     return []
 
 
 def _file(path: Path) -> StoredFile | None:
-    with state_errors(path), contextlib.suppress(FileNotFoundError):
+    with state_errors(path), suppress(FileNotFoundError):
         stat = path.stat()
         return StoredFile(path.stem, stat.st_size, stat.st_mtime)
     return None
 
 
-_READ_BYTES = 1024 * 1024
+class BlobStore:
+    """A directory of blobs."""
+
+    def __init__(self, root: Path, *, max_blob_bytes: int) -> None:
+        self.root = root
+        self.max_blob_bytes = max_blob_bytes
+        self.expiry = Expiry(root)
+        self._uploads = root / "uploads"
+        self._arrivals: dict[BlobName, bool] = {}
+        self._arriving = threading.Lock()
+        with state_errors(root):
+            make_directory(root / "blobs")
+            make_directory(self._uploads)
+            remove_stale_temporaries(self._uploads)
+
+    def has(self, name: BlobName) -> bool:
+        """Whether the whole blob is stored."""
+        stored = self.expiry.blob(name.sha256)
+        return stored is not None and stored.size_bytes == name.size_bytes
+
+    def use(self, name: BlobName) -> bool:
+        """Whether the whole blob is stored; it counts as used now, and does not expire soon."""
+        path = self._target(name)
+        with state_errors(path), suppress(FileNotFoundError):
+            with directory_lock(path.parent, exclusive=False):
+                try:
+                    os.utime(path)
+                except FileNotFoundError:
+                    return False
+                except OSError:  # what cannot be touched, on a read-only disk, cannot be removed
+                    pass
+            return self.has(name)
+        return False
+
+    def find(self, sha256: str) -> BlobName:
+        """The name of the stored blob with that digest."""
+        stored = self.expiry.blob(BlobName(sha256, 0).sha256)
+        if stored is None:
+            raise UnknownBlobError(
+                f"there is no blob {sha256} here. Upload it first, or check the digest."
+            )
+        return BlobName(sha256, stored.size_bytes)
+
+    def path(self, name: BlobName) -> Path:
+        """The file of a stored blob: it never changes."""
+        if not self.has(name):
+            raise UnknownBlobError(
+                f"there is no blob {name} here. Ask for one that the coordinator named, "
+                "or upload it first."
+            )
+        return self._target(name)
+
+    def read_bytes(self, name: BlobName) -> bytes:
+        """The content of a stored blob, compared with its digest."""
+        path = self.path(name)
+        with state_errors(path):
+            data = path.read_bytes()
+        _require_same(BlobName.of(data), name, path)
+        return data
+
+    def verified_path(self, name: BlobName) -> Path:
+        """The file of a stored blob, compared with its digest a piece at a time."""
+        path = self.path(name)
+        with state_errors(path):
+            _require_same(BlobName.of_file(path), name, path)
+        return path
+
+    def is_whole(self, name: BlobName) -> bool:
+        """Whether a blob is stored as its digest says."""
+        try:
+            self.verified_path(name)
+        except (UnknownBlobError, CorruptBlobError):
+            return False
+        return True
+
+    def keep_if_whole(self, name: BlobName) -> bool:
+        """Whether a blob is stored as its digest says; a damaged one makes way for the right one.
+
+        One that seems to be there would not be stored again.
+        """
+        try:
+            self.verified_path(name)
+        except UnknownBlobError:
+            return False
+        except CorruptBlobError:
+            with state_errors(self.root):
+                self._target(name).unlink(missing_ok=True)
+            return False
+        return True
+
+    def put_bytes(self, data: bytes) -> BlobName:
+        """Store a content, durably; what is there and damaged is replaced."""
+        name = BlobName.of(data)
+        self._check_size(name)
+        if self.use(name) and self.is_whole(name):
+            # Another process may have renamed it a moment ago and not yet synced the name.
+            with state_errors(self.root):
+                sync(self._target(name).parent)
+            return name
+        self._make_uploads()
+        with state_errors(self.root), temporary_file(self._uploads) as (file, path):
+            write_all(file, data)
+            publish(file, path, self._target(name))
+        return name
+
+    def trim(self, max_bytes: int, *, keep: BlobName) -> None:
+        """Delete the blobs that were not used for longest until the rest fits: for caches only."""
+        with state_errors(self.root):
+            self._target(keep).touch()
+            blobs = []
+            for path in (self.root / "blobs").glob("*/*"):
+                with suppress(FileNotFoundError):  # another process trims, too
+                    blobs.append((path.stat(), path))
+            total = sum(stat.st_size for stat, _ in blobs)
+            for stat, path in sorted(blobs, key=lambda blob: blob[0].st_mtime_ns):
+                if total <= max_bytes or path == self._target(keep):
+                    return
+                path.unlink(missing_ok=True)
+                total -= stat.st_size
+
+    def committed_offset(self, name: BlobName) -> int:
+        """How many bytes of a blob are kept: where an upload has to go on."""
+        self._check_size(name)
+        if self.has(name):
+            return name.size_bytes
+        part = _file(self.part(name))
+        # A longer one was begun by a peer that declared another size: it is dropped.
+        return part.size_bytes if part and part.size_bytes <= name.size_bytes else 0
+
+    def has_part(self, name: BlobName) -> bool:
+        """Whether the beginning of an upload is kept."""
+        return _file(self.part(name)) is not None
+
+    def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
+        """Begin or continue to receive a blob, as the only one who does.
+
+        Raises:
+            BlobTooLargeError: over the store's limit; nothing is written.
+            WrongOffsetError: what is kept ends elsewhere.
+            UploadInProgressError: someone else is sending the same blob.
+        """
+        self._check_size(name)
+        self._make_uploads()
+        return Upload(self, name, offset_bytes)
+
+    def take_arrival(self, name: BlobName) -> bool:
+        """Whether a blob was compared with its digest as this process received it.
+
+        True for the first who asks only: a disk may change it later.
+        """
+        with self._arriving:
+            return self._arrivals.pop(name, False)
+
+    def part(self, name: BlobName) -> Path:
+        """The file of a blob that is arriving."""
+        return self._uploads / f"{name.sha256}.part"
+
+    def arrive(self, name: BlobName, file: FileIO) -> None:
+        """Publish the whole file of an upload, which was compared with its digest."""
+        publish(file, self.part(name), self._target(name))
+        with self._arriving:
+            self._arrivals[name] = True
+            if len(self._arrivals) > _MAX_ARRIVALS:
+                del self._arrivals[next(iter(self._arrivals))]
+
+    def _make_uploads(self) -> None:
+        with state_errors(self._uploads):
+            self._uploads.mkdir(exist_ok=True)
+
+    def _target(self, name: BlobName) -> Path:
+        return self.root / "blobs" / name.sha256[:2] / name.sha256
+
+    def _check_size(self, name: BlobName) -> None:
+        if name.size_bytes > self.max_blob_bytes:
+            raise BlobTooLargeError(
+                f"{name} has {name.size_bytes} bytes; at most {self.max_blob_bytes} are stored. "
+                "Raise the limit where the store is configured, or send less."
+            )
+
+
+def _require_same(found: BlobName, name: BlobName, path: Path) -> None:
+    if found != name:
+        raise CorruptBlobError(
+            f"{path} does not hold blob {name} any more. Delete it, so that it is made again."
+        )
 
 
 class Upload:
     """The only writer of a partial blob, made by `BlobStore.open_upload`; safe in any thread."""
 
-    def __init__(
-        self,
-        name: BlobName,
-        offset_bytes: int,
-        *,
-        part: Path,
-        target: Path,
-        on_arrival: Callable[[BlobName], object],
-    ) -> None:
+    def __init__(self, store: BlobStore, name: BlobName, offset_bytes: int) -> None:
         self.name = name
         self.offset_bytes = 0
-        self._part = part
-        self._target = target
-        self._on_arrival = on_arrival
+        self._store = store
+        self._part = store.part(name)
         self._digest = hashlib.sha256()
         self._lock = threading.Lock()
-        with state_errors(part):
-            self._file = _open_locked(name, part)
+        with state_errors(self._part):
+            self._file = _open_locked(name, self._part)
         try:
-            with state_errors(part):
+            with state_errors(self._part):
                 self._resume(offset_bytes)
         except BaseException:
             self.close()
@@ -222,8 +383,7 @@ class Upload:
                 )
             # Its age counts from now, also where its last byte came long ago.
             os.utime(self._part)
-            publish(self._file, self._part, self._target)
-            self._on_arrival(self.name)
+            self._store.arrive(self.name, self._file)
         return self.name
 
     def close(self) -> None:
@@ -242,7 +402,7 @@ class Upload:
 
 def _open_locked(name: BlobName, part: Path) -> FileIO:
     while True:
-        file = FileIO(str(part), "a+", opener=_private)
+        file = FileIO(str(part), "a+", opener=lambda path, flags: os.open(path, flags, 0o600))
         try:
             locked = try_lock(file, part)
         except BaseException:
@@ -253,205 +413,3 @@ def _open_locked(name: BlobName, part: Path) -> FileIO:
         file.close()
         if locked is False:
             raise UploadInProgressError.of(name)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-# blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
-# uploads/SHA256.part  a partial blob, with one writer by a lock that ends with its process
-# uploads/*.tmp        written by this machine; deleted when its process died
-
-# Most are asked for at once; what nobody ever asks for must not pile up.
-_MAX_ARRIVALS = 10_000
-
-
-class BlobStore:
-    """A directory of blobs."""
-
-    def __init__(self, root: Path, *, max_blob_bytes: int) -> None:
-        self.root = root
-        self.max_blob_bytes = max_blob_bytes
-        self.expiry = Expiry(root)
-        self._uploads = root / "uploads"
-        self._arrivals: dict[BlobName, bool] = {}
-        self._arriving = threading.Lock()
-        with state_errors(root):
-            make_directory(root / "blobs")
-            make_directory(self._uploads)
-            remove_stale_temporaries(self._uploads)
-
-    def has(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored."""
-        return _size(self._target(name)) == name.size_bytes
-
-    def use(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored; it counts as used now, and does not expire soon."""
-        return self.expiry.touch(self._target(name)) and self.has(name)
-
-    def find(self, sha256: str) -> BlobName:
-        """The name of the stored blob with that digest."""
-        size = _size(self._target(BlobName(sha256, 0)))
-        if size is None:
-            raise UnknownBlobError(
-                f"there is no blob {sha256} here. Upload it first, or check the digest."
-            )
-        return BlobName(sha256, size)
-
-    def path(self, name: BlobName) -> Path:
-        """The file of a stored blob: it never changes."""
-        if not self.has(name):
-            raise UnknownBlobError(
-                f"there is no blob {name} here. Ask for one that the coordinator named, "
-                "or upload it first."
-            )
-        return self._target(name)
-
-    def read_bytes(self, name: BlobName) -> bytes:
-        """The content of a stored blob, compared with its digest."""
-        path = self.path(name)
-        with state_errors(path):
-            data = path.read_bytes()
-        _require_same(BlobName.of(data), name, path)
-        return data
-
-    def verified_path(self, name: BlobName) -> Path:
-        """The file of a stored blob, compared with its digest a piece at a time."""
-        path = self.path(name)
-        with state_errors(path):
-            _require_same(BlobName.of_file(path), name, path)
-        return path
-
-    def is_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored as its digest says."""
-        try:
-            self.verified_path(name)
-        except (UnknownBlobError, CorruptBlobError):
-            return False
-        return True
-
-    def keep_if_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored as its digest says; one that is not is removed.
-
-        So it can be stored again, which is refused for what seems to be there.
-        """
-        try:
-            self.verified_path(name)
-        except UnknownBlobError:
-            return False
-        except CorruptBlobError:
-            with state_errors(self.root):
-                self._target(name).unlink(missing_ok=True)
-            return False
-        return True
-
-    def put_bytes(self, data: bytes) -> BlobName:
-        """Store a content, durably; what is there and damaged is replaced."""
-        name = BlobName.of(data)
-        self._check_size(name)
-        if self.use(name) and self._is_durable(name):
-            return name
-        self._make_uploads()
-        with state_errors(self.root), temporary_file(self._uploads) as (file, path):
-            write_all(file, data)
-            publish(file, path, self._target(name))
-        return name
-
-    def trim(self, max_bytes: int, *, keep: BlobName) -> None:
-        """Delete the blobs that were not used for longest until the rest fits: for caches only."""
-        with state_errors(self.root):
-            self._target(keep).touch()
-            blobs = []
-            for path in (self.root / "blobs").glob("*/*"):
-                with contextlib.suppress(FileNotFoundError):  # another process trims, too
-                    blobs.append((path.stat(), path))
-            total = sum(stat.st_size for stat, _ in blobs)
-            for stat, path in sorted(blobs, key=lambda blob: blob[0].st_mtime_ns):
-                if total <= max_bytes or path == self._target(keep):
-                    return
-                path.unlink(missing_ok=True)
-                total -= stat.st_size
-
-    def committed_offset(self, name: BlobName) -> int:
-        """How many bytes of a blob are kept: where an upload has to go on."""
-        self._check_size(name)
-        if self.has(name):
-            return name.size_bytes
-        size = _size(self._part(name)) or 0
-        # A longer one was begun by a peer that declared another size: it is dropped.
-        return size if size <= name.size_bytes else 0
-
-    def has_part(self, name: BlobName) -> bool:
-        """Whether the beginning of an upload is kept."""
-        return _size(self._part(name)) is not None
-
-    def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
-        """Begin or continue to receive a blob, as the only one who does.
-
-        Raises:
-            BlobTooLargeError: over the store's limit; nothing is written.
-            WrongOffsetError: what is kept ends elsewhere.
-            UploadInProgressError: someone else is sending the same blob.
-        """
-        self._check_size(name)
-        self._make_uploads()
-        return Upload(
-            name,
-            offset_bytes,
-            part=self._part(name),
-            target=self._target(name),
-            on_arrival=self._note_arrival,
-        )
-
-    def take_arrival(self, name: BlobName) -> bool:
-        """Whether a blob was compared with its digest as this process received it.
-
-        True for the first who asks only: a disk may change it later.
-        """
-        with self._arriving:
-            return self._arrivals.pop(name, False)
-
-    def _note_arrival(self, name: BlobName) -> None:
-        with self._arriving:
-            self._arrivals[name] = True
-            if len(self._arrivals) > _MAX_ARRIVALS:
-                del self._arrivals[next(iter(self._arrivals))]
-
-    def _make_uploads(self) -> None:
-        with state_errors(self._uploads):
-            self._uploads.mkdir(exist_ok=True)
-
-    def _target(self, name: BlobName) -> Path:
-        return self.root / "blobs" / name.sha256[:2] / name.sha256
-
-    def _part(self, name: BlobName) -> Path:
-        return self._uploads / f"{name.sha256}.part"
-
-    def _is_durable(self, name: BlobName) -> bool:
-        if not self.is_whole(name):
-            return False
-        # Another process may have renamed it a moment ago and not yet synced the name.
-        with state_errors(self.root):
-            sync(self._target(name).parent)
-        return True
-
-    def _check_size(self, name: BlobName) -> None:
-        if name.size_bytes > self.max_blob_bytes:
-            raise BlobTooLargeError(
-                f"{name} has {name.size_bytes} bytes; at most {self.max_blob_bytes} are stored. "
-                "Raise the limit where the store is configured, or send less."
-            )
-
-
-def _size(path: Path) -> int | None:
-    with state_errors(path), contextlib.suppress(FileNotFoundError):
-        return path.stat().st_size
-    return None
-
-
-def _require_same(found: BlobName, name: BlobName, path: Path) -> None:
-    if found != name:
-        raise CorruptBlobError(
-            f"{path} does not hold blob {name} any more. Delete it, so that it is made again."
-        )

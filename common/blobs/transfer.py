@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import grpc
 
 from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.blobs.blob import BlobName, blob_to_proto, chunk_data, fill_chunk
-from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
@@ -105,7 +105,7 @@ class Transfers:
     def _retried(self, attempt: Callable[[], ResultT], progress: Callable[[], int]) -> ResultT:
         return retry(attempt, on=_MENDED, policy=self.policy, progress=progress)
 
-    def _receive(self, name: BlobName, sink: _Sink) -> None:
+    def _receive(self, name: BlobName, sink: Upload | _Memory) -> None:
         if sink.offset_bytes == name.size_bytes:
             return
         request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=sink.offset_bytes)
@@ -148,35 +148,25 @@ class Transfers:
                 raise
 
 
-class _Sink(Protocol):
-    @property
-    def offset_bytes(self) -> int: ...
-
-    def write(self, data: bytes) -> None: ...
-
-
 class _Memory:
     def __init__(self, name: BlobName) -> None:
         self._name = name
-        self._clear()
+        self._content = bytearray()
 
-    def _clear(self) -> None:
-        self.offset_bytes = 0
-        self._pieces: list[bytes] = []
-        self._digest = hashlib.sha256()
+    @property
+    def offset_bytes(self) -> int:
+        return len(self._content)
 
     def write(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._digest.update(data)
-        self.offset_bytes += len(data)
+        self._content += data
 
     def finish(self) -> bytes:
         if self.offset_bytes != self._name.size_bytes:
             raise WrongOffsetError(f"blob {self._name} ended at byte {self.offset_bytes}.")
-        if self._digest.hexdigest() != self._name.sha256:
-            self._clear()
+        if hashlib.sha256(self._content).hexdigest() != self._name.sha256:
+            self._content.clear()
             raise CorruptBlobError(f"blob {self._name} arrived with another digest. Ask again.")
-        return b"".join(self._pieces)
+        return bytes(self._content)
 
 
 def _pieces(
@@ -199,10 +189,9 @@ def _lipt_errors(watchdog: IdleWatchdog | None = None) -> Iterator[None]:
             raise UnreachableError(
                 "the coordinator stopped moving bytes. Check the network and its load."
             ) from error
-        if isinstance(error, grpc.FutureCancelledError) or _is_cancelled(error):
+        cancelled = isinstance(error, grpc.FutureCancelledError) or (
+            cast("grpc.Call", error).code() is grpc.StatusCode.CANCELLED
+        )
+        if cancelled:
             raise UnreachableError("the coordinator ended the call: it is stopping.") from error
         raise from_rpc_error(error) from error
-
-
-def _is_cancelled(error: grpc.RpcError) -> bool:
-    return cast("grpc.Call", error).code() is grpc.StatusCode.CANCELLED

@@ -4,15 +4,14 @@ Owns the ids of examples: row n is the same example in every process. For the co
 opens and cuts, the worker, which reads shards, and the trainer, which trains on subsets.
 """
 
-from lipt.common.data.dataset import Dataset
+from lipt.common.data.dataset import Dataset, all_labels, without_quarantined
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.input_format import input_format, normalization
 from lipt.common.data.loading import Bearable
-from lipt.common.data.quarantine import all_labels, without_quarantined
 from lipt.common.data.registry import dataset_of, known_sources, open_dataset
 from lipt.common.data.shard import Shard, pack_shard, unpack_shard
-from lipt.common.data.sources.pairs.rows import open_pairs
-from lipt.common.images.decode import decode_image
+from lipt.common.data.sources.pairs import open_pairs
+from lipt.common.images.formats import decode_image
 
 __all__ = [
     "Bearable",

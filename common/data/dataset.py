@@ -3,29 +3,35 @@
 Images lie in memory as pixels where they fit, and are otherwise read and decoded when asked for;
 examples of other kinds lie in memory.
 
+Of a set with broken images, those are excluded. Outside, an example still has its row number in the
+whole set, its id; computations go over the others alone, by their places among them. `Numbering`
+maps the one to the other.
+
 Shapes: N examples, B ids, C x H x W pixels as the model sees them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import map_rows
+from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
 from lipt.common.errors import DataError
+from lipt.common.images.formats import Header
+from lipt.common.inputs.model_input import Stored, rows_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec
-from lipt.common.inputs.stored import Stored, rows_of
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import SingleLabel, TargetValues
+from lipt.common.targets.values import SingleLabel, Target, TargetValues
 
 
 @dataclass(frozen=True)
@@ -35,16 +41,15 @@ class Dataset:
     Attributes:
         rows: where the examples are.
         fingerprint: the sampled one; see `lipt.common.data.fingerprinting`.
-        inputs: what a model is given of an example.
+        inputs: a model's inputs.
         num_threads: how many threads decode; 1 decodes in the caller's.
-        stamp: of the files that it was read from; None where none are known.
+        stamp: of the files that it was read from; None without files.
         read_all: reads every row at its source for the full fingerprint; None takes `rows`.
-        reopen: opens the rows at their source once more; None where they are in `rows` as they are
-            there.
+        reopen: opens the rows at their source once more; None where `rows` are the source's.
         scaling: what its images are scaled to and what that costs, as a clause; empty where they
             keep their own size.
         quarantined: ids of images that cannot be used, ascending.
-        left_out_labels: the labels of these, where they are left out.
+        left_out_labels: the labels of these, where they are excluded.
     """
 
     rows: Rows
@@ -75,13 +80,13 @@ class Dataset:
 
     @property
     def target(self) -> Target:
-        """What a model is to give of an example."""
+        """A model's target."""
         given = self.rows.targets
         return SingleLabel(len(self.class_names)) if given is None else given.target
 
     @property
     def targets_N(self) -> Tensor:
-        """What it is to give of each, as `target` takes it: labels, or N x T; on the CPU."""
+        """Each example's target, as `target` takes it: labels, or N x T; on the CPU."""
         return self.labels_N if self.rows.targets is None else self.rows.targets.values
 
     @property
@@ -119,12 +124,12 @@ class Dataset:
         return self._fingerprint(FingerprintKind.FULL) if self.read_all is None else self.read_all()
 
     def fingerprint_like(self, other: str) -> str:
-        """The fingerprint of the kind that another one is, so that the two can be compared."""
+        """The fingerprint of another one's kind, so that the two can be compared."""
         full = FingerprintKind.of(other) is FingerprintKind.FULL
         return self.full_fingerprint if full else self.fingerprint
 
     def has_changed(self) -> bool:
-        """Whether its source is not as it was when it was opened, as far as a glance can tell.
+        """Whether its source has changed since it was opened, as far as a glance can tell.
 
         Of files, their stamp is compared. A user's own data set, where it does not lie in
         memory here, gives its sampled rows once more.
@@ -149,9 +154,6 @@ class Dataset:
 
         An image is "image", uint8 C x H x W or an image file's bytes, and a tensor without a
         name "input".
-
-        Raises:
-            IndexError: there is no such row.
         """
         label = {"label": self.labels_N[row]}
         if self.encoded:
@@ -162,13 +164,10 @@ class Dataset:
         return {**{name or "input": tensor[0] for name, tensor in stored.items()}, **label}
 
     def examples(self, ids: Tensor) -> Stored:
-        """Examples as they are stored, of whatever kind.
+        """Examples as they are stored: uint8 images, B x C x H x W, or a tensor for each column.
 
         Args:
             ids: B row numbers, int64, in any order, repeats allowed.
-
-        Returns:
-            uint8 images, B x C x H x W, or a tensor for each column, B x its shape.
 
         Raises:
             IndexError: a row number is outside 0..N-1.
@@ -180,18 +179,7 @@ class Dataset:
         return rows_of(dict(self.rows.tensors), ids)
 
     def images(self, ids: Tensor) -> Tensor:
-        """Decode images to what the model sees, in threads where that pays.
-
-        Args:
-            ids: as for `examples`.
-
-        Returns:
-            uint8, B x C x H x W.
-
-        Raises:
-            IndexError: a row number is outside 0..N-1.
-            DataError: an image can no longer be read, or there are none.
-        """
+        """Decode images to what the model sees, uint8 B x C x H x W; as `examples`."""
         rows, inputs = self.rows, self.inputs
         if not isinstance(rows, ImageRows) or not isinstance(inputs, ImageSpec):
             raise DataError(f"{self.source} holds no images, but {inputs}. Open an image set.")
@@ -212,23 +200,16 @@ class Dataset:
         return torch.from_numpy(images_BCHW)
 
     def raw_bytes(self, row: int) -> bytes:
-        """What is shipped of an example: an image file, or the bytes of its pixels or values.
-
-        Raises:
-            IndexError: there is no such row.
-        """
-        self._require_row(row)
+        """What is shipped of an example: an image file, or the bytes of its pixels or values."""
+        self._require_rows(torch.tensor([row]))
         if self.encoded or isinstance(self.rows, ColumnRows):
             return self.rows.raw(row)
         return self.images(torch.tensor([row])).numpy().tobytes()
 
     def _require_rows(self, ids: Tensor) -> None:
-        for end in (ids.min(), ids.max()) if len(ids) else ():
-            self._require_row(int(end))
-
-    def _require_row(self, row: int) -> None:
-        if not 0 <= row < len(self):
-            raise IndexError(f"there is no row {row} in {self.source} with {len(self)} rows")
+        for row in map(int, (ids.min(), ids.max()) if len(ids) else ()):
+            if not 0 <= row < len(self):
+                raise IndexError(f"there is no row {row} in {self.source} with {len(self)} rows")
 
 
 def in_memory(
@@ -238,13 +219,120 @@ def in_memory(
     fingerprint: str,
     images_NCHW: Tensor,
     *,
-    stamp: Stamp | None = None,
-    read_all: Callable[[], str] | None = None,
-    scaling: str = "",
     targets: TargetValues | None = None,
 ) -> Dataset:
-    """A data set of pixels at the size that the model sees, uint8; what else it has is as there."""
+    """A data set of pixels at the size that the model sees, uint8."""
     rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy(), targets=targets)
-    _, channels, height, width = images_NCHW.shape
-    inputs = ImageSpec(channels, height, width)
-    return Dataset(rows, fingerprint, inputs, stamp=stamp, read_all=read_all, scaling=scaling)
+    return Dataset(rows, fingerprint, ImageSpec(*images_NCHW.shape[1:]))
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Ids and places, the one from the other; `left_out` are the excluded ids, ascending."""
+
+    left_out: tuple[int, ...] = ()
+
+    def ids(self, places: Tensor) -> Tensor:
+        """The ids of places, int64 of any shape."""
+        return places + torch.searchsorted(self._before, places.contiguous(), right=True)
+
+    def places(self, ids: Tensor) -> Tensor:
+        """The places of ids that are not excluded, int64 of any shape."""
+        return ids - torch.searchsorted(self._left_out, ids.contiguous())
+
+    def spread(self, values_N: Tensor, otherwise: Tensor | float) -> Tensor:
+        """A value for each id from one for each place, N or N x anything.
+
+        Args:
+            values_N: by place.
+            otherwise: of the excluded ids: one for all, or one for each.
+        """
+        size = len(values_N) + len(self.left_out)
+        spread = values_N.new_empty((size, *values_N.shape[1:]))
+        spread[self.ids(torch.arange(len(values_N)))] = values_N
+        spread[self._left_out] = torch.as_tensor(otherwise, dtype=values_N.dtype)
+        return spread
+
+    def kept(self, values_N: Tensor) -> Tensor:
+        """A value for each place from one for each id; the same tensor where none is excluded."""
+        if not self.left_out:
+            return values_N
+        return values_N[self.ids(torch.arange(len(values_N) - len(self.left_out)))]
+
+    @cached_property
+    def _left_out(self) -> Tensor:
+        return torch.tensor(self.left_out, dtype=torch.int64)
+
+    @cached_property
+    def _before(self) -> Tensor:
+        """How many places come before each excluded id."""
+        return self._left_out - torch.arange(len(self.left_out))
+
+
+def without_quarantined(dataset: Dataset) -> Dataset:
+    """The set of the images that can be used, each at its place among them.
+
+    Its fingerprint is still the whole set's. Pixels in memory are copied.
+    """
+    if not dataset.quarantined:
+        return dataset
+    numbering, reopen = Numbering(dataset.quarantined), dataset.reopen
+    left_out = torch.tensor(dataset.quarantined)
+    return replace(
+        dataset,
+        left_out_labels=tuple(dataset.labels_N[left_out].tolist()),
+        rows=_kept_rows(dataset.rows, numbering),
+        reopen=None if reopen is None else lambda: _kept_rows(reopen(), numbering),
+    )
+
+
+def all_labels(dataset: Dataset) -> Tensor:
+    """The label of every id, from a set without the excluded ones."""
+    if not dataset.quarantined:
+        return dataset.labels_N
+    left_out = torch.tensor(dataset.left_out_labels)
+    return Numbering(dataset.quarantined).spread(dataset.labels_N, left_out)
+
+
+def _kept_rows(rows: Rows, numbering: Numbering) -> Rows:
+    labels_N, targets = numbering.kept(rows.labels_N), rows.targets
+    if targets is not None:
+        targets = replace(
+            targets,
+            values=numbering.kept(targets.values),
+            strata_N=numbering.kept(targets.strata_N),
+        )
+    fields = rows.source, rows.class_names, labels_N
+    if isinstance(rows, ArrayRows):
+        images_NCHW = numbering.kept(torch.from_numpy(rows.images_NCHW)).numpy()
+        return ArrayRows(*fields, images_NCHW, stamp=rows.stamp, targets=targets)
+    if not isinstance(rows, EncodedRows):
+        raise TypeError(f"{type(rows).__name__} in quarantine, which is for image files")
+    return _KeptRows(*fields, rows, numbering, stamp=rows.stamp, targets=targets)
+
+
+@dataclass(frozen=True)
+class _KeptRows(ImageRows):
+    """Some image files of a set, by their places."""
+
+    all_rows: EncodedRows
+    numbering: Numbering
+    encoded = True
+
+    @property
+    def whole(self) -> Rows:
+        return self.all_rows
+
+    def raw(self, row: int) -> bytes:
+        return self.all_rows.raw(self._id(row))
+
+    def check(self, row: int) -> Header:
+        return self.all_rows.check(self._id(row))
+
+    def read(
+        self, row: int, channels: int, size: tuple[int, int]
+    ) -> tuple[Header, NDArray[np.uint8]]:
+        return self.all_rows.read(self._id(row), channels, size)
+
+    def _id(self, place: int) -> int:
+        return int(self.numbering.ids(torch.tensor(place)))

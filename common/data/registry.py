@@ -1,27 +1,24 @@
-"""Registry: a data name such as `cifar10:DIR?train` opens a data set."""
+"""Registry of data sets: a name such as `cifar10:DIR?train` opens one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.loading import (
     MEMORY_BUDGET_BYTES,
     NONE_BROKEN,
     Bearable,
     full_fingerprint,
     load,
+    load_columns,
 )
-from lipt.common.data.parallel import Progress
+from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.bundled import (
     BUNDLED_TABLES,
     PYDOCS,
@@ -31,90 +28,20 @@ from lipt.common.data.sources.bundled import (
 )
 from lipt.common.data.sources.distilled import distilled_rows
 from lipt.common.data.sources.feature_file import features_rows
-from lipt.common.data.sources.image_files import cifar_rows, imagefolder_rows
-from lipt.common.data.sources.pairs.rows import pairs_rows
+from lipt.common.data.sources.image_files import EncodedRows, cifar_rows, imagefolder_rows
+from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.parquet import parquet_rows
-from lipt.common.data.sources.remote import is_url
-from lipt.common.data.sources.rows import ColumnRows, ImageRows, Rows, require_labels
-from lipt.common.data.sources.tables.rows import csv_rows, jsonl_rows, parquet_table_rows
+from lipt.common.data.sources.rows import ColumnRows, ImageRows, Rows
+from lipt.common.data.sources.storage import is_url
+from lipt.common.data.sources.tables import csv_rows, jsonl_rows, parquet_table_rows
 from lipt.common.data.sources.user_data import data_of_factory, rows_of_data
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.imports import is_factory_spec
-from lipt.common.inputs.columns import Column
-from lipt.common.inputs.specs import ColumnsSpec
 
-# Loading of columns: examples that are no images made into a data set, every value looked at.
-#
-# Shapes: N examples, B of a block, V values of one.
+_Rows = ImageRows | ColumnRows
 
-# Of values that are looked at together: what comes of them takes memory as well.
-_BLOCK_VALUES = 2**24
-
-
-def load_columns(
-    rows: ColumnRows, *, image_size: int | None, read_all: Callable[[], str] | None = None
-) -> Dataset:
-    """Check every value and make a data set of them.
-
-    Args:
-        rows: where the examples come from.
-        image_size: has to be None.
-        read_all: as in `Dataset`.
-
-    Raises:
-        ConfigError: an image size was asked for, or the columns cannot be given together.
-        DataError: there are no rows, a value is not finite or outside its column's range, or a
-            label is no class's number.
-    """
-    if image_size is not None:
-        raise ConfigError(
-            f"{rows.source} holds no images, so there is none to scale to {image_size} pixels. "
-            "Leave the image size out."
-        )
-    if len(rows) == 0:
-        raise DataError(f"{rows.source} holds no examples. Open data with at least one per class.")
-    for column in rows.columns:
-        _require_values(rows.tensors[column.name], column, len(rows), rows.source)
-    require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    num_classes = len(rows.class_names)
-    digest = fingerprint(rows.labels_N, num_classes, rows.raw, targets=rows.targets)
-    return Dataset(rows, digest, ColumnsSpec(rows.columns), stamp=rows.stamp, read_all=read_all)
-
-
-def _require_values(values_N: Tensor, column: Column, num_rows: int, source: str) -> None:
-    if values_N.dtype != column.type.dtype or tuple(values_N.shape) != (num_rows, *column.shape):
-        raise DataError(
-            f"{source}: column {column} of {num_rows} rows holds {values_N.dtype} of shape "
-            f"{tuple(values_N.shape)}. Read it as what it is."
-        )
-    flat_NV = values_N.reshape(num_rows, -1)
-    if values_N.is_floating_point():
-        bad_N = _each(flat_NV, lambda block_BV: ~block_BV.isfinite())
-        what = "a value that is not finite"
-        remedy = "Fill in or remove what is missing."
-    elif column.num_values:
-        bad_N = _each(flat_NV, lambda block_BV: (block_BV < 0) | (block_BV >= column.num_values))
-        what = f"a value outside 0..{column.num_values - 1}"
-        remedy = "Number the values from 0, and say how many there are."
-    else:
-        return
-    if bool(bad_N.any()):
-        row = int(bad_N.to(torch.uint8).argmax())
-        named = f"column {column.name!r}" if column.name else "its tensor"
-        raise DataError(f"{source}: row {row} has {what} in {named}. {remedy}")
-
-
-def _each(flat_NV: Tensor, is_bad: Callable[[Tensor], Tensor]) -> Tensor:
-    """Whether a row has a bad value; N, looked at in blocks."""
-    size = max(1, _BLOCK_VALUES // max(1, flat_NV.shape[1]))
-    starts = range(0, len(flat_NV), size)
-    return torch.cat([is_bad(flat_NV[start : start + size]).any(dim=1) for start in starts])
-
-
-# Registry of data sets: the built-in ones by name, and the user's own.
-
-_WITHOUT_PATH: Mapping[str, Callable[[str], ImageRows | ColumnRows]] = MappingProxyType(
+_WITHOUT_PATH: Mapping[str, Callable[[str], _Rows]] = MappingProxyType(
     {
         **dict.fromkeys(
             ("digits", "digits-train", "digits-test", "digits-mislabelled"), digits_rows
@@ -123,15 +50,7 @@ _WITHOUT_PATH: Mapping[str, Callable[[str], ImageRows | ColumnRows]] = MappingPr
         **dict.fromkeys(PYDOCS, pydocs_rows),
     }
 )
-
-
-def _parquet_rows(source: str, path: str, _progress: Progress | None) -> ImageRows | ColumnRows:
-    """Images, or a table where options say what its columns are."""
-    table = "?" in path and (is_url(path) or not Path(path).exists())
-    return parquet_table_rows(source, path) if table else parquet_rows(source, path)
-
-
-_WITH_PATH: Mapping[str, Callable[[str, Path], ImageRows | ColumnRows]] = MappingProxyType(
+_WITH_PATH: Mapping[str, Callable[[str, Path], _Rows]] = MappingProxyType(
     {
         **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
         "imagefolder": imagefolder_rows,
@@ -142,17 +61,26 @@ _WITH_PATH: Mapping[str, Callable[[str, Path], ImageRows | ColumnRows]] = Mappin
     }
 )
 
-# These read URLs as well, and say how far they are.
-_WITH_URL: Mapping[str, Callable[[str, str, Progress | None], ImageRows | ColumnRows]] = (
-    MappingProxyType({"parquet": _parquet_rows, "webdataset": webdataset_rows})
-)
 
+def _parquet_rows(source: str, path: str, _progress: Progress | None) -> _Rows:
+    """Images, or a table where options say what its columns are."""
+    table = "?" in path and (is_url(path) or not Path(path).exists())
+    return parquet_table_rows(source, path) if table else parquet_rows(source, path)
+
+
+# These read URLs as well, and report progress.
+_WITH_URL: Mapping[str, Callable[[str, str, Progress | None], _Rows]] = MappingProxyType(
+    {"parquet": _parquet_rows, "webdataset": webdataset_rows}
+)
 # Its options name code, which has to be allowed.
 _PAIRS = "pairs"
 
+# Whether a file can be decoded does not depend on the size; most models see this one.
+_DECODED_SIZE = (224, 224)
+
 
 def known_sources() -> tuple[str, ...]:
-    """What a data set may be called, for messages and listings."""
+    """The names of data sets, for messages and listings."""
     with_path = (f"{name}:PATH" for name in (*_WITH_PATH, *_WITH_URL))
     pairs = "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory"
     return (*_WITHOUT_PATH, *with_path, pairs, "package.module:factory")
@@ -193,8 +121,8 @@ def open_dataset(
     if isinstance(found, Dataset):
         if image_size is not None:
             raise ConfigError(
-                f"{source!r} returned data that is open already, of {found.inputs}. Leave the "
-                "image size out, and give it where the data is opened."
+                f"{source!r} returned data that is open already, of {found.inputs}. Give the image "
+                "size where the data is opened."
             )
         return found
     return _loaded(found, again, image_size, memory_budget_bytes, progress, bearable)
@@ -208,14 +136,14 @@ def dataset_of(
     progress: Progress | None = None,
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
 ) -> Dataset:
-    """A program's own map-style data set, as `open_dataset` opens what a factory returns.
+    """A program's own map-style data set, as `open_dataset` opens a factory's.
 
     Args:
         data: rows of (example, label).
-        name: what messages call it.
+        name: for messages.
         image_size: as in `open_dataset`.
-        progress: as in `open_dataset`.
-        memory_budget_bytes: as in `open_dataset`.
+        progress: likewise.
+        memory_budget_bytes: likewise.
 
     Raises:
         ConfigError: it is not map-style, or `image_size` cannot be used.
@@ -226,8 +154,8 @@ def dataset_of(
 
 
 def _loaded(
-    rows: ImageRows | ColumnRows,
-    again: Callable[[], Dataset | ImageRows | ColumnRows],
+    rows: _Rows,
+    again: Callable[[], Dataset | _Rows],
     image_size: int | None,
     memory_budget_bytes: int,
     progress: Progress | None,
@@ -235,7 +163,7 @@ def _loaded(
 ) -> Dataset:
     # From the source once more: what lies in memory may be scaled.
     reopen = partial(_source_rows, again)
-    read_all = partial(_read_all, reopen, progress)
+    read_all = partial(_read_all, again, progress)
     if isinstance(rows, ColumnRows):
         return load_columns(rows, image_size=image_size, read_all=read_all)
     loaded = load(
@@ -249,30 +177,21 @@ def _loaded(
     return loaded if loaded.rows is rows else replace(loaded, reopen=reopen)
 
 
-def _source_rows(again: Callable[[], Dataset | ImageRows | ColumnRows]) -> Rows:
+def _source_rows(again: Callable[[], Dataset | _Rows]) -> Rows:
     found = again()
     return found.rows if isinstance(found, Dataset) else found
 
 
-def _read_all(reopen: Callable[[], Rows], progress: Progress | None) -> str:
-    return full_fingerprint(reopen(), progress)
+def _read_all(again: Callable[[], Dataset | _Rows], progress: Progress | None) -> str:
+    return full_fingerprint(_source_rows(again), progress)
 
 
 def open_rows(
     source: str, allowed_modules: Collection[str], progress: Progress | None
-) -> Dataset | ImageRows | ColumnRows:
-    """What a source holds, before its examples are looked at.
+) -> Dataset | _Rows:
+    """A source's rows before its examples are looked at, or a factory's own `Dataset`.
 
-    Args:
-        source: as in `open_dataset`.
-        allowed_modules: likewise.
-        progress: likewise.
-
-    Returns:
-        Its rows, or what a factory has opened itself.
-
-    Raises:
-        LiptError: as `open_dataset`, but for what is wrong with single examples.
+    Arguments and errors as `open_dataset`, but for those of single examples.
     """
     name, colon, path = source.partition(":")
     if name in _WITHOUT_PATH:
@@ -297,3 +216,64 @@ def open_rows(
     raise UnknownNameError(
         f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
     )
+
+
+@dataclass(frozen=True)
+class UnusableImage:
+    """An image that cannot be decoded.
+
+    Attributes:
+        id: its row number in the set, broken images included.
+        place: its file, for messages.
+        problem: the decoder's error.
+    """
+
+    id: int
+    place: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The result of decoding all images of a source, those that failed by ascending id."""
+
+    source: str
+    num_images: int
+    unusable: tuple[UnusableImage, ...]
+
+
+def decode_all(
+    source: str, *, allowed_modules: Collection[str] = (), progress: Progress | None = None
+) -> Decoded:
+    """Decode every image of a source, whether it can be opened as a data set or not.
+
+    To open a large set is to read its images' headers and ends, which a file passes that is broken
+    in its middle. What a decoder makes up for, as of a JPEG damaged in its middle, is not found.
+
+    Args:
+        source: as in `open_dataset`.
+        allowed_modules: likewise.
+        progress: called with (done, total) images.
+
+    Raises:
+        LiptError: the source cannot be opened at all, or holds no image files.
+    """
+    found = open_rows(source, allowed_modules, progress)
+    rows = found.rows if isinstance(found, Dataset) else found
+    if not isinstance(rows, EncodedRows):
+        raise DataError(
+            f"{source} holds no image files; other examples are checked whenever they are opened. "
+            "Give image files: imagefolder:PATH, webdataset:PATH or parquet:PATH."
+        )
+
+    def problem_of(row: int) -> UnusableImage | None:
+        try:
+            rows.read(row, 3, _DECODED_SIZE)
+        except DataError as error:
+            return UnusableImage(row, rows.where(row), str(error.__cause__ or error))
+        return None
+
+    height, width = _DECODED_SIZE
+    num_threads = threads_for(height * width) if rows.concurrent else 1
+    problems = map_rows(problem_of, range(len(rows)), num_threads=num_threads, progress=progress)
+    return Decoded(source, len(rows), tuple(found for found in problems if found is not None))

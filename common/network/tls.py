@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -357,3 +358,40 @@ def _stamp(path: Path) -> _Stamp | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def server_context(tls: TlsFiles | None, *, asks_peers: bool) -> ssl.SSLContext | None:
+    """The context of an HTTPS server; None where connections are in the clear.
+
+    Each connection gets the certificate, and is checked with the authority, of the files as they
+    are then; with `asks_peers` a peer has to show a certificate of that authority.
+    """
+    if tls is None or tls.cert is None:
+        return None
+    files = tls if asks_peers else replace(tls, ca=None)
+    renewal = Renewal(files)
+    used = renewal.current(), _context(files)
+
+    def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        nonlocal used
+        if (newest := renewal.current()) is not used[0]:
+            try:
+                used = newest, _context(files)
+            except OSError:  # replaced once more; looked at again at the next connection
+                logger.debug("TLS files change while they are read", exc_info=True)
+        connection.context = used[1]
+
+    context = _context(files)
+    context.sni_callback = choose
+    return context
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    if files.cert is None:
+        raise ConfigError("HTTPS needs --tls-cert and --tls-key.")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    if files.ca is not None:
+        context.load_verify_locations(files.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

@@ -1,34 +1,41 @@
-"""Metrics: instruments, meters, and what Prometheus reads."""
+"""Metrics: what a service declares and measures, and where Prometheus reads it."""
 
 from __future__ import annotations
 
+import logging
+import socket
+import sys
 import threading
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import pairwise
+from socketserver import ThreadingMixIn
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+import prometheus_client
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.tls import TlsFiles, split_address
+from lipt.common.network.tls import TlsFiles, server_context, split_address
 from lipt.common.observability.logs import EventKind, Events
-from lipt.common.observability.serving import serving_http
 from lipt.common.process.devices import versions
 
-# Values of one label that are told apart: each is a series.
+logger = logging.getLogger(__name__)
+
+# Values of one label that are told apart: each is a series. So whatever peers send, the number of
+# series has an end.
 _MOST = 64
 OTHER = "other"
+# A peer that says nothing for so long is not waited for.
+_SILENCE_SECONDS = 30.0
+
+Labels: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +51,6 @@ class Instrument:
     labels: tuple[str, ...] = ()
     most: int = _MOST
 
-    @property
-    def from_the_start(self) -> tuple[tuple[str, ...], ...]:
-        """Of which series there is a figure before anything was counted."""
-        return ()
-
 
 @dataclass(frozen=True, eq=False)
 class Counter(Instrument):
@@ -57,12 +59,7 @@ class Counter(Instrument):
     `at_zero` are label values that are shown before the first event.
     """
 
-    at_zero: tuple[tuple[str, ...], ...] = ()
-
-    @property
-    def from_the_start(self) -> tuple[tuple[str, ...], ...]:
-        """Of which series there is a figure before anything was counted."""
-        return self.at_zero if self.labels else ((),)
+    at_zero: tuple[Labels, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +73,9 @@ class Histogram(Instrument):
 
     buckets: tuple[float, ...]
 
-    @property
-    def from_the_start(self) -> tuple[tuple[str, ...], ...]:
-        """Of which series there is a figure before anything was observed."""
-        return () if self.labels else ((),)
-
 
 # Figures that are read as they stand, by label values.
-Readings: TypeAlias = Mapping[Counter | Gauge, Mapping[tuple[str, ...], float]]
+Readings: TypeAlias = Mapping[Counter | Gauge, Mapping[Labels, float]]
 
 # What both services show; which one answered a scrape is the scraper's label.
 EVENTS = Counter(
@@ -104,78 +96,88 @@ CERTIFICATE_EXPIRY = Gauge(
 EVERYWHERE: tuple[Instrument, ...] = (EVENTS, BUILD, CERTIFICATE_EXPIRY)
 
 
-# Label values are bounded: whatever peers send, the number of series has an end.
-
-Labels = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Distribution:
+class Distribution(NamedTuple):
     """Observations in each bucket and above the last, not cumulative, and the sum of all values."""
 
     counts: tuple[int, ...]
     total: float
 
 
-class _Buckets:
-    def __init__(self, number: int) -> None:
-        self.counts = [0] * number
-        self.total = 0.0
-
-
 class Meters:
-    """The counters and histograms of one process; safe to use from any thread."""
+    """The counters and histograms of one process, as Prometheus's; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sums: dict[Counter | Gauge, dict[Labels, float]] = defaultdict(dict)
-        self._distributions: dict[Histogram, dict[Labels, _Buckets]] = defaultdict(dict)
+        self._made: dict[Instrument, Any] = {}
         # What was seen of each label, as far as it is told apart.
         self._seen: dict[tuple[Instrument, str], set[str]] = defaultdict(set)
 
     def add(self, counter: Counter | Gauge, *labels: str, by: float = 1.0) -> None:
         """Count `by` more."""
-        with self._lock:
-            series = self._sums[counter]
-            if labels not in series:
-                labels = self._bounded(counter, labels)
-            series[labels] = series.get(labels, 0.0) + by
+        self._series(counter, labels).inc(by)
 
     def observe(self, histogram: Histogram, value: float, *labels: str) -> None:
         """Note one value."""
-        with self._lock:
-            series = self._distributions[histogram]
-            if labels not in series:
-                labels = self._bounded(histogram, labels)
-            found = series.get(labels)
-            if found is None:
-                found = series[labels] = _Buckets(len(histogram.buckets) + 1)
-            found.counts[bisect_left(histogram.buckets, value)] += 1
-            found.total += value
+        self._series(histogram, labels).observe(value)
 
     def sums(self, counter: Counter | Gauge) -> dict[Labels, float]:
         """What a counter, or a gauge that is counted, has come to, by its label values."""
-        with self._lock:
-            return dict.fromkeys(counter.from_the_start, 0.0) | self._sums.get(counter, {})
+        return {
+            tuple(sample.labels[name] for name in counter.labels): sample.value
+            for family in self.families(counter)
+            for sample in family.samples
+            if sample.name == counter.name
+        }
 
     def distributions(self, histogram: Histogram) -> dict[Labels, Distribution]:
         """What a histogram holds, by its label values."""
-        with self._lock:
-            nothing = _Buckets(len(histogram.buckets) + 1)
-            series = dict.fromkeys(histogram.from_the_start, nothing)
-            series |= self._distributions.get(histogram, {})
-            return {
-                labels: Distribution(tuple(found.counts), found.total)
-                for labels, found in series.items()
-            }
+        counts: dict[Labels, list[float]] = defaultdict(lambda: [0.0])
+        sums: dict[Labels, float] = {}
+        for family in self.families(histogram):
+            for sample in family.samples:
+                labels = tuple(sample.labels[name] for name in histogram.labels)
+                if sample.name.endswith("_bucket"):
+                    counts[labels].append(sample.value)
+                elif sample.name.endswith("_sum"):
+                    sums[labels] = sample.value
+        return {
+            labels: Distribution(tuple(int(to - up) for up, to in pairwise(counts[labels])), total)
+            for labels, total in sums.items()
+        }
 
-    def _bounded(self, instrument: Instrument, labels: Labels) -> Labels:
-        if len(labels) != len(instrument.labels):
-            raise ValueError(f"{instrument.name} has labels {instrument.labels}, not {labels}")
-        return tuple(
-            self._told_apart(instrument, name, value)
-            for name, value in zip(instrument.labels, labels, strict=True)
-        )
+    def families(self, instrument: Instrument) -> list[Any]:
+        """What Prometheus is shown of an instrument; nothing of a gauge that nobody has counted."""
+        with self._lock:
+            if isinstance(instrument, Gauge) and instrument not in self._made:
+                return []
+            metric = self._metric(instrument)
+        return list(metric.collect())
+
+    def _series(self, instrument: Instrument, labels: Labels) -> Any:
+        with self._lock:
+            metric = self._metric(instrument)
+            if not labels and not instrument.labels:
+                return metric
+            if len(labels) != len(instrument.labels):
+                raise ValueError(f"{instrument.name} has labels {instrument.labels}, not {labels}")
+            return metric.labels(
+                *(
+                    self._told_apart(instrument, name, value)
+                    for name, value in zip(instrument.labels, labels, strict=True)
+                )
+            )
+
+    def _metric(self, instrument: Instrument) -> Any:
+        if instrument not in self._made:
+            options = {"buckets": instrument.buckets} if isinstance(instrument, Histogram) else {}
+            make: Any = getattr(prometheus_client, type(instrument).__name__)
+            metric = make(
+                instrument.name, instrument.text, instrument.labels, registry=None, **options
+            )
+            for labels in instrument.at_zero if isinstance(instrument, Counter) else ():
+                metric.labels(*labels)
+            self._made[instrument] = metric
+        return self._made[instrument]
 
     def _told_apart(self, instrument: Instrument, label: str, value: str) -> str:
         seen = self._seen[instrument, label]
@@ -225,7 +227,7 @@ def serving_metrics(
     instruments: Sequence[Instrument],
     readings: Callable[[], Readings],
 ) -> Iterator[str]:
-    """Answer scrapes from a thread of its own until the block ends."""
+    """Answer scrapes from threads of its own until the block ends; gives the address."""
     host, port = split_address(listen)
     registry = CollectorRegistry()
     # Memory, processor time and open files of this process, under the names that all services use.
@@ -235,10 +237,9 @@ def serving_metrics(
         return {**_of_both(events, tls), **readings()}
 
     registry.register(_Collector(meters, (*EVERYWHERE, *instruments), read))
-    application = make_wsgi_app(registry)
     with ExitStack() as stack:
         try:
-            served = stack.enter_context(serving_http(host, port, application, tls))
+            served = stack.enter_context(_serving(host, port, make_wsgi_app(registry), tls))
         except OSError as error:
             raise ConfigError(
                 f"--metrics-listen {listen}: {error.strerror or error}. Choose another address."
@@ -248,14 +249,14 @@ def serving_metrics(
 
 def _of_both(events: Events, tls: TlsFiles | None) -> Readings:
     counts = {(kind.value, detail): float(n) for (kind, detail), n in events.counts().items()}
-    expiry: dict[tuple[str, ...], float] = {}
+    expiry: dict[Labels, float] = {}
     if tls is not None:
         with suppress(ConfigError):  # replaced at this moment; the next scrape sees the new one
             end = tls.expires_at()
             expiry = {} if end is None else {(): end.timestamp()}
     running = versions()
     return {
-        EVENTS: dict.fromkeys(EVENTS.from_the_start, 0.0) | counts,
+        EVENTS: dict.fromkeys(EVENTS.at_zero, 0.0) | counts,
         BUILD: {(running["lipt"], running["python"], running["torch"]): 1.0},
         CERTIFICATE_EXPIRY: expiry,
     }
@@ -263,10 +264,7 @@ def _of_both(events: Events, tls: TlsFiles | None) -> Readings:
 
 class _Collector(Collector):
     def __init__(
-        self,
-        meters: Meters,
-        instruments: Sequence[Instrument],
-        read: Callable[[], Readings],
+        self, meters: Meters, instruments: Sequence[Instrument], read: Callable[[], Readings]
     ) -> None:
         self._meters = meters
         self._instruments = instruments
@@ -275,29 +273,56 @@ class _Collector(Collector):
     def collect(self) -> Iterator[Any]:
         readings = self._read()
         for instrument in self._instruments:
-            match instrument:
-                case Histogram():
-                    yield self._histogram(instrument, self._meters.distributions(instrument))
-                case Counter() | Gauge():
-                    found = readings.get(instrument) or self._meters.sums(instrument)
-                    yield self._family(instrument, found)
+            figures = readings.get(instrument) if isinstance(instrument, Counter | Gauge) else None
+            if not figures and (families := self._meters.families(instrument)):
+                yield from families
+                continue
+            make = CounterMetricFamily if isinstance(instrument, Counter) else GaugeMetricFamily
+            family = make(instrument.name, instrument.text, labels=instrument.labels)
+            for labels, figure in (figures or {}).items():
+                family.add_metric(labels, figure)
+            yield family
 
     def describe(self) -> tuple[Any, ...]:
         # Nothing else is registered, and registering must not scrape.
         return ()
 
-    def _histogram(self, histogram: Histogram, found: dict[tuple[str, ...], Distribution]) -> Any:
-        family = HistogramMetricFamily(histogram.name, histogram.text, labels=histogram.labels)
-        bounds = [*(f"{float(bound)}" for bound in histogram.buckets), "+Inf"]
-        for labels, distribution in found.items():
-            numbers = accumulate(distribution.counts)
-            buckets = list(zip(bounds, numbers, strict=True))
-            family.add_metric(labels, buckets=buckets, sum_value=distribution.total)
-        return family
 
-    def _family(self, instrument: Counter | Gauge, found: Mapping[tuple[str, ...], float]) -> Any:
-        make = CounterMetricFamily if isinstance(instrument, Counter) else GaugeMetricFamily
-        family = make(instrument.name, instrument.text, labels=instrument.labels)
-        for labels, figure in found.items():
-            family.add_metric(labels, figure)
-        return family
+@contextmanager
+def _serving(
+    host: str, port: int, application: Callable[..., Any], tls: TlsFiles | None
+) -> Iterator[int]:
+    # Of each series Prometheus would be told when it was made.
+    prometheus_client.disable_created_metrics()
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    context = server_context(tls, asks_peers=True)
+    server = type("Server", (_Server,), {"address_family": family})((host, port), _Handler)
+    server.set_app(application)
+    if context is not None:
+        # The handshake is made in a connection's own thread, so that a silent peer blocks nobody.
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+    thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _SILENCE_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+        logger.debug(format, *args)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        # A stranger's handshake, or a scraper that leaves: a matter of theirs.
+        logger.debug("a connection of %s ends early: %s", client_address, sys.exception())

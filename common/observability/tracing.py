@@ -1,35 +1,39 @@
-"""Tracing: spans of OpenTelemetry where the process has it, else nothing.
+"""Tracing: spans of OpenTelemetry where the process has imported it, else nothing.
 
-OpenTelemetry is never imported here. W3C's `traceparent` travels between processes; a process
-without OpenTelemetry passes it on.
+W3C's `traceparent` says across processes which span something is a part of.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 # The key of W3C Trace Context, in gRPC's metadata as in HTTP's headers.
 TRACEPARENT = "traceparent"
+# An attribute of a call's span: the number of its gRPC status.
+CALL_STATUS = "rpc.grpc.status_code"
 
 _NAME = "lipt"
-# Version, trace, span, flags. A later version may say more, which is left out.
-_GRAMMAR = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
+# Calls that only wait, or repeat often.
+_SPANLESS = frozenset(
+    {
+        "/lipt.v1.InfoService/GetInfo",
+        "/lipt.v1.RunService/GetRun",
+        "/lipt.v1.RunService/ListRuns",
+        "/lipt.v1.RunService/WatchRun",
+        "/lipt.v1.WorkerService/AcquireAssignment",
+        "/lipt.v1.WorkerService/Heartbeat",
+        "/lipt.v1.WorkerService/Register",
+    }
 )
-_VERSION_0_CHARACTERS, _MAX_CHARACTERS = 55, 256
-
-# What came from elsewhere, where there is no OpenTelemetry to keep it.
-_carried: ContextVar[str] = ContextVar("lipt_traceparent", default="")
 
 
 class Span:
-    """What a process does for a while; says nothing where there is no OpenTelemetry."""
+    """A span that has begun; does nothing where there is no OpenTelemetry."""
 
     def __init__(self, begun: Any = None) -> None:
         self._begun = begun
@@ -58,38 +62,7 @@ class Span:
     @property
     def traceparent(self) -> str:
         """Its own; empty where there is none."""
-        return "" if self._begun is None else _traceparent(self._begun.get_span_context())
-
-
-@contextmanager
-def span(
-    name: str,
-    *,
-    kind: str = "INTERNAL",
-    link: str = "",
-    named: dict[str, str | float] | None = None,
-    **attributes: str | float,
-) -> Iterator[Span]:
-    """The block as a span within the one that is current; an error in it fails it."""
-    api = _api()
-    if api is None:
-        yield Span()
-        return
-    begun = begin(name, kind=kind, link=link, named=named, **attributes)
-    with api.use_span(
-        begun._begun,  # noqa: SLF001 - its own module's
-        end_on_exit=True,
-        record_exception=False,
-        set_status_on_exception=False,
-    ):
-        try:
-            yield begun
-        except Exception as error:
-            begun.fail(_kind_of(error))
-            raise
-        except BaseException:  # cancelled, or dropped: nobody's fault
-            begun.note(interrupted=True)
-            raise
+        return "" if self._begun is None else _written(self._begun.get_span_context())
 
 
 def begin(
@@ -100,19 +73,55 @@ def begin(
     named: dict[str, str | float] | None = None,
     **attributes: str | float,
 ) -> Span:
-    """A span that is not made current, and that the caller ends; the arguments are `span`'s."""
+    """A span that is not current, and that the caller ends.
+
+    `link` is another span's `traceparent`; `named` has attributes under names of OpenTelemetry's.
+    """
     api = _api()
     if api is None:
         return Span()
-    other = _context(api, link)
+    other = _remote(link)
     return Span(
         _tracer(api.get_tracer_provider()).start_span(
             name,
             kind=api.SpanKind[kind],
             attributes={**(named or {}), **_own(attributes)},
-            links=() if other is None else (api.Link(other),),
+            links=() if other is None else (api.Link(other.get_span_context()),),
         )
     )
+
+
+@contextmanager
+def within(begun: Span) -> Iterator[Span]:
+    """Make a span current in the block, and end it there; an error fails it."""
+    with _current(begun._begun, ends=True):  # noqa: SLF001 - its own module's
+        try:
+            yield begun
+        except Exception as error:
+            begun.fail(_kind_of(error))
+            raise
+        except BaseException:  # cancelled, or dropped: nobody's fault
+            begun.note(interrupted=True)
+            raise
+
+
+@contextmanager
+def span(name: str, *, link: str = "", **attributes: str | float) -> Iterator[Span]:
+    """The block as a span within the one that is current; an error in it fails it."""
+    with within(begin(name, link=link, **attributes)) as begun:
+        yield begun
+
+
+def is_spanless(method: str) -> bool:
+    """Whether calls of a method (`/package.Service/Method`) are no spans."""
+    return method in _SPANLESS or not method.startswith("/lipt.v1.")
+
+
+def begin_call(method: str, kind: str) -> Span:
+    """The span of a call, at its client or its server."""
+    service, _, name = method.removeprefix("/").partition("/")
+    named = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
+    return begin(method.removeprefix("/"), kind=kind, named={**named})
 
 
 def is_tracing() -> bool:
@@ -124,53 +133,45 @@ def is_tracing() -> bool:
 def current_traceparent() -> str:
     """What a call takes along; empty where there is no trace."""
     api = _api()
-    found = "" if api is None else _traceparent(api.get_current_span().get_span_context())
-    return found or _carried.get()
+    return "" if api is None else _written(api.get_current_span().get_span_context())
+
+
+def received(metadata: Any) -> str:
+    """The `traceparent` in a peer's metadata; empty where there is none, or not one."""
+    found = [str(value) for key, value in metadata or () if key == TRACEPARENT]
+    remote = _remote(found[0]) if len(found) == 1 else None
+    return "" if remote is None else _written(remote.get_span_context())
 
 
 @contextmanager
 def attached(traceparent: str) -> Iterator[None]:
     """Make what the block does a part of another process's span; nothing where that is empty."""
-    api = _api()
-    context = None if api is None else _context(api, traceparent)
-    token = _carried.set(valid_traceparent(traceparent) or _carried.get())
-    try:
-        if api is None or context is None:
-            yield
-            return
-        with api.use_span(
-            api.NonRecordingSpan(context), record_exception=False, set_status_on_exception=False
-        ):
-            yield
-    finally:
-        _carried.reset(token)
+    with _current(_remote(traceparent), ends=False):
+        yield
 
 
 def join(traceparent: str) -> None:
     """Make all that this task does from here on a part of another process's span."""
-    api = _api()
-    context = None if api is None else _context(api, traceparent)
-    if api is not None and context is not None:
-        within = api.set_span_in_context(api.NonRecordingSpan(context))
-        sys.modules["opentelemetry.context"].attach(within)
-
-
-def valid_traceparent(text: str) -> str:
-    """A peer's `traceparent` as version 00 writes it; empty where it is none."""
-    match = _GRAMMAR.match(text)
-    if match is None or len(text) > _MAX_CHARACTERS:
-        return ""
-    # The version that is known says no more; a later one goes on after a dash.
-    rest = text[_VERSION_0_CHARACTERS:]
-    if rest and (text.startswith("00") or not rest.startswith("-")):
-        return ""
-    trace, span_id, flags = match.groups()
-    return f"00-{trace}-{span_id}-{int(flags, 16) & 1:02x}"
+    api, remote = _api(), _remote(traceparent)
+    if api is not None and remote is not None:
+        sys.modules["opentelemetry.context"].attach(api.set_span_in_context(remote))
 
 
 def _api() -> Any:
     # Who has never imported it has no tracer provider either.
     return sys.modules.get("opentelemetry.trace")
+
+
+@contextmanager
+def _current(begun: Any, *, ends: bool) -> Iterator[None]:
+    api = _api()
+    if api is None or begun is None:
+        yield
+        return
+    with api.use_span(
+        begun, end_on_exit=ends, record_exception=False, set_status_on_exception=False
+    ):
+        yield
 
 
 @lru_cache(maxsize=1)
@@ -179,20 +180,18 @@ def _tracer(provider: Any) -> Any:
     return provider.get_tracer(_NAME)
 
 
-def _context(api: Any, traceparent: str) -> Any:
-    valid = valid_traceparent(traceparent)
-    if not valid:
+def _remote(traceparent: str) -> Any:
+    """Another process's span; None where the text is not one, or nobody here could use it."""
+    api = _api()
+    if api is None or not traceparent:
         return None
-    _, trace, span_id, flags = valid.split("-")
-    return api.SpanContext(
-        int(trace, 16),
-        int(span_id, 16),
-        is_remote=True,
-        trace_flags=api.TraceFlags(int(flags, 16)),
-    )
+    w3c = import_module("opentelemetry.trace.propagation.tracecontext")
+    context = w3c.TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent})
+    found = api.get_current_span(context)
+    return found if found.get_span_context().is_valid else None
 
 
-def _traceparent(context: Any) -> str:
+def _written(context: Any) -> str:
     if not context.is_valid:
         return ""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"

@@ -1,4 +1,4 @@
-"""Channel: one connection to the coordinator, idle time-outs, renewed certificates."""
+"""Channels to the coordinator: idle time-outs, renewed certificates, tokens, retries, traces."""
 
 from __future__ import annotations
 
@@ -9,19 +9,207 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import grpc
 
+from lipt.common.access.local_token import METADATA_KEY, find_local_token
 from lipt.common.access.tokens import TokenSource
 from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
-from lipt.common.rpc.status import local_credentials, showing
-from lipt.common.rpc.traced import traced
+from lipt.common.observability.tracing import (
+    CALL_STATUS,
+    TRACEPARENT,
+    Span,
+    begin_call,
+    current_traceparent,
+    is_spanless,
+    is_tracing,
+)
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
-# gRPC's deadlines count from a call's start, and a watch or a transfer may take hours.
+logger = logging.getLogger(__name__)
 
 MessageT = TypeVar("MessageT")
+
+# Every request of the contract may be repeated, so gRPC retries UNAVAILABLE for some seconds.
+# `AccessService` is left out: a token that is asked for twice is two tokens. Streams are left out:
+# whoever reads one resumes it where it broke. With retries a stream was seen to hang for good, deaf
+# to its cancellation, after its coordinator was killed.
+_RETRIED = tuple(
+    {"service": service.full_name, "method": method.name}
+    for module in (info_pb2, run_pb2, subset_pb2, worker_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if not (method.client_streaming or method.server_streaming)
+)
+_RETRY_POLICY = {
+    "maxAttempts": 4,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "1s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
+_SERVICE_CONFIG = {"methodConfig": [{"name": _RETRIED, "retryPolicy": _RETRY_POLICY}]}
+
+_OPTIONS = (
+    ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+    ("grpc.enable_retries", 1),
+    # A peer behind a NAT or a closed laptop lid is noticed within 40 s.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A coordinator that comes up is found within seconds, however long it was away.
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Loopback and cluster addresses are not meant for a web proxy.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def open_channel(
+    address: str, tls: TlsFiles | None = None, token: TokenSource | None = None
+) -> grpc.Channel:
+    """A channel to `host:port`; it connects when it is first used, and follows the files of `tls`.
+
+    In a process that traces, its calls are part of the trace that they are made in.
+    """
+    host, port = split_address(address)
+    if tls is not None:
+        channel: grpc.Channel = RenewingChannel(
+            Renewal(tls),
+            lambda contents: grpc.secure_channel(
+                address, contents.channel_credentials(), options=_OPTIONS
+            ),
+        )
+    elif token is None and is_loopback(host):
+        channel = grpc.secure_channel(address, local_credentials(port), options=_OPTIONS)
+    else:
+        if token is not None and not is_loopback(host):
+            logger.warning(
+                "the token goes to %s in the clear: whoever can listen in between can use it. Give "
+                "--tls-ca where the coordinator has TLS.",
+                address,
+            )
+        channel = grpc.insecure_channel(address, options=_OPTIONS)
+    return traced(showing(token, channel))
+
+
+def local_credentials(port: int) -> grpc.ChannelCredentials:
+    """The local token for a loopback port, read whenever a connection is made.
+
+    A call that waits for a coordinator to start finds the token that came with it.
+    """
+    return grpc.composite_channel_credentials(
+        grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP),
+        grpc.metadata_call_credentials(_LocalToken(port)),
+    )
+
+
+class _LocalToken(grpc.AuthMetadataPlugin):
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def __call__(
+        self,
+        context: grpc.AuthMetadataContext,  # noqa: ARG002 - gRPC's signature
+        callback: grpc.AuthMetadataPluginCallback,
+    ) -> None:
+        token = find_local_token(self._port)
+        callback(((METADATA_KEY, token),) if token else (), None)
+
+
+Entries: TypeAlias = Callable[[], tuple[tuple[str, str], ...]]
+
+
+def showing(token: TokenSource | None, channel: grpc.Channel) -> grpc.Channel:
+    """The channel, whose calls show this token, if any."""
+    if token is None:
+        return channel
+    return with_metadata(channel, lambda: (("authorization", f"Bearer {token.read()}"),))
+
+
+def with_metadata(channel: grpc.Channel, entries: Entries) -> grpc.Channel:
+    """The channel, each of whose calls has what `entries` gives then in its metadata, too."""
+    return _intercepted(
+        channel,
+        lambda continuation, details, requests: continuation(
+            _with_entries(details, *entries()), requests
+        ),
+    )
+
+
+def traced(channel: grpc.Channel) -> grpc.Channel:
+    """The channel, whose calls belong to the trace that they are made in, where there are any."""
+    return _intercepted(channel, _call_in_trace) if is_tracing() else channel
+
+
+def _call_in_trace(continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
+    if is_spanless(details.method):
+        return continuation(_in_trace(details, current_traceparent()), requests)
+    begun = begin_call(details.method, "CLIENT")
+    call = continuation(_in_trace(details, begun.traceparent), requests)
+    call.add_done_callback(lambda ended: _end(begun, ended))
+    return call
+
+
+def _in_trace(details: Any, traceparent: str) -> Any:
+    return _with_entries(details, (TRACEPARENT, traceparent)) if traceparent else details
+
+
+def _end(begun: Span, call: Any) -> None:
+    code = call.code() or grpc.StatusCode.UNKNOWN
+    begun.note_as({CALL_STATUS: code.value[0]})
+    # Who leaves a stream has what it came for.
+    if code not in {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}:
+        begun.fail(code.name)
+    begun.end()
+
+
+class _Details(NamedTuple):
+    # `grpc.ClientCallDetails` has no constructor.
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+def _with_entries(details: Any, *entries: tuple[str, str]) -> _Details:
+    return _Details(
+        details.method,
+        details.timeout,
+        (*(details.metadata or ()), *entries),
+        details.credentials,
+        details.wait_for_ready,
+        details.compression,
+    )
+
+
+class _EveryCall(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    def __init__(self, intercept: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
+        self._intercept = intercept
+
+    def _call(self, continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
+        return self._intercept(continuation, details, requests)
+
+    intercept_unary_unary: Any = _call
+    intercept_unary_stream: Any = _call
+    intercept_stream_unary: Any = _call
+    intercept_stream_stream: Any = _call
+
+
+def _intercepted(
+    channel: grpc.Channel, intercept: Callable[[Callable[..., Any], Any, Any], Any]
+) -> grpc.Channel:
+    return grpc.intercept_channel(channel, _EveryCall(intercept))
 
 
 class IdleWatchdog:
@@ -164,80 +352,3 @@ class _Method:
             method = self._make(newest)
             self._made = newest, method
         return method
-
-
-# Every request of the contract may be repeated, so gRPC retries UNAVAILABLE for some seconds.
-
-logger = logging.getLogger(__name__)
-
-# `AccessService` is left out: a token that is asked for twice is two tokens.
-# Streams are left out: whoever reads one resumes it where it broke. With retries a stream was
-# seen to hang for good, deaf to its cancellation, after its coordinator was killed.
-_RETRIED = tuple(
-    {"service": service.full_name, "method": method.name}
-    for module in (info_pb2, run_pb2, subset_pb2, worker_pb2)
-    for service in module.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-    if not (method.client_streaming or method.server_streaming)
-)
-
-_SERVICE_CONFIG = {
-    "methodConfig": [
-        {
-            "name": _RETRIED,
-            "retryPolicy": {
-                "maxAttempts": 4,
-                "initialBackoff": "0.1s",
-                "maxBackoff": "1s",
-                "backoffMultiplier": 2,
-                "retryableStatusCodes": ["UNAVAILABLE"],
-            },
-        }
-    ]
-}
-
-_OPTIONS = (
-    ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
-    ("grpc.enable_retries", 1),
-    # A peer behind a NAT or a closed laptop lid is noticed within 40 s.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    # A coordinator that comes up is found within seconds, however long it was away.
-    ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Loopback and cluster addresses are not meant for a web proxy.
-    ("grpc.enable_http_proxy", 0),
-)
-
-
-def open_channel(
-    address: str, tls: TlsFiles | None = None, token: TokenSource | None = None
-) -> grpc.Channel:
-    """A channel to `host:port`; it connects when it is first used, and follows the files of `tls`.
-
-    In a process that traces, its calls are part of the trace that they are made in.
-    """
-    return traced(_open_channel(address, tls, token))
-
-
-def _open_channel(address: str, tls: TlsFiles | None, token: TokenSource | None) -> grpc.Channel:
-    host, port = split_address(address)
-    if tls is not None:
-
-        def connect(contents: TlsContents) -> grpc.Channel:
-            credentials = contents.channel_credentials()
-            return showing(token, grpc.secure_channel(address, credentials, options=_OPTIONS))
-
-        return RenewingChannel(Renewal(tls), connect)
-    if token is None and is_loopback(host):
-        return grpc.secure_channel(address, local_credentials(port), options=_OPTIONS)
-    if token is not None and not is_loopback(host):
-        logger.warning(
-            "the token goes to %s in the clear: whoever can listen in between can use it. Give "
-            "--tls-ca where the coordinator has TLS.",
-            address,
-        )
-    return showing(token, grpc.insecure_channel(address, options=_OPTIONS))

@@ -1,13 +1,33 @@
-"""RPC handlers: wrapped once per method by interceptors."""
+"""Calls at the server: one interceptor that runs each of them inside of a list of steps."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
+from grpc_status import rpc_status
+
+from lipt.common.errors import InvalidRequestError, LiptError, TooManyCallsError
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.tracing import (
+    CALL_STATUS,
+    begin_call,
+    is_spanless,
+    join,
+    received,
+    within,
+)
+from lipt.common.rpc.messages import require_lengths
+from lipt.common.rpc.status import to_status
+
+logger = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -17,51 +37,35 @@ def is_of_the_contract(method: str) -> bool:
     return method.startswith("/lipt.v1.")
 
 
-def behaviour_of(handler: Any) -> Any:
-    """The servicer's method behind a handler."""
-    return getattr(handler, _kind(handler))
+@dataclass(frozen=True)
+class Call:
+    """The method (`/package.Service/Method`) of a call, and which of its sides stream."""
+
+    method: str
+    request_streaming: bool
+    response_streaming: bool
 
 
-def with_behaviour(
-    handler: Any, behaviour: Any, *, deserializer: Callable[[bytes], Any] | None = None
-) -> Any:
-    """A handler of the same kind with another method behind it, and perhaps another parser."""
-    return getattr(grpc, f"{_kind(handler)}_rpc_method_handler")(
-        behaviour,
-        request_deserializer=deserializer or handler.request_deserializer,
-        response_serializer=handler.response_serializer,
-    )
+# Opens a block around a call, before its first message is read.
+Step: TypeAlias = Callable[[Call, Context], AbstractAsyncContextManager[None]]
 
 
-def within(
-    behaviour: Any,
-    around: Callable[[Context], AbstractAsyncContextManager[None]],
-    *,
-    streams_responses: bool,
-) -> Any:
-    """The method as it runs inside of a block that each call opens."""
+class Interceptor(grpc.aio.ServerInterceptor):
+    """Runs every call inside of its method's steps, the first one outermost.
 
-    async def unary(request: Any, context: Context) -> Any:
-        async with around(context):
-            return await behaviour(request, context)
+    Args:
+        steps: of a method; without any its handler stays as it is.
+        on_unknown: is told of a call of a method that no service has.
+    """
 
-    async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-        async with around(context), aclosing(behaviour(request, context)) as responses:
-            async for response in responses:
-                yield response
-
-    return stream if streams_responses else unary
-
-
-def _kind(handler: Any) -> str:
-    streams = (handler.request_streaming, handler.response_streaming)
-    return "_".join("stream" if several else "unary" for several in streams)
-
-
-class KeptHandlers(grpc.aio.ServerInterceptor):
-    """Comes first: keeps what all others have made of each method's handler."""
-
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        steps: Callable[[str], Sequence[Step]],
+        *,
+        on_unknown: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._steps = steps
+        self._on_unknown = on_unknown
         self._handlers: dict[str, Any] = {}
 
     async def intercept_service(
@@ -69,12 +73,147 @@ class KeptHandlers(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler of one call."""
+        """The handler of one call; each method's is made once."""
         method = handler_call_details.method
-        handler = self._handlers.get(method)
-        if handler is None:
+        if method not in self._handlers:
             handler = await continuation(handler_call_details)
-            # There is no end of names that no service has.
-            if handler is not None:
-                self._handlers[method] = handler
-        return handler
+            if handler is None:  # there is no end of names that no service has
+                self._on_unknown()
+                return None
+            steps = self._steps(method)
+            self._handlers[method] = _within(steps, method, handler) if steps else handler
+        return self._handlers[method]
+
+
+def _within(steps: Sequence[Step], method: str, handler: Any) -> Any:
+    call = Call(method, handler.request_streaming, handler.response_streaming)
+    kind = "_".join(
+        "stream" if streams else "unary"
+        for streams in (handler.request_streaming, handler.response_streaming)
+    )
+    behaviour = getattr(handler, kind)
+
+    @asynccontextmanager
+    async def inside(requests: Any, context: Context) -> AsyncIterator[Any]:
+        async with AsyncExitStack() as stack:
+            for step in steps:
+                await stack.enter_async_context(step(call, context))
+            yield _all_checked(requests) if call.request_streaming else await _single(context)
+
+    async def unary(requests: Any, context: Context) -> Any:
+        async with inside(requests, context) as request:
+            return await behaviour(request, context)
+
+    async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
+        async with (
+            inside(requests, context) as request,
+            aclosing(behaviour(request, context)) as responses,
+        ):
+            async for response in responses:
+                yield response
+
+    # gRPC reads a single request before it asks the handler of one. With handlers of streams the
+    # steps come first, and `_single` reads it.
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler
+        if call.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    return make(
+        stream if call.response_streaming else unary,
+        request_deserializer=_deserializer(handler.request_deserializer),
+        response_serializer=handler.response_serializer,
+    )
+
+
+def _deserializer(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    # gRPC would answer UNKNOWN to what a deserializer raises, and log it as a fault of ours.
+    def parsed(content: bytes) -> Any:
+        try:
+            return parse(content)
+        except DecodeError as error:
+            return error
+
+    return parsed
+
+
+async def _single(context: Context) -> Any:
+    request = await context.read()
+    if request is grpc.aio.EOF:
+        raise InvalidRequestError("the call has ended without a request. Send one message.")
+    return _checked(request)
+
+
+async def _all_checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _checked(request)
+
+
+def _checked(request: Any) -> Any:
+    if isinstance(request, DecodeError):
+        raise InvalidRequestError(
+            f"the request cannot be read: {request}. "
+            "Send the message of the contract in proto/lipt/v1; both sides need the same major."
+        )
+    require_lengths(request)
+    return request
+
+
+def refusals(events: Events) -> Step:
+    """Answers an error with its status, an unforeseen one with an incident number; counts both."""
+
+    @asynccontextmanager
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        try:
+            yield
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a call
+            if isinstance(error, NotImplementedError):  # a generated base class: an older version
+                what = f"{call.method} is not served here."
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, what)
+            refused = count_refusal(events, error, method=call.method, peer=context.peer())
+            await context.abort_with_status(rpc_status.to_status(to_status(refused)))
+
+    return step
+
+
+def count_refusal(events: Events, error: Exception, *, method: str, peer: str) -> LiptError:
+    """Count and log an error that ends a call, and give it as its caller may see it."""
+    refused = error if isinstance(error, LiptError) else incident(error, method)
+    # Counted every time; whoever is too fast for the service is not to fill its log.
+    level = logging.DEBUG if isinstance(refused, TooManyCallsError) else logging.INFO
+    events.record(
+        EventKind.CALL_REFUSED,
+        detail=refused.reason,
+        level=level,
+        method=method,
+        peer=peer,
+        reason=str(refused),
+    )
+    return refused
+
+
+def incident(error: Exception, where: str) -> LiptError:
+    """An unforeseen exception as a caller may see it: a number. The log has the exception."""
+    number = uuid.uuid4().hex[:8]
+    logger.error("incident %s in %s", number, where, exc_info=error)
+    return LiptError(f"internal error; the coordinator's log has it as incident {number}.")
+
+
+@asynccontextmanager
+async def tracing(call: Call, context: Context) -> AsyncIterator[None]:
+    """Runs a call in the trace that its caller has sent, most with one answer as a span."""
+    # Each call has a task of its own, so this is never undone.
+    join(received(context.invocation_metadata()))
+    # No span of a stream: with one more generator around one that is cut while its reader stalls,
+    # gRPC was seen to crash.
+    if call.response_streaming or is_spanless(call.method):
+        yield
+        return
+    with within(begin_call(call.method, "SERVER")) as span:
+        try:
+            yield
+        except LiptError as error:
+            span.note_as({CALL_STATUS: error.code.value[0]})
+            raise

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lipt.common.errors import WeightsError
-from lipt.common.weights.files import read_container
+from lipt.common.weights.files import SPARE_TENSORS, read_container
 from lipt.common.weights.specs import TensorSpec, Weights, quoted
 
 # The only place that opens such a file; an operator or a user names it, never a peer.
@@ -57,8 +57,6 @@ def _tensors(part: Any) -> dict[str, torch.Tensor]:
 # Names and shapes decide before any value is read. Programs that wrap a model put a prefix before
 # all names ("module."): the one under which most tensors fit is removed, or added.
 
-# Another model's file is small enough to be opened and its differences named.
-_SPARE_TENSORS = 1000
 # A sentence names this many tensors and counts the rest.
 _MAX_NAMED = 10
 # How many batches a batch norm has seen: older files do not say, and 0 is as good.
@@ -135,7 +133,7 @@ def read_checkpoint(
     Returns:
         The tensors by the model's names, in its dtypes, on the CPU; and how they fit.
     """
-    container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + _SPARE_TENSORS)
+    container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + SPARE_TENSORS)
     match = match_checkpoint(container.specs, like, new=head if new_head else ())
     _require(match, like, head=head, new_head=new_head)
     weights = {

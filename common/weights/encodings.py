@@ -1,57 +1,64 @@
-"""Encodings of a learner's weights: the bitmask of `codec.py`, or planes with compressed exponents.
+"""Encodings of a learner's weights: a bitmask with the kept values, or planes of their bytes.
 
-The run names one, and a file says which one it is in.
+The run names one, and a file says which one it is in. A file is a safetensors file whose metadata
+describes the tensors that have a bitmask, as JSON with sorted names and without spaces. They are
+stored as mask/NAME beside their values, all others as dense/NAME. A value is kept when the bits
+that are stored are not all zero, so -0.0 and every NaN survive. The bitmask of n values has
+ceil(n / 8) bytes: bit i % 8 of byte i // 8, counted from the lowest, is set when value i, in
+row-major order, is kept; padding bits are zero.
 
-A trained weight's sign and mantissa look like noise, its exponent does not: of fp32's 32 bits
-some 5 can go. A file is a safetensors file whose metadata has the key `lipt.planes` with
-{"version":1,"tensors":{NAME:{"dtype":D,"kept":K,"shape":[...]}}}: names and keys sorted, no
-spaces. Each tensor NAME is stored in one of two forms, both uint8 and 1-D but the first:
+Bitmask. The metadata has `lipt.sparse`: {"version":1,"shapes":{NAME:[...]}}.
 
-    dense/NAME    an integer tensor as it is
-    mask/NAME     its bitmask (`codec.py`), as one raw DEFLATE stream (RFC 1951)
+    mask/NAME     uint8: the bitmask
+    values/NAME   the kept values, 1-D, of the tensor's dtype
+
+A tensor gets a mask when it is floating point and both take fewer bytes than the tensor. COO
+indices would take more than the dense tensor at the densities of 0.85 to 0.95 that learners have.
+
+Planes. The metadata has `lipt.planes`: {"version":1,"tensors":{NAME:{"dtype":D,"kept":K,
+"shape":[...]}}}. Every floating-point tensor has a mask; both parts are uint8 and 1-D.
+
+    mask/NAME     the bitmask, as one raw DEFLATE stream (RFC 1951)
     planes/NAME   the K kept values of dtype D, byte by byte: with each value's bits rotated
                   left by one, so that its exponent comes first and its sign last, the lowest
                   byte of all values, then the next, ...; the highest as one raw DEFLATE stream
 
 D is the tensor's own dtype, or BF16 for a float32 tensor whose values were rounded to nearest,
-ties to even; a BF16 value becomes float32 again by 16 zero bits. A value is kept when the bits
-that are stored are not all zero. Only Huffman codes are asked of DEFLATE: neighbours have
-nothing in common, so looking for repetitions costs time and gains nothing. Different versions
-of zlib may write different bytes, which decode to the same.
+ties to even; a BF16 value becomes float32 again by 16 zero bits. A trained weight's sign and
+mantissa look like noise, its exponent does not: of fp32's 32 bits some 5 can go. Only Huffman codes
+are asked of DEFLATE: neighbours have nothing in common. Different versions of zlib may write
+different bytes, which decode to the same.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from lipt.common.config.run_config import WeightEncoding
-from lipt.common.weights.codec import (
-    EncodedWeights,
-    SparseWeights,
-    contradiction,
-    describe,
-    encode_sparse,
-    join,
-    read_description,
-    split,
+from lipt.common.errors import WeightsError
+from lipt.common.weights.files import (
+    SPARE_TENSORS,
+    Container,
+    bytes_of,
+    is_shape,
+    pack,
+    read_container,
 )
-from lipt.common.weights.files import is_shape, pack, read_container
-from lipt.common.weights.specs import TensorSpec, quoted
+from lipt.common.weights.specs import TensorSpec, check_specs, quoted
 
-# Another model's file is small enough to be opened and its differences named.
-_SPARE_TENSORS = 1000
+SPARSE_KEY, PLANES_KEY = "lipt.sparse", "lipt.planes"
+_VERSION = 1
 # The header, over the values: more than any header may have.
 _HEADER_BYTES_PER_TENSOR = 4096
-METADATA_KEY = "lipt.planes"
-_VERSION = 1
 _DTYPES = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
@@ -61,11 +68,27 @@ _DTYPES = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-@dataclass(frozen=True)
-class _Entry:
-    dtype: torch.dtype
-    num_kept: int
-    shape: tuple[int, ...]
+def encode_weights(weights: Mapping[str, torch.Tensor], encoding: WeightEncoding) -> bytes:
+    """Encode weights as a run asks for it."""
+    if encoding is WeightEncoding.BITMASK:
+        return encode_sparse(weights)
+    return encode_planes(weights, bfloat16=encoding is WeightEncoding.BFLOAT16_PLANES)
+
+
+def encode_sparse(weights: Mapping[str, torch.Tensor]) -> bytes:
+    """Encode weights without loss; equal weights give equal bytes."""
+    stored: dict[str, torch.Tensor] = {}
+    shapes: dict[str, list[int]] = {}
+    for name, tensor in sorted(weights.items()):
+        masked = _split(tensor) if tensor.is_floating_point() else None
+        if masked and sum(part.nbytes for part in masked) < tensor.nbytes:
+            mask, values = masked
+            stored[f"mask/{name}"] = torch.from_numpy(mask)
+            stored[f"values/{name}"] = torch.from_numpy(values.view(np.uint8)).view(tensor.dtype)
+            shapes[name] = list(tensor.shape)
+        else:
+            stored[f"dense/{name}"] = tensor
+    return _packed(stored, SPARSE_KEY, shapes=shapes)
 
 
 def encode_planes(weights: Mapping[str, torch.Tensor], *, bfloat16: bool = False) -> bytes:
@@ -77,53 +100,208 @@ def encode_planes(weights: Mapping[str, torch.Tensor], *, bfloat16: bool = False
             stored[f"dense/{name}"] = tensor
             continue
         rounded = tensor.bfloat16() if bfloat16 and tensor.dtype == torch.float32 else tensor
-        mask, values = split(rounded)
-        stored[f"mask/{name}"] = _tensor(_deflate(mask))
-        stored[f"planes/{name}"] = _tensor(_to_planes(values))
+        mask, values = _split(rounded)
+        for form, content in (("mask", _deflate(mask)), ("planes", _to_planes(values))):
+            stored[f"{form}/{name}"] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         tensors[name] = {
             "dtype": _NAMES[rounded.dtype],
             "kept": int(values.size),
             "shape": list(tensor.shape),
         }
-    return pack(stored, describe(METADATA_KEY, _VERSION, tensors=tensors))
+    return _packed(stored, PLANES_KEY, tensors=tensors)
 
 
-class PlanesWeights(EncodedWeights[_Entry]):
-    """An open file of `encode_planes`; a stream of more than was declared is not read on."""
+def open_weights(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> EncodedWeights:
+    """Open a file of `encode_weights`, whichever encoding it is in; `dict` of it decodes all."""
+    max_tensors = 2 * len(like) + SPARE_TENSORS
+    # The bitmask comes on top where all values are kept, and what DEFLATE cannot compress.
+    max_values = sum(spec.num_bytes + spec.num_elements for spec in like.values())
+    container = read_container(
+        source,
+        max_bytes=max_values + max_tensors * _HEADER_BYTES_PER_TENSOR,
+        max_tensors=max_tensors,
+    )
+    planes = PLANES_KEY in container.metadata
+    return (_PlanesWeights if planes else _SparseWeights)(container, like)
 
-    values_form = "planes"
 
-    def _read_entries(self, metadata: Mapping[str, str]) -> dict[str, _Entry]:
-        tensors = read_description(metadata, METADATA_KEY, _VERSION, "tensors")
-        try:
-            return {name: _read_entry(entry) for name, entry in tensors.items()}
-        except (ValueError, KeyError, TypeError):
-            raise contradiction(f"{METADATA_KEY!r} has an impossible entry") from None
+class EncodedWeights(Mapping[str, torch.Tensor], ABC):
+    """The weights of an open file; every access decodes a tensor anew.
 
-    def _spec(self, name: str, entry: _Entry, mask: TensorSpec, values: TensorSpec) -> TensorSpec:
-        for part in (mask, values):
-            if part.dtype != torch.uint8 or len(part.shape) != 1:
-                raise contradiction(f"a part of {quoted(name)} is {part}, not 1-D uint8")
-        expected = self.like.get(name)
-        rounded = entry.dtype == torch.bfloat16 and expected and expected.dtype == torch.float32
-        spec = TensorSpec(entry.shape, torch.float32 if rounded else entry.dtype)
-        if entry.num_kept > spec.num_elements:
-            raise contradiction(f"{quoted(name)} is {spec}, and keeps {entry.num_kept} values")
+    Every size is compared with the model's before anything is allocated for it.
+    """
+
+    values_form: ClassVar[str]
+
+    def __init__(self, container: Container, like: Mapping[str, TensorSpec]) -> None:
+        self.container = container
+        self.like = like
+        # Entries of the description, by name.
+        self._masked = self._entries()
+        check_specs(dict(self._declared()), like)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name in self._masked:
+            return self._decode(name)
+        return self.container.tensor(f"dense/{name}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.like)
+
+    def __len__(self) -> int:
+        return len(self.like)
+
+    def _declared(self) -> Iterator[tuple[str, TensorSpec]]:
+        stored = self.container.specs
+        for part, spec in stored.items():
+            form, _, name = part.partition("/")
+            if form == "dense" and name not in self._masked:
+                yield name, spec
+            elif form not in ("mask", self.values_form) or name not in self._masked:
+                raise _contradiction(f"{quoted(part)} is neither dense nor of a masked tensor")
+        for name in self._masked:
+            mask, values = stored.get(f"mask/{name}"), stored.get(f"{self.values_form}/{name}")
+            if mask is None or values is None:
+                raise _contradiction(f"the mask or the values of {quoted(name)} are missing")
+            yield name, self._spec(name, mask, values)
+
+    @abstractmethod
+    def _entries(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _spec(self, name: str, mask: TensorSpec, values: TensorSpec) -> TensorSpec: ...
+
+    @abstractmethod
+    def _decode(self, name: str) -> torch.Tensor: ...
+
+
+class _SparseWeights(EncodedWeights):
+    values_form = "values"
+
+    def _entries(self) -> dict[str, Any]:
+        if SPARSE_KEY not in self.container.metadata:
+            raise WeightsError(
+                f"the file has no {SPARSE_KEY!r} in its metadata, so it is not sparse weights. "
+                "Dense weights are read with read_weights."
+            )
+        shapes = _described(self.container.metadata, SPARSE_KEY, "shapes")
+        if not all(is_shape(shape) for shape in shapes.values()):
+            raise _contradiction(f"{SPARSE_KEY!r} has an impossible shape")
+        return {name: tuple(shape) for name, shape in shapes.items()}
+
+    def _spec(self, name: str, mask: TensorSpec, values: TensorSpec) -> TensorSpec:
+        spec = TensorSpec(self._masked[name], values.dtype)
+        expected = TensorSpec((-(-spec.num_elements // 8),), torch.uint8)
+        if mask != expected:
+            raise _contradiction(f"the mask of {quoted(name)} is {mask}, {spec} needs {expected}")
+        if not spec.dtype.is_floating_point or len(values.shape) != 1:
+            raise _contradiction(
+                f"the values of {quoted(name)} are {values}, not 1-D floating point"
+            )
         return spec
 
-    def _decode(self, name: str, entry: _Entry) -> torch.Tensor:
-        spec, stored = self.like[name], self.container
+    def _decode(self, name: str) -> torch.Tensor:
+        values = self.container.values(f"values/{name}").view(f"u{self.like[name].dtype.itemsize}")
+        return _join(self.container.values(f"mask/{name}"), values, self.like[name], name)
+
+
+class _PlanesWeights(EncodedWeights):
+    values_form = "planes"
+
+    def _entries(self) -> dict[str, Any]:
+        tensors = _described(self.container.metadata, PLANES_KEY, "tensors")
+        if not all(map(_is_entry, tensors.values())):
+            raise _contradiction(f"{PLANES_KEY!r} has an impossible entry")
+        return {name: entry | {"dtype": _DTYPES[entry["dtype"]]} for name, entry in tensors.items()}
+
+    def _spec(self, name: str, mask: TensorSpec, values: TensorSpec) -> TensorSpec:
+        for part in (mask, values):
+            if part.dtype != torch.uint8 or len(part.shape) != 1:
+                raise _contradiction(f"a part of {quoted(name)} is {part}, not 1-D uint8")
+        entry, expected = self._masked[name], self.like.get(name)
+        rounded = entry["dtype"] == torch.bfloat16 and expected and expected.dtype == torch.float32
+        spec = TensorSpec(tuple(entry["shape"]), torch.float32 if rounded else entry["dtype"])
+        if entry["kept"] > spec.num_elements:
+            raise _contradiction(f"{quoted(name)} is {spec}, and keeps {entry['kept']} values")
+        return spec
+
+    def _decode(self, name: str) -> torch.Tensor:
+        spec, stored, entry = self.like[name], self.container, self._masked[name]
         mask = _inflate(stored.values(f"mask/{name}"), -(-spec.num_elements // 8), name)
-        values = _from_planes(stored.values(f"planes/{name}"), entry, name)
-        if spec.dtype != entry.dtype:
+        content, itemsize = stored.values(f"planes/{name}"), entry["dtype"].itemsize
+        values = _from_planes(content, itemsize, entry["kept"], name)
+        if spec.dtype != entry["dtype"]:
             values = values.astype(np.uint32) << 16
-        return join(mask, values, spec, name)
+        return _join(mask, values, spec, name)
 
 
-def _read_entry(entry: Any) -> _Entry:
-    if not is_shape(entry["shape"]) or not is_shape([entry["kept"]]):
-        raise ValueError("an impossible shape, or number of values")
-    return _Entry(_DTYPES[entry["dtype"]], entry["kept"], tuple(entry["shape"]))
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and entry.keys() >= {"dtype", "kept", "shape"}
+        and isinstance(entry["dtype"], str)
+        and entry["dtype"] in _DTYPES
+        and is_shape(entry["shape"])
+        and is_shape([entry["kept"]])
+    )
+
+
+def _packed(stored: Mapping[str, torch.Tensor], key: str, **part: Mapping[str, Any]) -> bytes:
+    content = {"version": _VERSION, **part}
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return pack(stored, {key: text})
+
+
+def _described(metadata: Mapping[str, str], key: str, part: str) -> dict[str, Any]:
+    try:
+        description = json.loads(metadata[key])
+        found, entries = description["version"], dict(description[part].items())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _contradiction(f"{key!r} is not version and {part}") from None
+    if found != _VERSION:
+        raise WeightsError(
+            f"the file has {key!r} of version {str(found)[:20]}, this program reads version "
+            f"{_VERSION}. Run the same lipt version on both sides."
+        )
+    return entries
+
+
+def _contradiction(why: str) -> WeightsError:
+    return WeightsError(
+        f"the encoded weights contradict themselves: {why}. "
+        "Encode them again with lipt.common.weights.encodings.encode_weights."
+    )
+
+
+def _split(tensor: torch.Tensor) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+    """A tensor's bitmask, and the bit patterns of the kept values as unsigned integers."""
+    bits = _bits_of(tensor)
+    kept = bits != 0
+    return np.packbits(kept, bitorder="little"), bits[kept]
+
+
+def _join(
+    mask: npt.NDArray[np.uint8], values: npt.NDArray[Any], spec: TensorSpec, name: str
+) -> torch.Tensor:
+    """The tensor with the bit patterns `values` where `mask` has bits."""
+    num_padding = -spec.num_elements % 8
+    if num_padding and int(mask[-1]) >> (8 - num_padding):
+        raise _contradiction(f"the mask of {quoted(name)} sets bits after its end")
+    kept = np.unpackbits(mask, count=spec.num_elements, bitorder="little").view(np.bool_)
+    num_kept = int(np.count_nonzero(kept))
+    if num_kept != values.size:
+        raise _contradiction(
+            f"the mask of {quoted(name)} keeps {num_kept} values, {values.size} follow"
+        )
+    tensor = torch.zeros(spec.shape, dtype=spec.dtype)
+    _bits_of(tensor)[kept] = values
+    return tensor
+
+
+def _bits_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    # A view where the layout allows. numpy has no bfloat16, and -0.0 == 0.0: bit patterns are
+    # compared and moved instead.
+    return bytes_of(tensor).view(f"u{tensor.itemsize}")
 
 
 def _to_planes(values: npt.NDArray[Any]) -> bytes:
@@ -132,11 +310,12 @@ def _to_planes(values: npt.NDArray[Any]) -> bytes:
     return planes[:-1].tobytes() + _deflate(planes[-1])
 
 
-def _from_planes(content: npt.NDArray[np.uint8], entry: _Entry, name: str) -> npt.NDArray[Any]:
-    itemsize, num_kept = entry.dtype.itemsize, entry.num_kept
+def _from_planes(
+    content: npt.NDArray[np.uint8], itemsize: int, num_kept: int, name: str
+) -> npt.NDArray[Any]:
     num_raw_bytes = (itemsize - 1) * num_kept
     if content.size < num_raw_bytes:
-        raise contradiction(f"{quoted(name)} has {content.size} bytes for {num_kept} values")
+        raise _contradiction(f"{quoted(name)} has {content.size} bytes for {num_kept} values")
     rotated = np.empty(num_kept, np.dtype(f"u{itemsize}"))
     planes = rotated.view(np.uint8).reshape(-1, itemsize)
     planes[:, :-1] = content[:num_raw_bytes].reshape(itemsize - 1, num_kept).T
@@ -154,35 +333,7 @@ def _inflate(content: npt.NDArray[np.uint8], num_bytes: int, name: str) -> npt.N
     try:
         found = stretch.decompress(content.tobytes(), num_bytes + 1)
     except zlib.error as error:
-        raise contradiction(f"a stream of {quoted(name)} is damaged ({error})") from None
+        raise _contradiction(f"a stream of {quoted(name)} is damaged ({error})") from None
     if len(found) != num_bytes or not stretch.eof or stretch.unused_data:
-        raise contradiction(f"a stream of {quoted(name)} does not hold {num_bytes} bytes")
+        raise _contradiction(f"a stream of {quoted(name)} does not hold {num_bytes} bytes")
     return np.frombuffer(found, np.uint8)
-
-
-def _tensor(content: bytes) -> torch.Tensor:
-    # The buffer is only read from here on.
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def encode_weights(weights: Mapping[str, torch.Tensor], encoding: WeightEncoding) -> bytes:
-    """Encode weights as a run asks for it."""
-    if encoding is WeightEncoding.BITMASK:
-        return encode_sparse(weights)
-    return encode_planes(weights, bfloat16=encoding is WeightEncoding.BFLOAT16_PLANES)
-
-
-def open_weights(
-    source: bytes | Path, *, like: Mapping[str, TensorSpec]
-) -> PlanesWeights | SparseWeights:
-    """Open a file of `encode_weights`, whichever encoding it is in; `dict` of it decodes all."""
-    max_tensors = 2 * len(like) + _SPARE_TENSORS
-    # The bitmask comes on top where all values are kept, and what DEFLATE cannot compress.
-    max_values = sum(spec.num_bytes + spec.num_elements for spec in like.values())
-    container = read_container(
-        source,
-        max_bytes=max_values + max_tensors * _HEADER_BYTES_PER_TENSOR,
-        max_tensors=max_tensors,
-    )
-    compressed = METADATA_KEY in container.metadata
-    return (PlanesWeights if compressed else SparseWeights)(container, like)

@@ -40,7 +40,7 @@ def _num_non_finite(tensor: torch.Tensor) -> int:
 
 
 # Another model's file is small enough to be opened and its differences named.
-_SPARE_TENSORS = 1000
+SPARE_TENSORS = 1000
 _MAX_TENSORS = 100_000
 
 
@@ -51,7 +51,7 @@ def read_weights(
 
     Nothing is allocated for its values before the header was compared with `like`.
     """
-    container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + _SPARE_TENSORS)
+    container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + SPARE_TENSORS)
     check_specs(container.specs, like)
     return {name: container.tensor(name) for name in like}
 

@@ -23,10 +23,10 @@ IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 _LONGEST_FOLDER_BYTES = 107 - 32
 
 _PRELOADED = [
-    "lipt.coordinator.compute.child",
     "lipt.coordinator.compute.jobs.pretraining",
     "lipt.coordinator.compute.jobs.selecting",
     "lipt.coordinator.compute.light",
+    "lipt.coordinator.compute.process",
     "lipt.core.stages.warm_up",
 ]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
+from safetensors import SafetensorError
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, publish, temporary_file, write_all
@@ -19,23 +24,95 @@ from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
-from lipt.coordinator.compute.cache import MOST_FILES, find_cached, keep
 from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.signals.stored import UserFeatures, load_tensors, read_user_features, save_tensors
 from lipt.core.training import Warmed
-from lipt.core.workspace import SaveableT, Workspace
+from lipt.core.workspace import Saveable, SaveableT, Workspace
 
+logger = logging.getLogger(__name__)
+
+# Cached files of each kind. Strategies need different kinds of the same weights: a limit on all
+# files together would let strategies that are tried in turn evict each other's.
+_MOST_FILES = 4
+# Of each model of a warm-up its weights, its signals and its gradients' norms; and other questions.
+_FILES_PER_MODEL, _MORE_FILES = 3, 9
+_DIGEST_CHARS = 32
+_WARM_UP = "warm-up"
 # Tensors of a warm-up file: `weights/NAME` and, before the end, `momentum/NAME`. The metadata has
 # `step` and `seconds`.
 _WEIGHTS, _MOMENTUM = "weights/", "momentum/"
+_MOST_NAMED = 20
+_IDS = TypeAdapter(tuple[int, ...])
+
+# Sends a job's progress, or a part of its result.
+Report = Callable[[Progressed], None]
+
+
+# Signal cache: per-example values on disk; the newest files of each kind stay.
+#
+#     NAME.DIGEST.safetensors    NAME is a hash of what the content depends on, DIGEST its own
+#
+# Nothing is synced: a torn or changed file no longer has its digest, and is computed again.
+
+
+def find_cached(
+    folder: Path, kind: str, depends_on: tuple[object, ...], *, max_bytes: float = math.inf
+) -> Path | None:
+    """The stored file, marked as used; a damaged one is removed, a larger one ignored."""
+    name = _name(kind, depends_on)
+    for path in folder.glob(f"{name}.*.safetensors"):
+        if path.stat().st_size > max_bytes:
+            return None
+        if path.name == _file_name(name, path):
+            os.utime(path)
+            return path
+        logger.warning("%s is damaged: it is computed again", path)
+        path.unlink()
+    return None
+
+
+def keep_cached(
+    folder: Path,
+    kind: str,
+    depends_on: tuple[object, ...],
+    value: Saveable,
+    most_files: int = _MOST_FILES,
+) -> Path | None:
+    """Store a value in place of an older one; its file, or None where the disk refuses."""
+    name = _name(kind, depends_on)
+    temporary = folder / f"{name}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        value.save(temporary)
+        path = temporary.replace(folder / _file_name(name, temporary))
+    except (OSError, SafetensorError) as error:
+        logger.warning("%s in %s is not kept, and will be computed again: %s", name, folder, error)
+        for left in folder.glob(f"{temporary.name}*"):
+            left.unlink(missing_ok=True)
+        return None
+    for other in folder.glob(f"{name}.*.safetensors"):
+        if other != path:
+            other.unlink()
+    # A kind may begin with another's name: what follows it has to be the digest alone.
+    of_kind = folder.glob(f"{kind}-{'[0-9a-f]' * _DIGEST_CHARS}.*.safetensors")
+    for old in sorted(of_kind, key=lambda path: path.stat().st_mtime)[:-most_files]:
+        old.unlink()
+    return path
+
+
+def _name(kind: str, depends_on: tuple[object, ...]) -> str:
+    return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:_DIGEST_CHARS]}"
+
+
+def _file_name(name: str, path: Path) -> str:
+    """The name that a file should have for its content."""
+    return f"{name}.{BlobName.of_file(path).sha256[:32]}.safetensors"
 
 
 @dataclass(frozen=True)
-class WarmUpFile:
-    """A warm-up that writes itself to a safetensors file."""
-
+class _WarmUpFile:
     warmed: Warmed
 
     def save(self, path: Path) -> None:
@@ -43,12 +120,11 @@ class WarmUpFile:
         warmed = self.warmed
         tensors = {_WEIGHTS + name: value for name, value in warmed.weights.items()}
         tensors |= {_MOMENTUM + name: value for name, value in warmed.momentum.items()}
-        facts = {"step": str(warmed.step), "seconds": repr(warmed.seconds)}
-        save_tensors(path, tensors, facts)
+        save_tensors(path, tensors, {"step": str(warmed.step), "seconds": repr(warmed.seconds)})
 
 
 def read_warm_up(path: Path) -> Warmed:
-    """The warm-up of a `WarmUpFile`."""
+    """A stored, perhaps unfinished ordinary warm-up."""
 
     def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Warmed:
         weights, momentum = (
@@ -60,15 +136,11 @@ def read_warm_up(path: Path) -> Warmed:
     return load_tensors(path, "a warm-up", build)
 
 
-logger = logging.getLogger(__name__)
-
-_MOST_NAMED = 20
-
-
-# Results count images by their places among those that are used. A repaired image would move all
-# behind it, so it stays excluded; an image that broke since then is refused.
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     """The data set with the excluded examples of its first opening from this state directory.
+
+    Results count images by their places among those that are used. A repaired image would move
+    all behind it, so it stays excluded; an image that broke since then is refused.
 
     Raises:
         DataError: other images than those cannot be used.
@@ -76,17 +148,16 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     """
     path = folder / f"{dataset.fingerprint}.json"
     try:
-        kept = _read(path)
+        kept = _IDS.validate_json(path.read_bytes(), strict=True)
+    except FileNotFoundError:
+        _keep_quarantine(path, dataset)
+        return dataset
     except (OSError, ValueError) as error:
         raise StateError(
             f"which images of {dataset.source} are left out is kept in {path}, which cannot be "
-            f"used: {error}. Restore it from a backup of the state directory."
+            "used. Restore it from a backup of the state directory."
         ) from error
-    if kept is None:
-        _keep(path, dataset)
-        return dataset
-    broken = sorted(set(dataset.quarantined) - set(kept))
-    if broken:
+    if broken := sorted(set(dataset.quarantined) - set(kept)):
         named = ", ".join(map(str, broken[:_MOST_NAMED]))
         raise DataError(
             f"{len(broken)} images of {dataset.source} cannot be used that could when runs of this "
@@ -96,17 +167,7 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     return replace(dataset, quarantined=kept)
 
 
-def _read(path: Path) -> tuple[int, ...] | None:
-    try:
-        ids = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
-        raise ValueError("it holds no list of ids")
-    return tuple(ids)
-
-
-def _keep(path: Path, dataset: Dataset) -> None:
+def _keep_quarantine(path: Path, dataset: Dataset) -> None:
     try:
         make_directory(path.parent)
         with temporary_file(path.parent) as (file, temporary):
@@ -120,13 +181,6 @@ def _keep(path: Path, dataset: Dataset) -> None:
             ) from error
         # A full disk is no reason not to serve what is whole.
         logger.warning("that all of %s can be used is not noted: %s", dataset.source, error)
-
-
-_WARM_UP = "warm-up"
-# Of each model of a warm-up its weights, its signals and its gradients' norms; and other questions.
-_FILES_PER_MODEL, _MORE_FILES = 3, 9
-# Sends a job's progress, or a part of its result.
-Report = Callable[[Progressed], None]
 
 
 @dataclass(frozen=True)
@@ -153,11 +207,7 @@ class Context(Workspace):
         return without_quarantined(with_kept_quarantine(opened, settings.state_dir / "quarantine"))
 
     def require_data(self, fingerprint: str) -> None:
-        """Refuse data with another fingerprint, as it lies at its source now.
-
-        Raises:
-            OtherDataError: it is another, or cannot be read any more.
-        """
+        """Refuse data with another fingerprint, as it lies at its source now (OtherDataError)."""
         source = self.settings.dataset.source
         opened = vars(self).get("dataset")
         if opened is not None and opened.has_changed():
@@ -188,14 +238,14 @@ class Context(Workspace):
         """Stored per-example values; not stored if the data changed during the computation."""
         dataset, depends_on = self.dataset, self.on_data(depends_on)
         folder = self.warm_ups_dir if warm_up_models else self.signals_dir
-        most_files = _most_warm_up_files(warm_up_models) if warm_up_models else MOST_FILES
+        most_files = _most_warm_up_files(warm_up_models) if warm_up_models else _MOST_FILES
         kept = find_cached(folder, kind, depends_on)
         if kept is not None:
             return load(kept)
         value = compute()
         if dataset.has_changed():
             return value
-        path = keep(folder, kind, depends_on, value, most_files)
+        path = keep_cached(folder, kind, depends_on, value, most_files)
         # Mapped from here on: what was computed can be freed.
         return value if path is None else load(path)
 
@@ -208,9 +258,8 @@ class Context(Workspace):
         """Store an ordinary warm-up, so that a killed coordinator goes on from there."""
         # It is unknown which part of changed data it was trained on.
         if not self.dataset.has_changed():
-            most = _most_warm_up_files(num_models)
-            depends_on = self.on_data(depends_on)
-            keep(self.warm_ups_dir, _WARM_UP, depends_on, WarmUpFile(warmed), most)
+            most, depends_on = _most_warm_up_files(num_models), self.on_data(depends_on)
+            keep_cached(self.warm_ups_dir, _WARM_UP, depends_on, _WarmUpFile(warmed), most)
 
     def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
         """`depends_on`, bound to the data as closely as the settings want it."""
@@ -255,12 +304,6 @@ class Context(Workspace):
     def signals_dir(self) -> Path:
         """Per-example signals, a cache."""
         return self.settings.state_dir / "signals"
-
-    @property
-    def own_fingerprint(self) -> str:
-        """The data's fingerprint, of the kind in the settings."""
-        full = self.settings.dataset.fingerprint is FingerprintKind.FULL
-        return self.dataset.full_fingerprint if full else self.dataset.fingerprint
 
     @property
     def warm_ups_dir(self) -> Path:

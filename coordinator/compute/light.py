@@ -1,8 +1,4 @@
-"""Light context: labels and stored signals, for jobs that are done in a moment.
-
-It opens no data set and builds no model, so its process stays small. A job that needs more raises
-`TooDearError`, and is done in the heavy process.
-"""
+"""Light context: labels and stored signals, for jobs that are done in a moment."""
 
 from __future__ import annotations
 
@@ -19,11 +15,10 @@ from torch import Tensor, nn
 from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import StateError
-from lipt.coordinator.compute.cache import find_cached
-from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.context import Context, find_cached
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
 from lipt.core.proxies.features import Backbone
@@ -32,7 +27,10 @@ from lipt.core.workspace import SaveableT
 
 @dataclass(frozen=True)
 class LightContext(Context):
-    """A context with labels and stored signals alone."""
+    """Labels and stored signals alone; a job that needs more raises `TooDearError`.
+
+    It opens no data set and builds no model, so its process stays small.
+    """
 
     known: DataDescription
 
@@ -42,9 +40,8 @@ class LightContext(Context):
         known = self.known
         labels_N = torch.from_numpy(np.frombuffer(known.labels, "<i4").astype(np.int64))
         kept_N = Numbering(known.quarantined).kept(labels_N)
-        rows = _LabelRows(known.source, known.class_names, kept_N)
         return _WithoutExamples(
-            rows,
+            _LabelRows(known.source, known.class_names, kept_N),
             self._fingerprint(FingerprintKind.SAMPLED),
             known.inputs,
             read_all=lambda: self._fingerprint(FingerprintKind.FULL),
@@ -52,7 +49,7 @@ class LightContext(Context):
         )
 
     def require_data(self, fingerprint: str) -> None:
-        """Refuse other data, which only the heavy process can look at."""
+        """Leave other data to the heavy process, which can look at it."""
         if fingerprint not in self.known.fingerprints:
             _too_dear()
 

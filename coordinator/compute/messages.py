@@ -1,20 +1,18 @@
-"""Compute messages: jobs, their cost and their callers, and what passes between processes."""
+"""Jobs, their callers and costs, and the messages by which they end."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, auto
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from lipt.common.errors import LiptError
+from lipt.common.observability.logs import logging_about
+from lipt.common.observability.tracing import attached, span
 
 if TYPE_CHECKING:
     from lipt.coordinator.compute.context import Context
-
-logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
@@ -43,11 +41,9 @@ class Cost(IntEnum):
 
 @dataclass(frozen=True)
 class Asked:
-    """For whom a job is, and what it costs.
+    """A job's run (empty for the data alone), its present callers, and its cost.
 
-    Attributes:
-        run: the id of its run; empty for the data alone.
-        callers: who waits for it, as they come and go; None where nobody but the run does.
+    `callers` is None where nobody but the run waits.
     """
 
     run: str = ""
@@ -57,17 +53,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class OnData(Generic[ResultT]):
-    """A job that is refused unless the data's fingerprint is this one before and after."""
+    """A job that is refused (OtherDataError) unless the data has this fingerprint all along."""
 
     fingerprint: str
     job: Job[ResultT]
 
     def run(self, context: Context) -> ResultT:
-        """Compute it, with a look at the data before and after.
-
-        Raises:
-            OtherDataError: there is other data, or was at the end.
-        """
+        """Compute it, with a look at the data before and after."""
         context.require_data(self.fingerprint)
         try:
             return self.job.run(context)
@@ -78,7 +70,7 @@ class OnData(Generic[ResultT]):
 
 @dataclass(frozen=True)
 class Took(Generic[ResultT]):
-    """A job's result, and how many seconds it took without its turn in the queue."""
+    """A job's result, and its seconds without its turn in the queue."""
 
     made: ResultT
     seconds: float
@@ -91,9 +83,23 @@ class Timed(Generic[ResultT]):
     job: Job[ResultT]
 
     def run(self, context: Context) -> Took[ResultT]:
-        """Compute it, with a look at the clock before and after."""
+        """Compute it by the clock."""
         started = monotonic()
         return Took(self.job.run(context), monotonic() - started)
+
+
+@dataclass(frozen=True)
+class WithOrigin(Generic[ResultT]):
+    """A job with the log context and the trace (empty for none) of its request."""
+
+    job: Job[ResultT]
+    log_context: Mapping[str, str]
+    traceparent: str
+
+    def run(self, context: Context) -> ResultT:
+        """Compute it, as a span of its own."""
+        with logging_about(**self.log_context), attached(self.traceparent), span(name_of(self.job)):
+            return self.job.run(context)
 
 
 def name_of(job: object) -> str:
@@ -121,29 +127,5 @@ class Finished:
 class Failed:
     """The present job's error, with a traceback where it was unforeseen."""
 
-    error: LiptError
+    error: BaseException
     traceback: str = ""
-
-
-@dataclass(frozen=True)
-class Unfinished:
-    """The present job ended without result or fault."""
-
-    why: DroppedError | TooDearError
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Asks for the present job to be given up."""
-
-
-def outcome_of(message: Finished | Failed | Unfinished, job: Job[ResultT]) -> ResultT:
-    """A job's result; its error is raised, and logged where it was unforeseen."""
-    if isinstance(message, Finished):
-        result: ResultT = message.result
-        return result
-    if isinstance(message, Unfinished):
-        raise message.why
-    for line in message.traceback.splitlines():
-        logger.error("%s: %s", name_of(job), line)
-    raise message.error

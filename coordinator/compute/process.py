@@ -1,4 +1,4 @@
-"""Compute process, as the event loop sees it: one child, one job at a time.
+"""Compute process: a child that runs one job at a time, and its side in the event loop.
 
 A job whose child was killed is repeated in a new one: jobs only read what is stored, and give the
 same result however often they run. A job that ran out of memory is not repeated. A dropped job is
@@ -9,39 +9,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import signal
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import Pipe
+from multiprocessing import Pipe, connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lipt.common.errors import ComputeError
-from lipt.common.observability.logs import EventKind, Events
+from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
+from lipt.common.observability.exporting import exporting
+from lipt.common.observability.logs import EventKind, Events, configure_logging
 from lipt.common.process.machine import this_machine
+from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
 from lipt.common.sizes import format_bytes
-from lipt.coordinator.compute.child import OpenContext, out_of_memory, serve
-from lipt.coordinator.compute.children import start_child
+from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
+from lipt.coordinator.compute.context import Context, Report
 from lipt.coordinator.compute.messages import (
     DroppedError,
     Failed,
     Finished,
     Job,
-    Stop,
-    Unfinished,
+    TooDearError,
     name_of,
-    outcome_of,
 )
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 
+logger = logging.getLogger(__name__)
+
 ResultT = TypeVar("ResultT")
 MessageT = TypeVar("MessageT")
-Message = Progressed | Finished | Failed | Unfinished
+# Makes what jobs are given; travels to the child by pickle, before the first job.
+OpenContext = Callable[[Report], Context]
 
 # A job is given up after its child has died so often.
 _MAX_DEATHS = 3
@@ -55,6 +61,82 @@ _NEARLY = 0.9
 _LARGE = 0.5
 
 _PROC = Path("/proc")
+
+
+def serve(pipe: Connection, memory_bytes: int) -> None:
+    """Run jobs in the child until the parent closes the pipe or is gone.
+
+    The parent sends an `OpenContext`, then jobs; None gives up the present one.
+    """
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    # Blocked since before the fork, which a child of this process must not inherit.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    go_first_without_memory()
+
+    def report(progressed: Progressed) -> None:
+        if pipe.poll():  # nothing but the word to stop is sent while a job runs
+            pipe.recv()
+            raise DroppedError
+        pipe.send(progressed)
+
+    with suppress(EOFError):
+        open_context: OpenContext = pipe.recv()
+        context = open_context(report)
+        configure_logging(context.settings.log_level, context.settings.log_format)
+        # A missing device is a job's error.
+        with suppress(LiptError):
+            # The driver of a CUDA device maps far more than is used.
+            if context.device.type == "cpu":
+                limit_memory(memory_bytes)
+        with exporting("lipt-compute"):
+            while True:
+                job = pipe.recv()
+                if job is not None:  # the word to stop may come too late for its job
+                    pipe.send(carry_out(job, context, memory_bytes))
+
+
+def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished | Failed:
+    """Run a job and answer in any case; `memory_bytes` is named where it ran out of memory."""
+    try:
+        return Finished(job.run(context))
+    except (DroppedError, TooDearError) as ended:
+        return Failed(type(ended)())
+    except Exception as error:  # noqa: BLE001 - the outermost frame of a job
+        if is_out_of_memory(error):
+            why = f"{type(error).__name__}: {error}".strip(": ")
+            refusal = _out_of_memory(job, why, limit_bytes=memory_bytes)
+            return Failed(refusal, traceback.format_exc())
+        if isinstance(error, LiptError):
+            return Failed(error)
+        why = f"{name_of(job)} failed: {type(error).__name__}: {error}"
+        return Failed(ComputeError(why), traceback.format_exc())
+
+
+def outcome_of(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
+    """A job's result; its error is raised, and logged where it was unforeseen."""
+    if isinstance(message, Finished):
+        result: ResultT = message.result
+        return result
+    for line in message.traceback.splitlines():
+        logger.error("%s: %s", name_of(job), line)
+    raise message.error
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _out_of_memory(job: Job[Any], why: str, *, limit_bytes: int) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"{name_of(job)} ran out of memory: {why}. The compute process may take "
+        f"{format_bytes(limit_bytes)} (limits.compute_memory): choose a smaller model, "
+        "validation.fraction or strategy, or give it more with --compute-memory."
+    )
 
 
 class ComputeProcess:
@@ -133,22 +215,17 @@ class ComputeProcess:
         self._end_child()
 
     async def _run(self, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
-        num_deaths = 0
-        while True:
+        for attempt in range(1, _MAX_DEATHS + 1):
             pipe = self.start()
             with self._watching() as watch:
                 try:
                     return await self._ask(pipe, job, on_progress)
                 except (EOFError, OSError):
                     how = self._death(job, watch.seen())
-            num_deaths += 1
             if self._dropped:
                 raise DroppedError
-            if num_deaths == _MAX_DEATHS or self._stopped:
-                raise ComputeError(
-                    f"the compute process ended {how} during {name_of(job)}, at attempt "
-                    f"{num_deaths} of {_MAX_DEATHS}; see the log. The next job starts a new one."
-                )
+            if attempt == _MAX_DEATHS or self._stopped:
+                break
             self._events.record(
                 EventKind.RETRIED,
                 detail="compute",
@@ -156,10 +233,14 @@ class ComputeProcess:
                 job=name_of(job),
                 reason=f"its process ended {how}",
             )
+        raise ComputeError(
+            f"the compute process ended {how} during {name_of(job)}, at attempt {attempt} of "
+            f"{_MAX_DEATHS}; see the log. The next job starts a new one."
+        )
 
     @contextmanager
     def _watching(self) -> Iterator[MemoryWatch]:
-        watch = MemoryWatch(self._child.pid if self._child and self._child.pid else 0)
+        watch = MemoryWatch(self.pid or 0)
 
         async def look() -> None:
             while True:
@@ -176,12 +257,12 @@ class ComputeProcess:
         await self._in_thread(lambda: pipe.send(job))
         told = False
         while True:
-            message: Message = await self._in_thread(pipe.recv)
+            message: Progressed | Finished | Failed = await self._in_thread(pipe.recv)
             if not isinstance(message, Progressed):
                 return outcome_of(message, job)
             if self._dropped and not told:
                 # A job that reports has read all that was sent: this never waits.
-                pipe.send(Stop())
+                pipe.send(None)
                 told = True
             on_progress(message)
 
@@ -215,27 +296,23 @@ class ComputeProcess:
 
     def _death(self, job: Job[Any], seen: Seen) -> str:
         """How the child has ended; raises OutOfMemoryError where that was for want of memory."""
-        child = self._child
-        if child is not None:
-            child.join(timeout=5.0)
-        code = child.exitcode if child is not None else None
+        code = None
+        if self._child is not None:
+            self._child.join(timeout=5.0)
+            code = self._child.exitcode
         self._end_child()
+        if code is None:
+            how = "without a word"
+        else:
+            how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
         # A child that this process has ended did not end for memory, however large it was.
         by_us = self._dropped or self._stopped
         limit, machine = self._memory_bytes, this_machine().memory_bytes
         if not by_us and ended_for_memory(code, seen, limit_bytes=limit, machine_bytes=machine):
             had, there_is = format_bytes(seen.resident_bytes), format_bytes(machine)
-            why = f"its process ended {_end(code)}; it had {had}, this machine has {there_is}"
-            raise out_of_memory(name_of(job), why, limit_bytes=limit)
-        return _end(code)
-
-
-def _end(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "without a word"
-    if exit_code >= 0:
-        return f"with exit code {exit_code}"
-    return f"by {signal.Signals(-exit_code).name}"
+            why = f"its process ended {how}; it had {had}, this machine has {there_is}"
+            raise _out_of_memory(job, why, limit_bytes=limit)
+        return how
 
 
 @dataclass(frozen=True)
@@ -286,11 +363,10 @@ class MemoryWatch:
         return Seen(self._resident_bytes, self._data_bytes, kills)
 
     def _kills(self) -> int:
-        try:
-            found = re.search(r"^oom_kill (\d+)", self._counters.read_text(), re.MULTILINE)
-        except OSError:
-            return 0
-        return int(found[1]) if found else 0
+        with suppress(OSError):
+            if found := re.search(r"^oom_kill (\d+)", self._counters.read_text(), re.MULTILINE):
+                return int(found[1])
+        return 0
 
 
 def ended_for_memory(

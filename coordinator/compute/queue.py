@@ -1,30 +1,27 @@
-"""Compute queue: jobs wait in one fair order in front of a heavy and a light process.
+"""Compute queue: callers take turns in front of a heavy and a light process.
 
 The heavy process has the data set, the models and the device. The light one has labels and stored
-signals, so that a small request never waits for one that takes minutes. A light job that needs
-more goes on to the heavy process.
-
-Callers take turns; of one caller the oldest job goes first. The pipeline's own jobs count as one
-caller. A job that nobody waits for any more is dropped, also while it is computed.
+signals, so that a small request never waits for minutes; a job that needs more goes on to the heavy
+one. A job that nobody waits for any more is dropped, also while it is computed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections import defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from operator import itemgetter
 from time import monotonic
 from typing import Any, TypeVar
 
 from lipt.common.errors import QueueFullError
-from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events, log_context
 from lipt.common.observability.metrics import Meters
+from lipt.common.observability.tracing import current_traceparent
 from lipt.common.process.machine import this_machine
-from lipt.coordinator.compute.child import OpenContext, with_origin
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.light import LightContext
@@ -34,9 +31,10 @@ from lipt.coordinator.compute.messages import (
     DroppedError,
     Job,
     TooDearError,
+    WithOrigin,
     name_of,
 )
-from lipt.coordinator.compute.process import ComputeProcess, Resident, resident
+from lipt.coordinator.compute.process import ComputeProcess, OpenContext, Resident, resident
 from lipt.coordinator.compute.progress import Aside, OnProgress, Progressed
 from lipt.coordinator.compute.scan import ScanClosed, ScanNews
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
@@ -56,13 +54,9 @@ _NOTHING_YET = Progressed()
 
 @dataclass(frozen=True)
 class Computation:
-    """A job that waits or is computed, as a watcher sees it.
+    """A job as watchers see it; `seconds` it has been computed, or has waited.
 
-    Attributes:
-        lane: the name of its executor.
-        run: the id of its run; empty for the data alone.
-        num_callers: 0 where its run alone waits for it.
-        seconds: for how long it has been computed, or has waited.
+    `run` is empty for the data alone; `num_callers` is 0 where the run alone waits.
     """
 
     lane: str
@@ -76,13 +70,9 @@ class Computation:
 
 @dataclass(eq=False)
 class Entry:
-    """A job that waits or is computed.
+    """A job that waits or is computed; numbers ascend in the order of asking.
 
-    Attributes:
-        number: ascending in the order of asking.
-        turn: how many jobs had begun when it was asked for.
-        since: when it was asked for, in seconds.
-        ahead: the place in the queue that was reported last.
+    `turn` jobs had begun when it was asked for, at `since` seconds.
     """
 
     number: int
@@ -108,36 +98,27 @@ class Entry:
         return _PIPELINE if self.asked.callers is None else self.asked.callers()
 
 
-def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int], turn: int) -> list[Entry]:
+def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int]) -> list[Entry]:
     """The jobs in the order in which they are computed, if no others come.
 
-    The next caller is the one with the lowest rank: the turn after its last job, or that of its
-    arrival where that is later. So a newcomer passes at most the caller that was served last.
+    Callers take turns, the one with the lowest rank first: the turn after its last job, or that of
+    its arrival where that is later. So a newcomer passes at most the caller that was served last.
 
     Args:
-        waiting: jobs without any caller are left out.
+        waiting: ascending by number; jobs without any caller are left out.
         ranks: of callers that had a job computed, the turn after it.
-        turn: how many jobs have begun.
     """
-    queues: defaultdict[str, deque[Entry]] = defaultdict(deque)
-    for entry in sorted(waiting, key=lambda entry: entry.number):
+    rounds: Counter[str] = Counter()
+    firsts: dict[str, tuple[int, int]] = {}
+    placed = []
+    for entry in waiting:
         if callers := entry.callers:
             # Of several callers of one job the one whose turn is next.
-            queues[min(callers, key=lambda name: (ranks.get(name, 0), name))].append(entry)
-    heap = [
-        (max(ranks.get(caller, 0), queue[0].turn), queue[0].number, caller)
-        for caller, queue in queues.items()
-    ]
-    heapq.heapify(heap)
-    ordered: list[Entry] = []
-    while heap:
-        _, _, caller = heapq.heappop(heap)
-        queue = queues[caller]
-        ordered.append(queue.popleft())
-        turn += 1
-        if queue:
-            heapq.heappush(heap, (turn + 1, queue[0].number, caller))
-    return ordered
+            caller = min(callers, key=lambda name: (ranks.get(name, 0), name))
+            rank = max(ranks.get(caller, 0), entry.turn)
+            placed.append((rounds[caller], firsts.setdefault(caller, (rank, entry.number)), entry))
+            rounds[caller] += 1
+    return [entry for *_, entry in sorted(placed, key=itemgetter(0, 1))]
 
 
 @dataclass(eq=False)
@@ -154,7 +135,7 @@ class _Executor:
     ranks: dict[str, int] = field(default_factory=dict)
 
     def in_order(self) -> list[Entry]:
-        return fair_order(self.waiting, self.ranks, self.turn)
+        return fair_order(self.waiting, self.ranks)
 
     def take(self, entry: Entry, now: float) -> None:
         """Make a waiting job the present one."""
@@ -215,16 +196,13 @@ class ComputeQueue:
     ) -> ResultT:
         """The job's result; a caller that stops waiting drops it, also while it is computed.
 
-        Args:
-            job: a frozen value with a `run` method.
-            on_progress: called in the event loop, also with the job's place in the queue.
-            asked: for whom it is, and what it costs.
+        `on_progress` hears the job's place in the queue as well.
 
         Raises:
             QueueFullError: too many jobs of trainers wait already; a run's own are never refused.
             LiptError: as `ComputeProcess.run`.
         """
-        job = with_origin(job)
+        job = WithOrigin(job, dict(log_context()), current_traceparent())
         if self._light is not None and asked.cost < Cost.DEAR:
             try:
                 return await self._wait(self._light, job, on_progress, asked)
@@ -248,8 +226,7 @@ class ComputeQueue:
 
     def waiting(self) -> Mapping[str, int]:
         """The number of waiting jobs, by executor."""
-        light = len(self._light.waiting) if self._light is not None else 0
-        return {LIGHT: light, HEAVY: len(self._heavy.waiting)}
+        return {LIGHT: 0} | {one.name: len(one.waiting) for one in self._executors()}
 
     def oldest_seconds(self) -> Mapping[str, float]:
         """The age of the oldest waiting job, by executor; 0 where none waits."""
@@ -293,8 +270,8 @@ class ComputeQueue:
                 await asyncio.wait({executor.task})
             executor.process.stop()
 
-    def _executors(self) -> tuple[_Executor, ...]:
-        return (self._heavy,) if self._light is None else (self._heavy, self._light)
+    def _executors(self) -> list[_Executor]:
+        return [one for one in (self._heavy, self._light) if one is not None]
 
     def _process(self, open_context: OpenContext, name: str) -> ComputeProcess:
         return ComputeProcess(

@@ -1,11 +1,9 @@
 """Application: the page's files and its routes, behind one guard.
 
 The guard checks the host name, the origin and the caller's role before anything of a request is
-read. A route takes the roles of the contract's call that does the same, by the one access table; a
-route that changes the whole service takes an admin besides.
-
-Another page in the same browser can send requests here, and another name can be made to point here
-(DNS rebinding). The browser states both truly: the host in `Host`, the sender in `Origin`.
+read: another page in the same browser can send requests here, and another name can be made to point
+here (DNS rebinding). A route takes the roles of the contract's call that does the same; a route
+that changes the whole service takes an admin besides.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -51,12 +50,8 @@ HEADERS = {
 }
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
-_CREATE_RUN = "/lipt.v1.RunService/CreateRun"
-_CANCEL_RUN = "/lipt.v1.RunService/CancelRun"
-_GET_SUBSET = "/lipt.v1.SubsetService/GetSubset"
-_STRATEGIES = "/lipt.v1.SubsetService/ListStrategies"
-_GET_INFO = "/lipt.v1.InfoService/GetInfo"
-_WATCH = "/lipt.v1.InfoService/WatchService"
+_SERVICES = "/lipt.v1."
+_GET_SUBSET, _WATCH = "SubsetService/GetSubset", "InfoService/WatchService"
 
 
 @dataclass(frozen=True)
@@ -64,44 +59,50 @@ class Route:
     """A route of the page.
 
     Attributes:
-        calls: the call of the contract whose roles it takes; empty where signing in is not needed.
+        call: the call of the contract whose roles it takes; empty where signing in is not needed.
         body: the model of its content; None for a GET.
         admins_only: whether the page lets admins alone do it, whatever the call's roles.
         streams: whether its answer goes on for a while.
     """
 
-    method: str
     path: str
     handler: Handler
-    calls: str
+    call: str = OPEN_PAGE
     body: type[Body] | None = None
     admins_only: bool = False
     streams: bool = False
 
-
-def _get(path: str, handler: Handler, calls: str, *, streams: bool = False) -> Route:
-    return Route("GET", path, handler, calls, streams=streams)
-
-
-def _post(path: str, handler: Handler, calls: str, body: type[Body], **how: bool) -> Route:
-    return Route("POST", path, handler, calls, body, **how)
+    @property
+    def method(self) -> str:
+        """GET, or POST with a body."""
+        return "GET" if self.body is None else "POST"
 
 
 _RUN, _SUBSETS = "/api/runs/{run}", "/api/runs/{run}/subsets"
+_ONE_SUBSET = f"{_SUBSETS}/{{digest}}"
 ROUTES = (
-    _get("/sign-in", handlers.sign_in_by_code, ""),
-    _post("/api/sign-in", handlers.sign_in_by_token, "", handlers.TokenShown),
-    _post("/api/sign-out", handlers.sign_out, OPEN_PAGE, requests.Nothing),
-    _get("/api/me", handlers.who_am_i, OPEN_PAGE),
-    _get("/api/info", handlers.info, _GET_INFO),
-    _get("/api/live", handlers.live, _WATCH, streams=True),
-    _post("/api/runs", handlers.start_run, _CREATE_RUN, handlers.RunWanted, admins_only=True),
-    _post(f"{_RUN}/cancel", handlers.cancel_run, _CANCEL_RUN, requests.Nothing, admins_only=True),
-    _post("/api/pictures", handlers.pictures, _GET_SUBSET, handlers.PicturesWanted),
-    _get("/api/strategies", handlers.strategies, _STRATEGIES),
-    _get(_SUBSETS, handlers.list_subsets, _GET_SUBSET),
-    _get(f"{_SUBSETS}/{{digest}}", handlers.show_subset, _GET_SUBSET),
-    _post(_SUBSETS, handlers.choose_subset, _GET_SUBSET, handlers.SubsetWanted, streams=True),
+    Route("/sign-in", handlers.sign_in_by_code, ""),
+    Route("/api/sign-in", handlers.sign_in_by_token, "", handlers.TokenShown),
+    Route("/api/sign-out", handlers.sign_out, body=requests.Nothing),
+    Route("/api/me", handlers.who_am_i),
+    Route("/api/info", handlers.info, "InfoService/GetInfo"),
+    Route("/api/live", handlers.live, _WATCH, streams=True),
+    Route("/api/runs", handlers.start_run, "RunService/CreateRun", handlers.RunWanted, True),
+    Route(f"{_RUN}/cancel", handlers.cancel_run, "RunService/CancelRun", requests.Nothing, True),
+    Route(f"{_RUN}/map", handlers.draw_map, _GET_SUBSET, handlers.MapWanted, streams=True),
+    Route("/api/pictures", handlers.pictures, _GET_SUBSET, handlers.PicturesWanted),
+    Route(
+        "/api/diagnosis",
+        handlers.diagnose,
+        "DiagnosisService/Diagnose",
+        handlers.DiagnosisWanted,
+        streams=True,
+    ),
+    Route("/api/strategies", handlers.strategies, "SubsetService/ListStrategies"),
+    Route(_SUBSETS, handlers.list_subsets, _GET_SUBSET),
+    Route(_SUBSETS, handlers.choose_subset, _GET_SUBSET, handlers.SubsetWanted, streams=True),
+    Route(_ONE_SUBSET, handlers.show_subset, _GET_SUBSET),
+    Route(f"{_ONE_SUBSET}/beside/{{other}}", handlers.compare_subsets, _GET_SUBSET),
 )
 
 
@@ -119,17 +120,10 @@ def application(page: Page) -> ASGIApp:
     files = StaticFiles(directory=STATIC, follow_symlink=True)
     routes += [StarletteRoute("/", index), Mount("/static", files)]
     errors = {404: _not_found, 405: _not_found}
-    return _Outermost(page, Starlette(routes=routes, exception_handlers=errors))
+    inner = Starlette(routes=routes, exception_handlers=errors)
 
-
-class _Outermost:
-    """Puts the security headers on every answer, and refuses foreign host names."""
-
-    def __init__(self, page: Page, inner: ASGIApp) -> None:
-        self._page = page
-        self._inner = inner
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
+        """Put the security headers on every answer, and refuse foreign host names."""
         if scope["type"] != "http":
             return
         kept = "no-cache" if scope["path"].startswith("/static/") else "no-store"
@@ -141,11 +135,13 @@ class _Outermost:
 
         request = Request(scope)
         try:
-            require_own_host(request.headers.get("host", ""), self._page.names)
+            require_own_host(request.headers.get("host", ""), page.names)
         except PermissionDeniedError as error:
-            await requests.refuse(self._page, error, request)(scope, receive, with_headers)
+            await requests.refuse(page, error, request)(scope, receive, with_headers)
             return
-        await self._inner(scope, receive, with_headers)
+        await inner(scope, receive, with_headers)
+
+    return outermost
 
 
 class _Guarded:
@@ -192,10 +188,10 @@ class _Guarded:
         if route.method != "GET":
             require_own_origin(request.headers.get("origin"), request.headers.get("host", ""))
             requests.require_json(request.headers.get("content-type"))
-        if not route.calls:
+        if not route.call:
             return None
         session = page.sessions.find(request.cookies.get(page.cookie))
-        require_role(session.caller, route.calls)
+        require_role(session.caller, _SERVICES + route.call)
         if route.admins_only and Role.ADMIN not in session.caller.roles:
             raise PermissionDeniedError(
                 f"{session.caller.name} is no admin, and on the page admins alone may do this. "
@@ -258,15 +254,13 @@ def _host_and_port(url: str) -> tuple[str, int] | None:
 
 
 def _hostname(host: str) -> str:
-    try:
+    with suppress(ValueError):
         return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
+    return ""
 
 
 def _is_address(hostname: str) -> bool:
-    try:
+    with suppress(ValueError):
         ipaddress.ip_address(hostname)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False

@@ -6,8 +6,10 @@ Shapes: N examples of the data, K of the subset, C classes.
 from __future__ import annotations
 
 import asyncio
+import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,13 +20,20 @@ from starlette.responses import RedirectResponse, Response
 from lipt.common.access.roles import Role
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.determinism import derive_seed
-from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedError
+from lipt.common.errors import (
+    InvalidRequestError,
+    LiptError,
+    OtherDataError,
+    UnauthenticatedError,
+)
+from lipt.common.maps import rows_to_draw
 from lipt.common.rpc.messages import require_lengths
-from lipt.common.subsets import Examples
+from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.page import ShowExamples
+from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples
 from lipt.coordinator.compute.messages import Asked, OnData
+from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.requests import (
     Body,
     Nothing,
@@ -38,16 +47,20 @@ from lipt.coordinator.page.requests import (
     refuse,
 )
 from lipt.coordinator.page.sessions import SESSION_SECONDS
+from lipt.coordinator.rpc.info import DEFAULT_INTERVAL_SECONDS
 from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.coordinator.rpc.subsets import query_of
-from lipt.coordinator.rpc.watching import DEFAULT_INTERVAL_SECONDS
-from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.runs.repair import restore_pretrained_weights
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
+from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
+from lipt.coordinator.subsets.ready_runs import find_ready
 from lipt.coordinator.subsets.service import Answer
+from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.v1 import info_pb2, run_pb2, subset_pb2
 
 # The call whose roles may see the page at all.
-OPEN_PAGE = "/lipt.v1.AccessService/OpenPage"
+OPEN_PAGE = "AccessService/OpenPage"
 NUM_SHOWN = 32
 MAX_PICTURES = 64
 _NUM_RUNS = 50
@@ -65,16 +78,28 @@ class TokenShown(Body):
 
 
 class RunWanted(Body):
-    """A run to start; `overrides` are nested as in a file's table [run]."""
+    """A run to start; `settings` are TOML, as in a file's table [run]."""
 
     name: Annotated[str, Field(max_length=200)] = ""
-    overrides: dict[str, Any] = Field(default_factory=dict)
+    settings: str = ""
 
 
 class PicturesWanted(Body):
     """Examples by their ids."""
 
     ids: Annotated[list[int], Field(max_length=MAX_PICTURES)]
+
+
+class DiagnosisWanted(Body):
+    """The run whose learners look at the data; empty for the data alone."""
+
+    run_id: Annotated[str, Field(max_length=200)] = ""
+
+
+class MapWanted(Body):
+    """One subset of a run, or two side by side, by their digests."""
+
+    digests: Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
 class SubsetWanted(Body):
@@ -92,7 +117,7 @@ async def sign_in_by_code(request: PageRequest, _: None) -> Response:
     try:
         page.attempts.require_room(address)
         caller = page.sessions.take_code(request.http.query_params.get("code", ""))
-        require_role(caller, OPEN_PAGE)
+        require_role(caller, f"/lipt.v1.{OPEN_PAGE}")
     except LiptError as error:
         if isinstance(error, UnauthenticatedError):
             page.attempts.note_failure(address)
@@ -110,7 +135,7 @@ async def sign_in_by_token(request: PageRequest, body: TokenShown) -> Response:
     except UnauthenticatedError:
         page.attempts.note_failure(address)
         raise
-    require_role(caller, OPEN_PAGE)
+    require_role(caller, f"/lipt.v1.{OPEN_PAGE}")
     return await _signed_in(request, caller, answer(_who(caller)))
 
 
@@ -139,7 +164,13 @@ async def live(request: PageRequest, _: None) -> Response:
 
 async def start_run(request: PageRequest, wanted: RunWanted) -> Response:
     """POST /api/runs."""
-    config = overrides_to_proto(wanted.overrides)
+    try:
+        overrides = tomllib.loads(wanted.settings)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"the settings are no TOML: {str(error)[:100]}. Example: soup.num_alphas = 5"
+        ) from None
+    config = overrides_to_proto(overrides)
     require_lengths(run_pb2.CreateRunRequest(name=wanted.name, config=config))
     run = await request.page.app.requests.create("", wanted.name, config)
     return _run_answer(request, run)
@@ -152,7 +183,7 @@ async def cancel_run(request: PageRequest, _: Nothing) -> Response:
 
 async def pictures(request: PageRequest, wanted: PicturesWanted) -> Response:
     """POST /api/pictures."""
-    app, ids, peer = request.page.app, wanted.ids, request.own.peer
+    app, ids = request.page.app, wanted.ids
     for row in ids:
         if not 0 <= row < app.data.num_rows:
             raise InvalidRequestError(
@@ -162,7 +193,7 @@ async def pictures(request: PageRequest, wanted: PicturesWanted) -> Response:
         if row in app.data.quarantined:
             raise InvalidRequestError(f"example {row} cannot be used, and is left out.")
     job = OnData(app.data.fingerprint, ShowExamples(tuple(ids)))
-    examples = await app.compute.run(job, asked=Asked("", lambda: frozenset({peer})))
+    examples = await app.compute.run(job, asked=_asked_by(request))
     labels_N, names = _labels_of(app, app.data.fingerprint), app.data.class_names
     shown = [
         {
@@ -175,6 +206,56 @@ async def pictures(request: PageRequest, wanted: PicturesWanted) -> Response:
         for row, example in zip(ids, examples, strict=True)
     ]
     return answer({"pictures": shown})
+
+
+async def diagnose(request: PageRequest, wanted: DiagnosisWanted) -> Response:
+    """POST /api/diagnosis: computed once, and stored."""
+    app, query = request.page.app, DiagnosisQuery(run=wanted.run_id)
+
+    async def show(record: DiagnosisRecord) -> dict[str, Any]:
+        path = app.blobs.verified_path(record.blob)
+        return {"diagnosis": (await asyncio.to_thread(Diagnosis.load, path)).summary}
+
+    return await in_lines(lambda report: app.diagnoses.get(query, report, request.own.peer), show)
+
+
+async def compare_subsets(request: PageRequest, _: None) -> Response:
+    """GET /api/runs/{run}/subsets/{digest}/beside/{other}: how many examples the two share."""
+    subsets, run = request.page.app.subsets, request.path("run")
+    first, second = [await subsets.find(run, request.path(name)) for name in ("digest", "other")]
+    labels_N = _labels_of(request.page.app, first.fingerprint)
+    if not len(labels_N):
+        raise OtherDataError("the subsets are of other data. Serve their own data again.")
+    first_K, second_L = [(await subsets.examples(one)).indices_K for one in (first, second)]
+    return answer(asdict(await asyncio.to_thread(overlap, first_K, second_L, labels_N)))
+
+
+async def draw_map(request: PageRequest, wanted: MapWanted) -> Response:
+    """POST /api/runs/{run}/map: a sample of the examples and of the subsets, on a plane."""
+    app = request.page.app
+    run = find_ready(app.store, request.path("run"), app.data)
+    records = [await app.subsets.find(run.run_id, one) for one in wanted.digests]
+    chosen = [(await app.subsets.examples(one)).indices_K for one in records]
+    drawn = await asyncio.to_thread(rows_to_draw, app.data.num_rows, chosen, (), run.config.seed)
+    ids_M = np.setdiff1d(drawn.numpy(), np.array(app.data.quarantined, np.int64))
+    if run.inputs is None or run.pretrained_weights is None:
+        raise ValueError(f"run {run.run_id} is ready without weights")
+    job = MapExamples(run.config, run.inputs, run.pretrained_weights, tuple(ids_M.tolist()))
+    asked = _asked_by(request, run.run_id)
+
+    async def place(report: OnProgress) -> tuple[tuple[float, float], ...]:
+        await restore_pretrained_weights(run, app.blobs, app.compute, report, asked)
+        return await app.compute.run(OnData(run.fingerprint, job), report, asked)
+
+    async def show(places: tuple[tuple[float, float], ...]) -> dict[str, Any]:
+        return {
+            "ids": ids_M.tolist(),
+            "places": places,
+            "labels": _labels_of(app, app.data.fingerprint)[ids_M].tolist(),
+            "chosen": [np.isin(ids_M, rows).tolist() for rows in chosen],
+        }
+
+    return await in_lines(place, show)
 
 
 async def strategies(_: PageRequest, __: None) -> Response:
@@ -235,9 +316,7 @@ def _who(caller: Caller) -> dict[str, object]:
 
 async def _events(request: PageRequest) -> AsyncIterator[bytes]:
     page, session = request.page, request.own
-    states: Any = page.watching.answers(
-        interval_seconds=DEFAULT_INTERVAL_SECONDS, num_runs=_NUM_RUNS
-    )
+    states: Any = page.info.states(interval_seconds=DEFAULT_INTERVAL_SECONDS, num_runs=_NUM_RUNS)
     async with aclosing(states):
         async for state in states:
             if not page.sessions.holds(session):
@@ -248,6 +327,11 @@ async def _events(request: PageRequest) -> AsyncIterator[bytes]:
 def _event(state: info_pb2.WatchServiceResponse) -> bytes:
     # JSON has no line breaks, and an event's data ends with one.
     return b"event: service\ndata: " + as_json(as_dict(state)) + b"\n\n"
+
+
+def _asked_by(request: PageRequest, run: str = "") -> Asked:
+    peer = request.own.peer
+    return Asked(run, lambda: frozenset({peer}))
 
 
 def _run_answer(request: PageRequest, run: RunRecord) -> Response:

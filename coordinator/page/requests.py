@@ -24,14 +24,13 @@ from starlette.types import Message as Sent
 from starlette.types import Send
 
 from lipt.common.errors import BlobTooLargeError, InvalidRequestError, LiptError
-from lipt.common.rpc.status import count_refusal, incident
+from lipt.common.rpc.handlers import count_refusal, incident
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.sessions import Attempts, Session, Sessions
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
-from lipt.coordinator.rpc.watching import Watching
 
 MAX_BODY_BYTES = 64 * 1024
 # A body has to arrive within this time, over any line.
@@ -58,16 +57,12 @@ ResultT = TypeVar("ResultT")
 class Page:
     """What the page's handlers use.
 
-    Attributes:
-        names: the host names that the page is served under.
-        address: of the gRPC server, host:port, for code that calls it.
-        cookie: the name of the cookie with the session's secret.
-        encrypted: whether the page is served over HTTPS.
+    `names` are the page's host names, `address` is the gRPC server's, `cookie` the name of the
+    session's cookie, and `encrypted` says whether the page is served over HTTPS.
     """
 
     app: App
     info: InfoService
-    watching: Watching
     sessions: Sessions
     attempts: Attempts
     limits: PeerLimits
@@ -121,12 +116,7 @@ def require_json(content_type: str | None) -> None:
 
 
 async def read_body(request: Request, model: type[ModelT]) -> ModelT:
-    """The body of a request.
-
-    Raises:
-        BlobTooLargeError: it is longer than a request may be.
-        InvalidRequestError: it takes too long, or is not what the model takes.
-    """
+    """The body of a request, which may be neither too long, too late nor of another form."""
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
@@ -189,11 +179,7 @@ def refuse(page: Page, error: Exception, request: Request) -> Response:
 
 
 class Streaming(StreamingResponse):
-    """A stream whose source is closed when it ends.
-
-    The next part is made when the last one is taken, so a slow reader costs no memory. A reader
-    that takes nothing at all is left.
-    """
+    """A stream whose source is closed when it ends, also where its reader takes nothing more."""
 
     async def stream_response(self, send: Send) -> None:
         """Send all parts."""
@@ -213,11 +199,9 @@ async def in_lines(
     compute: Callable[[OnProgress], Coroutine[Any, Any, ResultT]],
     show: Callable[[ResultT], Awaitable[dict[str, Any]]],
 ) -> Response:
-    """An answer that streams a computation's progress, then its result.
+    """An answer that streams a computation's progress, then its result as `show` makes it.
 
-    Args:
-        compute: makes the result and reports progress; cancelled when the reader leaves.
-        show: makes the last line of the result.
+    The computation is cancelled when the reader leaves.
     """
 
     async def progress_and_result() -> AsyncGenerator[dict[str, Any], None]:

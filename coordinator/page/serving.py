@@ -11,13 +11,11 @@ from typing import Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra, require_extra
-from lipt.common.network.tls import PemFile, TlsFiles, dns_names, split_address
-from lipt.common.observability.serving import server_context
+from lipt.common.network.tls import PemFile, TlsFiles, dns_names, server_context, split_address
 from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
-from lipt.coordinator.rpc.watching import Watching
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +110,6 @@ async def open_page(
     tls: TlsFiles | None,
     *,
     info: InfoService,
-    watching: Watching,
     limits: PeerLimits,
     address: str,
 ) -> None:
@@ -128,7 +125,6 @@ async def open_page(
     page = Page(
         app=app,
         info=info,
-        watching=watching,
         sessions=sessions,
         attempts=Attempts(clock=monotonic),
         limits=limits,

@@ -28,8 +28,7 @@ from lipt.common.planning.learner import (
     learner_threads,
     training_bytes_per_example,
 )
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import OtherTarget, SingleLabel
+from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 from lipt.core.evaluation import num_evaluated_together
 from lipt.core.sharding import num_validation_examples
 from lipt.core.training import num_initialization_steps

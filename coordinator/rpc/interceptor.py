@@ -8,22 +8,26 @@ measured nor limited, so that whoever watches this process gets an answer; healt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from lipt.common.access.certificate import identity_of
 from lipt.common.access.local_token import METADATA_KEY
-from lipt.common.errors import InvalidRequestError, TooManyCallsError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
-from lipt.common.rpc.handlers import Context, behaviour_of, is_of_the_contract
-from lipt.common.rpc.status import errors_as_status
+from lipt.common.rpc.handlers import (
+    Call,
+    Context,
+    Interceptor,
+    Step,
+    is_of_the_contract,
+    refusals,
+    tracing,
+)
 from lipt.common.text import printable
 from lipt.coordinator.access.caller import (
     ANYBODY,
@@ -43,20 +47,7 @@ _REGISTER = "/lipt.v1.WorkerService/Register"
 _NOT_REFUSED = frozenset({grpc.StatusCode.OK.name, CANCELLED})
 
 
-@dataclass(frozen=True)
-class Call:
-    """The method (`/package.Service/Method`) of a call, and which of its sides stream."""
-
-    method: str
-    request_streaming: bool
-    response_streaming: bool
-
-
-# Opens a block around a call.
-Step = Callable[[Call, Context], AbstractAsyncContextManager[None]]
-
-
-class CallInterceptor(grpc.aio.ServerInterceptor):
+class CallInterceptor(Interceptor):
     """Runs every call inside its steps."""
 
     def __init__(
@@ -65,72 +56,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         events: Events,
         meters: Meters,
         limits: PeerLimits,
-        *,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._meters = meters
-        self._checked: tuple[Step, ...] = (_refusals(events), _identified(identify))
-        self._counted: tuple[Step, ...] = (
-            _measured(meters),
-            *self._checked,
-            _limited(limits, sleep),
-        )
+        checked: tuple[Step, ...] = (refusals(events), _identified(identify))
+        counted = (_measured(meters), *checked, _limited(limits), tracing)
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Put the steps around the handler of one method."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None:  # gRPC itself answers, and a made-up method names no series
-            self._meters.observe(RPC, 0.0, OTHER, grpc.StatusCode.UNIMPLEMENTED.name)
-            return None
-        if is_open(method):
-            return handler
-        call = Call(method, handler.request_streaming, handler.response_streaming)
-        steps = self._counted if is_of_the_contract(method) else self._checked
-        behaviour = behaviour_of(handler)
+        def steps(method: str) -> Sequence[Step]:
+            if is_open(method):
+                return ()
+            return counted if is_of_the_contract(method) else checked
 
-        @asynccontextmanager
-        async def inside(requests: Any, context: Context) -> AsyncIterator[Any]:
-            async with AsyncExitStack() as stack:
-                for step in steps:
-                    await stack.enter_async_context(step(call, context))
-                yield requests if call.request_streaming else await _single(context)
-
-        async def unary(requests: Any, context: Context) -> Any:
-            async with inside(requests, context) as request:
-                return await behaviour(request, context)
-
-        async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
-            async with (
-                inside(requests, context) as request,
-                aclosing(behaviour(request, context)) as responses,
-            ):
-                async for response in responses:
-                    yield response
-
-        # gRPC reads a single request before it asks the handler of one. With handlers of streams
-        # the steps come first, and `_single` reads it.
-        make: Any = (
-            grpc.stream_stream_rpc_method_handler
-            if call.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        return make(
-            stream if call.response_streaming else unary,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
-
-
-async def _single(context: Context) -> Any:
-    request = await context.read()
-    if request is grpc.aio.EOF:
-        raise InvalidRequestError("the call has ended without a request. Send one message.")
-    return request
+        # A made-up method names no series.
+        unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
+        super().__init__(steps, on_unknown=lambda: meters.observe(RPC, 0.0, OTHER, unimplemented))
 
 
 def _measured(meters: Meters) -> Step:
@@ -147,7 +84,8 @@ def _measured(meters: Meters) -> Step:
             raise
         finally:
             meters.add(RPC_IN_FLIGHT, by=-1.0)
-            code = CANCELLED if gone else _code(context)
+            ended: Any = context.code()
+            code = CANCELLED if gone else ended.name if ended else grpc.StatusCode.OK.name
             histogram = RPC_LONG if call.response_streaming or call.method in _LONG else RPC
             name = call.method.rpartition(".")[2]
             meters.observe(histogram, perf_counter() - began, name, code)
@@ -155,10 +93,6 @@ def _measured(meters: Meters) -> Step:
                 meters.add(PEER_REFUSALS, _metered_peer(context), code)
 
     return step
-
-
-def _refusals(events: Events) -> Step:
-    return lambda call, context: errors_as_status(context, call.method, events)
 
 
 def _identified(identify: Identify) -> Step:
@@ -173,19 +107,14 @@ def _identified(identify: Identify) -> Step:
     return step
 
 
-def _limited(limits: PeerLimits, sleep: Callable[[float], Awaitable[object]]) -> Step:
+def _limited(limits: PeerLimits) -> Step:
     @asynccontextmanager
     async def step(call: Call, context: Context) -> AsyncIterator[None]:
         peer, streams = peer_of(context), call.request_streaming or call.response_streaming
-        try:
-            waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
-        except TooManyCallsError:
-            with limits.refusing(peer) as seconds:
-                await sleep(seconds)
-            raise
+        waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
         try:
             if waits:
-                await sleep(waits)
+                await asyncio.sleep(waits)
             yield
         finally:
             limits.leave(peer, streams=streams)
@@ -201,12 +130,6 @@ def _shown(context: Context) -> Shown:
         certificate=identity_of(context.auth_context()),
         peer=context.peer(),
     )
-
-
-def _code(context: Context) -> str:
-    """The code of an ended call."""
-    code: Any = context.code()
-    return code.name if code else grpc.StatusCode.OK.name
 
 
 def _metered_peer(context: Context) -> str:

@@ -11,12 +11,10 @@ import grpc.aio
 
 from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.errors import InvalidRequestError, UnknownRunError
-from lipt.common.observability.tracing import current_traceparent
-from lipt.common.rpc.traced import received
+from lipt.common.observability.tracing import current_traceparent, received
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import run_view
-from lipt.coordinator.runs.listing import page_of
-from lipt.coordinator.runs.requests import RunRequests
+from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.ready_runs import RunWeights

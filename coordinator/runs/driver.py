@@ -1,4 +1,8 @@
-"""Run driver: one task per run takes it from stage to stage."""
+"""Run driver: one task per run takes it from stage to stage.
+
+A run's state says which stage comes next, and a stage's result is written together with the next
+state. So a coordinator that was killed goes on with the same stage, and repeats no finished one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from lipt.common.backoff import Backoff
-from lipt.common.errors import LiptError, RunFailedError, StateError
+from lipt.common.errors import LiptError, OtherDataError, RunFailedError, StateError
 from lipt.common.observability.logs import EventKind, Events, log_about, logging_about
 from lipt.common.observability.tracing import attached, span
 from lipt.common.states import RunState
@@ -24,7 +28,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
 from lipt.coordinator.compute.messages import Asked, Job, OnData, Timed, Took
 from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.runs.holding import Holding
+from lipt.coordinator.runs.holding import record_held
 from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.runs.transitions import (
     DAMAGED,
@@ -37,15 +41,24 @@ from lipt.coordinator.runs.transitions import (
 )
 from lipt.coordinator.state.records import RunRecord
 
-# Disk retry: a run waits for a disk that refuses (full, read-only), in growing pauses.
+logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
+# Makes theta* and shards again that are not whole.
+Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
 
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=30.0)
+# Names of the stages in traces.
+_SPANS = {
+    RunState.INITIALIZING: "initialize weights",
+    RunState.SHARDING: "cut shards",
+    RunState.TRAINING: "train learners",
+    RunState.MERGING: "merge learners",
+}
 
 
-class DiskRetry:
-    """Does what a run needs as soon as the disk lets it: it waits, and is not lost."""
+class Patience:
+    """Repeats a run's action, in growing pauses, until the disk and the run's own data allow it."""
 
     def __init__(
         self, store: RunStore, events: Events, sleep: Callable[[float], Awaitable[object]]
@@ -57,88 +70,39 @@ class DiskRetry:
     async def __call__(
         self, run_id: str, action: Callable[[], Awaitable[ResultT]], *, stage: str
     ) -> ResultT:
-        """What `action` gives; until then the run shows what it waits for.
+        """The result of `action`, called again after every `StateError` and `OtherDataError`.
 
-        Args:
-            run_id: whose action it is.
-            action: called again after every `StateError`; what else it raises is raised.
-            stage: which kind of action, for the counter of retries.
+        Meanwhile the run says what it waits for. `stage` names the action in the retry counter.
         """
-        num_failures = 0
-        while True:
-            try:
-                return await action()
-            except StateError as error:
-                num_failures += 1
-                pause = _BACKOFF.pause_seconds(num_failures)
-                self._events.record(
-                    EventKind.RETRIED,
-                    detail=stage,
-                    level=logging.WARNING,
-                    run=self._store.find(run_id).name,
-                    after_seconds=pause,
-                    reason=str(error),
-                )
-                self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
-                await self._sleep(pause)
-
-
-# Upkeep: what learners are made from is made again beside the run, whose deadline goes on.
-
-logger = logging.getLogger(__name__)
-
-# Makes theta* and shards again that are not whole.
-Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
-
-
-class Upkeep:
-    """One task at most per run that is looked after."""
-
-    def __init__(self, restore: Restore, holding: Holding) -> None:
-        self._restore = restore
-        self._holding = holding
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    def look_after(self, run: RunRecord, report: OnProgress) -> None:
-        """Restore a run's inputs where they are not whole; harmless where that is under way."""
-        if run.run_id in self._tasks:
-            return
-        task = asyncio.create_task(self._look(run, report), name=f"restoring for run {run.run_id}")
-        self._tasks[run.run_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(run.run_id, None))
-
-    def give_up(self, run_id: str) -> None:
-        """Leave what belongs to a run as it is."""
-        if run_id in self._tasks:
-            self._tasks[run_id].cancel()
-
-    async def stop(self) -> None:
-        """Leave everything as it is."""
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _look(self, run: RunRecord, report: OnProgress) -> None:
+        num_refused = num_held = 0
         try:
-            await self._holding(run.run_id, lambda: self._restore(run, report))
-        except LiptError as error:
-            logger.error("run %s: %s", run.name, error)  # noqa: TRY400 - said in full
-
-
-# Run driver: one task per run carries it from its request to its soup.
-#
-# A run's state says which stage comes next; a stage's result and the next state
-# are written in one transaction. So a coordinator that was killed goes on with
-# the stage it was in, and nothing that was finished is done again.
-
-# What the stages are called in traces.
-_SPANS = {
-    RunState.INITIALIZING: "initialize weights",
-    RunState.SHARDING: "cut shards",
-    RunState.TRAINING: "train learners",
-    RunState.MERGING: "merge learners",
-}
+            while True:
+                try:
+                    return await action()
+                except StateError as error:
+                    num_refused += 1
+                    pause = _BACKOFF.pause_seconds(num_refused)
+                    self._events.record(
+                        EventKind.RETRIED,
+                        detail=stage,
+                        level=logging.WARNING,
+                        run=self._store.find(run_id).name,
+                        after_seconds=pause,
+                        reason=str(error),
+                    )
+                    self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
+                except OtherDataError as error:
+                    num_held += 1
+                    pause = _BACKOFF.pause_seconds(num_held)
+                    run = self._store.find(run_id)
+                    reason = f"run {run.name} waits for its own data: {error}"
+                    if num_held == 1:
+                        record_held(run, reason, self._events)
+                    self._store.hold(run_id, reason)
+                await self._sleep(pause)
+        finally:
+            if num_held:
+                self._store.release(run_id)
 
 
 class RunDriver:
@@ -159,13 +123,12 @@ class RunDriver:
 
         Args:
             store: the runs.
-            compute: where the stages are computed.
-            restore: makes again what learners are made from, where it is damaged.
-            wall_clock: seconds since 1970, for when a run ended.
-            deadline_clock: the clock of `training_started_at`; the wall clock's where
-                it is not given.
-            events: where retries and ends are counted.
-            sleep: waits so many seconds.
+            compute: runs the stages.
+            restore: makes damaged inputs of learners again.
+            wall_clock: seconds since 1970.
+            deadline_clock: the clock of `training_started_at`; by default the wall clock.
+            events: counts retries and ends.
+            sleep: waits for seconds.
         """
         self._store = store
         self._compute = compute
@@ -173,10 +136,10 @@ class RunDriver:
         self._wall_clock = wall_clock
         self._deadline_clock = deadline_clock or wall_clock
         self._events = events or Events()
-        self._retrying = DiskRetry(store, self._events, sleep)
-        self._holding = Holding(store, self._events, sleep)
-        self._upkeep = Upkeep(restore, self._holding)
+        self._patiently = Patience(store, self._events, sleep)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        # Inputs that are made again beside a run, whose deadline goes on.
+        self._restoring: dict[str, asyncio.Task[None]] = {}
         store.listen(self._on_change)
 
     def start(self, run_id: str) -> None:
@@ -188,33 +151,32 @@ class RunDriver:
     def resume_all(self) -> None:
         """Go on with every run that an earlier process left unfinished."""
         for run in self._store.live():
-            # One that is held waits in its task.
+            # A held run waits in its task.
             self.start(run.run_id)
             if not self._store.held(run.run_id):
                 with logging_about(run=run.run_id), attached(run.traceparent):
                     logger.info("run %s goes on from %s", run.name, run.state)
-                    self._upkeep.look_after(run, self._report(run.run_id))
+                    self._look_after(run)
 
     async def cancel(self, run_id: str) -> RunRecord:
-        """End a run now, with what is computed for it; one that has ended stays as it is."""
+        """End a run now, with its computations; an ended one stays as it is."""
         log_about(run=run_id)
 
         def change(run: RunRecord) -> RunRecord:
             return run if run.state.ended else self._ended(run, RunState.CANCELLED, "cancelled")
 
         run = await self._store.update(run_id, change)
-        if run_id in self._tasks:
-            self._tasks[run_id].cancel()
-        self._upkeep.give_up(run_id)
+        for tasks in (self._tasks, self._restoring):
+            if run_id in tasks:
+                tasks[run_id].cancel()
         return run
 
     async def stop(self) -> None:
         """Leave all runs where they are; the next process goes on with them."""
-        tasks = tuple(self._tasks.values())
+        tasks = (*self._tasks.values(), *self._restoring.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._upkeep.stop()
 
     async def _drive(self, run_id: str) -> None:
         stages: dict[RunState, Callable[[RunRecord], Awaitable[None]]] = {
@@ -255,13 +217,26 @@ class RunDriver:
 
     async def _computed(self, run: RunRecord, job: Job[ResultT]) -> Took[ResultT]:
         bound, asked = OnData(run.fingerprint, Timed(job)), Asked(run.run_id)
-        return await self._in_time(
-            run.run_id, lambda: self._compute.run(bound, self._report(run.run_id), asked)
+        return await self._patiently(
+            run.run_id,
+            lambda: self._compute.run(bound, self._report(run.run_id), asked),
+            stage="stage",
         )
 
-    async def _in_time(self, run_id: str, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """What a stage's action gives, once disk and data let it."""
-        return await self._holding(run_id, lambda: self._retrying(run_id, action, stage="stage"))
+    def _look_after(self, run: RunRecord) -> None:
+        """Restore a run's inputs beside it, unless that is under way."""
+
+        async def look() -> None:
+            report = self._report(run.run_id)
+            try:
+                await self._patiently(run.run_id, lambda: self._restore(run, report), stage="stage")
+            except LiptError as error:
+                logger.error("run %s: %s", run.name, error)  # noqa: TRY400 - said in full
+
+        if run.run_id not in self._restoring:
+            task = asyncio.create_task(look(), name=f"restoring for run {run.run_id}")
+            self._restoring[run.run_id] = task
+            task.add_done_callback(lambda _: self._restoring.pop(run.run_id, None))
 
     async def _wait_while_held(self, run_id: str) -> None:
         if not self._store.held(run_id):
@@ -321,7 +296,7 @@ class RunDriver:
             run = await self._advance(run.run_id, partial(with_deadline_running, now=now))
             if run.num_failures > num_failures:
                 num_failures = run.num_failures
-                self._upkeep.look_after(run, self._report(run.run_id))
+                self._look_after(run)
             decision = decide_closing(run, now=self._deadline_clock())
             if decision.verdict is Closing.FAIL:
                 raise RunFailedError(decision.reason)
@@ -345,13 +320,13 @@ class RunDriver:
         if run.inputs is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
         report = self._report(run.run_id)
-        await self._in_time(run.run_id, lambda: self._restore(run, report))
+        await self._patiently(run.run_id, lambda: self._restore(run, report), stage="stage")
         took = await self._computed(
             run, MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
         )
         made = took.made
         if isinstance(made, DamagedLearners):
-            await self._ask_again(run, made.indices)
+            await self._train_again(run, made.indices)
             return
         await self._advance(
             run.run_id,
@@ -368,8 +343,8 @@ class RunDriver:
             ),
         )
 
-    async def _ask_again(self, run: RunRecord, indices: tuple[int, ...]) -> None:
-        """Go back to training for learners that were in, and are not whole any more."""
+    async def _train_again(self, run: RunRecord, indices: tuple[int, ...]) -> None:
+        """Go back to training for committed learners whose results were damaged."""
         for index in indices:
             self._events.record(
                 EventKind.LEARNER_DAMAGED,
@@ -385,7 +360,7 @@ class RunDriver:
 
     async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
         """Write a stage's results and the next state in one transaction."""
-        return await self._retrying(
+        return await self._patiently(
             run_id,
             # A run that was cancelled meanwhile stays so.
             lambda: self._store.update(run_id, lambda run: run if run.state.ended else change(run)),
@@ -395,7 +370,7 @@ class RunDriver:
 
 @contextmanager
 def _stage_span(run: RunRecord) -> Iterator[None]:
-    """The block as a stage in the run's own trace, which an earlier process may have begun."""
+    """The block as a stage in the run's own trace."""
     name = _SPANS.get(run.state)
     with (
         attached(run.traceparent),

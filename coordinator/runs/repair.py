@@ -1,4 +1,4 @@
-"""Repair: what the disk has changed or lost is made again, the same to the byte.
+"""Repair: files that the disk has damaged or lost are made again, the same to the byte.
 
 theta* and shards come from the run's config and the data, theta_p from the learners.
 """
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 async def restore_inputs(
     run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress
 ) -> None:
-    """See to it that a run's theta*, and the shards of learners that are not in, are whole.
+    """Make theta* again, and the shards of learners that are not committed, unless whole.
 
     Raises:
-        CorruptBlobError: something is not, and cannot be made again.
-        OtherDataError: something is not, and the run's own data is not there.
+        CorruptBlobError: something cannot be made again.
+        OtherDataError: something is damaged, and the run's own data is not served.
     """
     if run.initial_weights is None:
         return
@@ -49,14 +49,35 @@ async def restore_inputs(
 async def restore_initial_weights(
     run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress, asked: Asked
 ) -> None:
-    """See to it that a run's theta* is whole, whatever became of the run.
-
-    Raises:
-        CorruptBlobError, OtherDataError: as `restore_inputs`.
-    """
+    """Make a run's theta* again unless it is whole; raises as `restore_inputs`."""
     if run.initial_weights is None:
         raise ValueError(f"run {run.run_id} has no theta* yet")
     await _restore(run, {run.initial_weights}, blobs, compute, report, asked)
+
+
+async def restore_pretrained_weights(
+    run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress, asked: Asked
+) -> None:
+    """Make a finished run's theta_p again unless it is whole; raises as `restore_inputs`."""
+    name = run.pretrained_weights
+    if name is None or run.initial_weights is None or run.inputs is None:
+        raise ValueError(f"run {run.run_id} has no theta_p yet")
+    if not await _damaged(blobs, {name}):
+        return
+    logger.warning("theta_p of run %s, %s, is not whole: it is made again", run.name, name)
+    await restore_initial_weights(run, blobs, compute, report, asked)
+    job = MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
+    made = await compute.run(OnData(run.fingerprint, job), report, asked)
+    if not isinstance(made, SoupResult):
+        why = f"so were the learners {', '.join(map(str, made.indices))}"
+    elif made.weights != name:
+        why = f"what was made of its learners now is {made.weights}"
+    else:
+        return
+    raise CorruptBlobError(
+        f"theta_p of run {run.name}, {name}, was changed or lost by the coordinator's disk, and "
+        f"{why}. Start the run again."
+    )
 
 
 async def _restore(
@@ -89,33 +110,3 @@ async def _damaged(blobs: BlobStore, names: set[BlobName]) -> set[BlobName]:
         return {name for name in names if not blobs.is_whole(name)}
 
     return await asyncio.to_thread(damaged)
-
-
-async def restore_pretrained_weights(
-    run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress, asked: Asked
-) -> None:
-    """See to it that a finished run's theta_p is whole; the same learners give the same bytes.
-
-    Raises:
-        CorruptBlobError: it is not, and cannot be made again.
-        OtherDataError: it is not, and the run's own data is not there.
-    """
-    name = run.pretrained_weights
-    if name is None or run.initial_weights is None or run.inputs is None:
-        raise ValueError(f"run {run.run_id} has no theta_p yet")
-    if not await _damaged(blobs, {name}):
-        return
-    logger.warning("theta_p of run %s, %s, is not whole: it is made again", run.name, name)
-    await restore_initial_weights(run, blobs, compute, report, asked)
-    job = MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
-    made = await compute.run(OnData(run.fingerprint, job), report, asked)
-    if not isinstance(made, SoupResult):
-        why = f"so were the learners {', '.join(map(str, made.indices))}"
-    elif made.weights != name:
-        why = f"what was made of its learners now is {made.weights}"
-    else:
-        return
-    raise CorruptBlobError(
-        f"theta_p of run {run.name}, {name}, was changed or lost by the coordinator's disk, and "
-        f"{why}. Start the run again."
-    )

@@ -1,28 +1,31 @@
-"""Run requests: what is refused before a run begins, and what is started."""
+"""Run requests: runs are created, cancelled and listed, or refused before they begin."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_from_proto
-from lipt.common.errors import ConfigError, RunNotReadyError
+from lipt.common.errors import ConfigError, InvalidRequestError, RunNotReadyError
 from lipt.common.observability.logs import log_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LATEST, Activity, RunStore
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import RunRecord, RunSummary
 from lipt.core.sharding import fit_defaults, num_validation_examples
 from lipt.v1 import config_pb2
 
 _NUMBERED = re.compile(r"run-([1-9][0-9]{0,8})")
 _MAX_NAME_CHARACTERS = 80
+# A float64 as Python writes its bits, and a run id.
+_PAGE_TOKEN = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})/([0-9a-zA-Z_-]{1,64})")
 
 
 class RunRequests:
@@ -55,13 +58,13 @@ class RunRequests:
         overrides: config_pb2.RunConfig,
         traceparent: str = "",
     ) -> RunRecord:
-        """Start a run, or answer with the one that this request started before.
+        """Start a run, or return the one that this request id started before.
 
         Args:
-            request_id: the request's own; the same one comes again where its answer was lost.
-            name: what the run is to be called; one is made up where it is empty.
-            overrides: what differs from the defaults.
-            traceparent: the trace that the run is to be a part of.
+            request_id: repeated with a request whose answer was lost; may be empty.
+            name: of the run; empty for the next "run-N".
+            overrides: differences from the default configuration.
+            traceparent: W3C context of the trace that the run is part of.
 
         Raises:
             ConfigError: a value is out of range, or the name is taken.
@@ -71,19 +74,15 @@ class RunRequests:
         earlier = self._store.find_request(request_id)
         if earlier is not None:
             return earlier
-        config, fitted = self._fitted(overrides)
-        given = config.initialization.weights_sha256
-        # Until the record names them they are anybody's upload, which expires.
-        with self._blobs.expiry.holding(*([given] if given else [])):
-            return await self._create(request_id, name, config, fitted, traceparent)
-
-    def _fitted(self, overrides: config_pb2.RunConfig) -> tuple[RunConfig, str]:
-        """The run's configuration, and what was lowered for the data in it."""
         config = run_config_from_proto(overrides, self._defaults)
         held_out = num_validation_examples(self._data.class_counts, config.validation)
         asked = {field.name for field, _ in overrides.learners.ListFields()}
-        found = fit_defaults(config.learners, self._data.num_examples - held_out, asked=asked)
-        return config.model_copy(update={"learners": found.learners}), found.said
+        fitted = fit_defaults(config.learners, self._data.num_examples - held_out, asked=asked)
+        config = config.model_copy(update={"learners": fitted.learners})
+        given = config.initialization.weights_sha256
+        # Until the record names them they are an upload, which expires.
+        with self._blobs.expiry.holding(*([given] if given else [])):
+            return await self._create(request_id, name, config, fitted.said, traceparent)
 
     async def _create(
         self, request_id: str, name: str, config: RunConfig, fitted: str, traceparent: str
@@ -112,13 +111,13 @@ class RunRequests:
         return run
 
     async def cancel(self, key: str) -> RunRecord:
-        """End a run; one that has ended stays as it is."""
+        """End a run, by id or name; one that has ended stays as it is."""
         return await self._driver.cancel(self._store.find(key).run_id)
 
     def _free_name(self, wanted: str) -> str:
         taken = {run.name for run in self._store.runs()} | {LATEST}
         if not wanted:
-            # Beyond the highest, not the first that is free: it may have been a removed run's.
+            # Beyond the highest number: a lower one may have been a removed run's.
             found = (_NUMBERED.fullmatch(name) for name in taken)
             numbers = (int(match[1]) for match in found if match is not None)
             return f"run-{max(len(self._store.runs()), *numbers, 0) + 1}"
@@ -144,7 +143,7 @@ def require_ready(run: RunRecord, activity: Activity) -> None:
 
 
 def how_far(run: RunRecord, activity: Activity) -> str:
-    """A sentence on a run that is not there yet, or never will be."""
+    """A sentence on a run that is not ready yet, or never will be."""
     if run.state.ended and run.state is not RunState.READY:
         verb = "was" if run.state is RunState.CANCELLED else "has"
         why = "" if run.message in {"", run.state} else f": {run.message.removesuffix('.')}"
@@ -158,3 +157,35 @@ def how_far(run: RunRecord, activity: Activity) -> str:
         parts.append(f"{activity.text}, {activity.done} of {activity.total}")
     where = f" ({'; '.join(parts)})" if parts else ""
     return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
+
+
+def page_of(runs: Iterable[RunSummary], token: str, size: int) -> tuple[Sequence[RunSummary], str]:
+    """A page of runs, newest first, and the token of the next page; empty at the end.
+
+    A token names the page's last run by time and id, so runs may start or go between two pages.
+
+    Args:
+        runs: all of them, in any order.
+        token: of the page; empty for the first.
+        size: of a page, one or more.
+
+    Raises:
+        InvalidRequestError: no page had this token.
+    """
+
+    def place(run: RunSummary) -> tuple[float, str]:
+        return run.created_at, run.run_id
+
+    after = (math.inf, "")
+    if token:
+        match = _PAGE_TOKEN.fullmatch(token)
+        if match is None:
+            raise InvalidRequestError(
+                f"page_token {token[:64]!r} is none that this service gave. Begin without one."
+            )
+        after = float.fromhex(match[1]), match[2]
+    older = sorted((run for run in runs if place(run) < after), key=place, reverse=True)
+    page = older[:size]
+    if len(older) <= size:
+        return page, ""
+    return page, f"{page[-1].created_at.hex()}/{page[-1].run_id}"

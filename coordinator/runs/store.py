@@ -1,34 +1,132 @@
-"""Run store: records of runs, changed in order and seen once they are durable."""
+"""Run store: runs in memory, changed in order, and seen by nobody before a change is durable."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic, time
+from typing import TypeAlias
 
 from lipt.common.errors import RunNotReadyError, UnknownRunError
 from lipt.common.states import LearnerPhase, LearnerState, RunState
-from lipt.coordinator.runs.changes import Change, ChangingRun, OnDurable
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from lipt.core.results import Ingredient
 
-# Kept runs: the ended runs that were asked for last; whoever asks for one asks for more of it.
+logger = logging.getLogger(__name__)
 
+Change: TypeAlias = Callable[[RunRecord], RunRecord]
+# Writes a run's new record, with its changed learners.
+Save: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], Awaitable[None]]
+# Called with the same, once it is durable and shown.
+OnDurable: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], None]
+
+# The name of the newest run.
+LATEST = "latest"
 # A run of four learners takes some 40 KB, a learner some 3 KB of it.
 _MOST_RUNS = 250
 _MOST_LEARNERS = 5_000
 
 
+class ChangingRun:
+    """A run that is on disk already; belongs to the event loop.
+
+    Changes follow each other at once, each upon the result of the one before, durable or not; those
+    that come while a record is being written are written together after it. So a check inside a
+    change (is this lease still its worker's?) holds until the change is durable. Callers, also
+    refused ones, are answered once everything that they saw is durable. A record that could not be
+    written falls with all that was built upon it. A cancelled caller cancels no change.
+
+    Attributes:
+        shown: its durable record.
+    """
+
+    def __init__(self, run: RunRecord, save: Save, on_durable: OnDurable) -> None:
+        """Begin with a durable record."""
+        self.shown = run
+        self._save = save
+        self._on_durable = on_durable
+        # The record with all changes so far.
+        self._latest = run
+        # Futures of the current write, and of the next one.
+        self._writing: asyncio.Future[None] | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether all changes are durable, and shown."""
+        return self._writer is None
+
+    async def update(self, change: Change) -> RunRecord:
+        """Apply a change, durably, and return its record; if it raises, nothing changes.
+
+        Raises:
+            Exception: of `change`, or of the write.
+        """
+        try:
+            new = change(self._latest)
+        except Exception:
+            await self._settled()
+            raise
+        if new != self._latest:
+            self._latest = new
+            if self._waiting is None:
+                self._waiting = asyncio.get_running_loop().create_future()
+            if self._writer is None:
+                self._writer = asyncio.create_task(self._write(), name=f"writing {new.run_id}")
+        await self._settled()
+        return new
+
+    async def _settled(self) -> None:
+        outcome = self._waiting or self._writing
+        if outcome is not None:
+            await asyncio.shield(outcome)
+
+    async def _write(self) -> None:
+        while self._waiting is not None:
+            written, self._waiting = self._waiting, None
+            self._writing = written
+            run, learners = self._latest, changed_learners(self.shown, self._latest)
+            try:
+                await self._save(run, learners)
+            except Exception as error:  # noqa: BLE001 - it is raised where the changes were asked for
+                self._latest = self.shown
+                fallen, self._waiting = (written, self._waiting), None
+                for outcome in fallen:
+                    if outcome is not None:
+                        outcome.set_exception(error)
+                continue
+            self.shown = run
+            # Callers go on in a later turn of the loop, after the listeners.
+            written.set_result(None)
+            try:
+                self._on_durable(run, learners)
+            except Exception:
+                logger.exception("a listener to changes of run %s has failed", run.run_id)
+        self._writing = self._writer = None
+
+
+def changed_learners(old: RunRecord, new: RunRecord) -> list[LearnerRecord]:
+    """The learners of `new` that differ from those of `old`."""
+    # Nearly all are the same objects; comparing their fields takes its time.
+    before = old.learners + (None,) * (len(new.learners) - len(old.learners))
+    return [
+        learner
+        for was, learner in zip(before, new.learners, strict=False)
+        if was is not learner and was != learner
+    ]
+
+
 class KeptRuns:
-    """Records in memory, of a bounded number of runs and learners; the one asked for last stays."""
+    """Records of ended runs that were asked for last, bounded in runs and learners."""
 
     def __init__(self, *, most_runs: int = _MOST_RUNS, most_learners: int = _MOST_LEARNERS) -> None:
         self._most_runs, self._most_learners = most_runs, most_learners
-        # The one that was asked for last comes last.
         self._runs: OrderedDict[str, RunRecord] = OrderedDict()
         self._num_learners = 0
 
@@ -36,14 +134,14 @@ class KeptRuns:
         return len(self._runs)
 
     def find(self, run_id: str) -> RunRecord | None:
-        """A run that is kept."""
+        """A kept run; it is dropped last from now on."""
         if run_id not in self._runs:
             return None
         self._runs.move_to_end(run_id)
         return self._runs[run_id]
 
     def keep(self, run: RunRecord) -> None:
-        """Keep a run's record; those that nobody has asked for the longest make room."""
+        """Keep a run; those that were not asked for the longest are dropped for it."""
         self.forget(run.run_id)
         self._runs[run.run_id] = run
         self._num_learners += len(run.learners)
@@ -53,37 +151,26 @@ class KeptRuns:
             self.forget(next(iter(self._runs)))
 
     def forget(self, run_id: str) -> None:
-        """Keep a run's record no more; harmless where it is not kept."""
+        """Drop a run, if it is kept."""
         run = self._runs.pop(run_id, None)
         if run is not None:
             self._num_learners -= len(run.learners)
 
 
-# Run store: runs as they are now, written to the database before anybody sees a change.
-#
-# Those that have not ended are in memory as a whole. Of the others there may be very many: memory
-# has their summaries, and their records are read where they are asked for. What a change is, and
-# what holds of it, is in `lipt.coordinator.runs.store`. Changes of one run that come while it is
-# being written are written together, and are seen as one.
-
-# What the newest run can be called.
-LATEST = "latest"
-
-
 @dataclass(frozen=True)
 class Activity:
-    """What a run is doing now, and how far it is; lives in memory only."""
+    """A run's current activity and its progress; in memory only."""
 
     text: str = ""
     done: int = 0
     total: int = 0
-    # How many computations come first, while it waits for its turn.
+    # Computations before it in the queue.
     ahead: int = 0
 
 
 @dataclass(frozen=True)
 class LearnerProgress:
-    """What a worker last said about its learner; lives in memory only."""
+    """A worker's last report of its learner; in memory only."""
 
     phase: LearnerPhase = LearnerPhase.UNKNOWN
     step: int = 0
@@ -92,7 +179,7 @@ class LearnerProgress:
 
 @dataclass(slots=True)
 class _Entry:
-    """What memory has of every run."""
+    """Of every run."""
 
     summary: RunSummary
     revision: int
@@ -103,10 +190,10 @@ class _Entry:
 
 @dataclass
 class _Live:
-    """What it has besides of a run that may change."""
+    """Besides, of a run that may change."""
 
     record: ChangingRun
-    # The revision at which more has changed last than how far the run is.
+    # Revision of the last change of more than progress.
     turn: int
     activity: Activity = Activity()
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
@@ -117,19 +204,23 @@ class _Live:
 
 
 class RunStore:
-    """The runs of one coordinator."""
+    """The runs of one coordinator.
+
+    Runs that have not ended are in memory. Of ended runs, of which there may be very many, memory
+    has summaries; their records are read when they are asked for.
+    """
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = monotonic) -> None:
         self._database, self._clock = database, clock
         self._entries: dict[str, _Entry] = {}
-        # The same order; those that have not ended, and those whose end is being written.
+        # In the same order; ended runs stay until their end is written.
         self._live: dict[str, _Live] = {}
         self._kept = KeptRuns()
         self._learner_listeners: list[OnDurable] = []
         self._listeners: list[Callable[[RunRecord], None]] = []
 
     async def load(self) -> None:
-        """Read what earlier processes left: of runs that have ended, no record."""
+        """Read the runs of earlier processes; of ended runs, no record."""
         summaries = await self._database.load_summaries()
         unfinished = [summary.run_id for summary in summaries if not summary.state.ended]
         for summary in summaries:
@@ -147,7 +238,7 @@ class RunStore:
         return tuple(run for run in shown if not run.state.ended)
 
     def record(self, run_id: str) -> RunRecord:
-        """A run's record; who looks at many runs does not count as asking for one of them.
+        """A run's record, without counting as a use of the run.
 
         Raises:
             UnknownRunError: there is no such run.
@@ -166,12 +257,7 @@ class RunStore:
         return run
 
     def find(self, key: str) -> RunRecord:
-        """A run by id or name; "latest" is the newest.
-
-        Raises:
-            UnknownRunError: there is none; the sentence names the newest ones.
-            StateError: as `record`.
-        """
+        """A run by id or name; "latest" is the newest. Raises as `record`."""
         entry = self._entries.get(key) or self._named(key)
         if entry is not None:
             entry.used_at = self._clock()
@@ -190,11 +276,11 @@ class RunStore:
         return None if run_id is None else self.record(run_id)
 
     def listen(self, listener: Callable[[RunRecord], None]) -> None:
-        """Call `listener` after every durable change, or after several that were made at once."""
+        """Call `listener` after every durable change, or several made at once."""
         self._listeners.append(listener)
 
     def listen_to_learners(self, listener: OnDurable) -> None:
-        """The same, with the learners that have changed; before those who `listen`."""
+        """The same, with the changed learners; before those who `listen`."""
         self._learner_listeners.append(listener)
 
     async def add(self, run: RunRecord) -> None:
@@ -205,14 +291,11 @@ class RunStore:
         self._announce(run, run.learners)
 
     async def update(self, run_id: str, change: Change) -> RunRecord:
-        """Apply a change, durably; what `change` raises leaves the run as it was.
-
-        Returns:
-            The run as the change left it; later ones may have changed it since.
+        """Apply a change, durably, and return its record; if it raises, nothing changes.
 
         Raises:
             UnknownRunError: there is no such run.
-            StateError: it could not be written, nor could what was built upon it.
+            StateError: it could not be written.
         """
         run = self.find(run_id)
         live = self._live.get(run.run_id) or self._make_live(run)
@@ -222,7 +305,7 @@ class RunStore:
             self._retire(run.run_id)
 
     async def remove(self, run_id: str) -> None:
-        """Remove an ended run, with all that is on record of it.
+        """Remove an ended run, with its learners, subsets and diagnoses.
 
         Raises:
             UnknownRunError: there is no such run.
@@ -241,52 +324,48 @@ class RunStore:
         self._kept.forget(run_id)
 
     def idle_seconds(self, run_id: str) -> float:
-        """How long nobody has asked for the run.
-
-        Raises:
-            UnknownRunError: there is no such run.
-        """
+        """Seconds since somebody asked for the run."""
         return self._clock() - self._entry(run_id).used_at
 
     def activity(self, run_id: str) -> Activity:
-        """What the run is doing now."""
+        """The run's current activity."""
         live = self._live.get(run_id)
         return live.activity if live else Activity()
 
     def set_activity(self, run_id: str, activity: Activity) -> None:
-        """Say what the run is doing now; of one that has ended nothing is kept."""
+        """Set the run's activity, unless it has ended."""
         if live := self._live.get(run_id):
             live.activity = activity
             self._touch(run_id)
 
     def held(self, run_id: str) -> str:
-        """Why nothing can be computed for the run: its own data is not there; or empty."""
+        """Why nothing can be computed for the run: its own data is not served; or empty."""
         return self._entries[run_id].held
 
     def hold(self, run_id: str, reason: str) -> None:
-        """Say, for as long as this process lives, why nothing can be computed for the run."""
+        """Hold the run, in memory only."""
         if self._entries[run_id].held != reason:
             self._entries[run_id].held = reason
             self._turn(run_id)
 
     def release(self, run_id: str) -> None:
-        """The run's data is there: whoever waits for the run is told; harmless where none does."""
+        """Hold the run no more."""
         if self._entries[run_id].held:
             self._entries[run_id].held = ""
             self._announce(self.record(run_id), ())
 
     def shown_state(self, run: RunRecord | RunSummary) -> RunState:
-        """The run's state as peers see it: that of its record, unless it cannot leave it now."""
+        """The run's state as peers see it: HELD while it is held and has not ended."""
         waits = not run.state.ended and self.held(run.run_id)
         return RunState.HELD if waits else run.state
 
     def progress(self, run_id: str, index: int) -> LearnerProgress:
-        """What is known of a learner that is being trained."""
+        """The last report of a learner that is being trained."""
         live = self._live.get(run_id)
         return live.progress.get(index, LearnerProgress()) if live else LearnerProgress()
 
     def set_progress(self, run_id: str, index: int, progress: LearnerProgress) -> None:
-        """Note what a worker said of its learner."""
+        """Note a worker's report of its learner."""
         live = self._live.get(run_id)
         if live and live.progress.get(index) != progress:
             live.progress[index] = progress
@@ -299,7 +378,7 @@ class RunStore:
         return learner.ingredient or making
 
     def set_ingredient(self, run_id: str, index: int, ingredient: Ingredient) -> None:
-        """Note what became of a learner that was offered to the soup being made."""
+        """Note a learner's part in the soup that is being made."""
         if live := self._live.get(run_id):
             live.ingredients[index] = ingredient
             self._touch(run_id)
@@ -316,10 +395,7 @@ class RunStore:
         return entry.revision
 
     async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
-        """Wait until the record has changed, or whether it is held, at a revision above `after`.
-
-        How far its learners are goes by unnoticed: a large run hears that all the time.
-        """
+        """The same for changes of the record or of holding it; progress alone does not count."""
         live = self._live.get(run_id)
         if live is None or live.turn <= after:
             await _wait(live.turned if live else asyncio.Event(), timeout_seconds)
@@ -338,19 +414,16 @@ class RunStore:
         self._entries[summary.run_id] = _Entry(summary, _next_revision(0), used_at=self._clock())
 
     def _make_live(self, run: RunRecord) -> _Live:
-        record = ChangingRun(run, self._save, self._announce)
+        record = ChangingRun(run, lambda *new: self._database.save_run(*new), self._announce)
         live = self._live[run.run_id] = _Live(record, self._entries[run.run_id].revision)
         return live
 
     def _retire(self, run_id: str) -> None:
-        """Keep no more than others have of a run whose end is on the disk, and shown."""
+        """Treat a run whose end is written and shown as an ended one."""
         live = self._live.get(run_id)
         if live and live.record.settled and live.record.shown.state.ended:
             del self._live[run_id]
             self._kept.keep(live.record.shown)
-
-    async def _save(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
-        await self._database.save_run(run, learners)
 
     def _announce(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         self._entries[run.run_id].summary = RunSummary.of(run)
@@ -358,7 +431,7 @@ class RunStore:
             if run.state is not RunState.MERGING:
                 live.ingredients.clear()
             for learner in learners:
-                # How far a worker got says nothing of the next one's.
+                # The next worker begins anew.
                 if learner.state is not LearnerState.LEASED:
                     live.progress.pop(learner.index, None)
         self._turn(run.run_id)
@@ -367,7 +440,7 @@ class RunStore:
         for listener in self._listeners:
             listener(run)
         if run.state.ended:
-            # Once its writer is done; whoever asked for the change may have left.
+            # Once its writer is done; the caller may have been cancelled.
             asyncio.get_running_loop().call_soon(self._retire, run.run_id)
 
     def _turn(self, run_id: str) -> None:
@@ -384,7 +457,7 @@ class RunStore:
 
 
 def _woken(event: asyncio.Event) -> asyncio.Event:
-    # Whoever waits now is woken; whoever comes later waits for the next one.
+    # Wakes those who wait now; later ones wait for the next event.
     event.set()
     return asyncio.Event()
 
@@ -396,5 +469,5 @@ async def _wait(event: asyncio.Event, timeout_seconds: float) -> None:
 
 
 def _next_revision(previous: int) -> int:
-    # Milliseconds since 1970, so that a restart goes on above what was seen before.
+    # Milliseconds since 1970: a restart goes on above earlier revisions.
     return max(previous + 1, int(time() * 1000))

@@ -1,8 +1,4 @@
-"""State transitions of a run and its learners: pure functions from one record to the next.
-
-A run in training closes by `decide_closing`: the clock is an argument, and a reason always
-comes back, so that tests need no sleep and the log says why.
-"""
+"""State transitions of a run and its learners: pure functions from one record to the next."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
 
-# What is kept of the attempts that failed: a run may allow any number of them.
+# Bounds of a record: a run may allow any number of attempts.
 _MAX_REFUSALS = 5
 _MAX_REASON_CHARACTERS = 500
 _MAX_SILENT_ENDS = 10
@@ -22,7 +18,7 @@ DAMAGED = "its result was in, but the coordinator's disk has changed or lost it"
 
 
 class Closing(Enum):
-    """What to do with a run whose learners are being trained."""
+    """The next step of a run in training."""
 
     WAIT = auto()
     MERGE = auto()
@@ -31,7 +27,7 @@ class Closing(Enum):
 
 @dataclass(frozen=True)
 class ClosingDecision:
-    """The verdict, why, and when to look again (None: when something changes)."""
+    """The verdict, the reason, and when to look again (None: at the next change)."""
 
     verdict: Closing
     reason: str
@@ -39,15 +35,13 @@ class ClosingDecision:
 
 
 def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
-    """Whether a run goes on to its soup.
+    """Whether a run in training goes on to its soup.
 
-    It does when every learner has ended, or when its deadline (counted from the
-    first assignment) has passed and `min_learners` are in. With fewer than
-    `min_learners` at that point, or none left to come, it fails, and the reason
-    names the missing ones.
+    It does when every learner has ended, or when its deadline, counted from the first lease, has
+    passed, and `min_learners` are committed. With fewer it fails; the reason names the missing.
 
     Args:
-        run: a run in TRAINING.
+        run: in training.
         now: seconds, on the clock of `training_started_at`.
     """
     settings = run.config.learners
@@ -81,18 +75,18 @@ def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
 
 
 def with_deadline_running(run: RunRecord, *, now: float) -> RunRecord:
-    """The run in TRAINING with its deadline counting, where a learner was ever handed out."""
+    """The run in training with its deadline counting, if a learner was ever leased."""
     started = run.training_started_at
     if started is None:
-        # Counted from the first assignment; from now on where the run was held since.
+        # Counted from now where the run was held since its first lease.
         begun = any(learner.epoch for learner in run.learners)
         return run.changed(training_started_at=now) if begun else run
-    # The machine's clock may have been set back since an earlier process wrote this.
+    # The machine's clock may have been set back since an earlier process.
     return run if started <= now else run.changed(training_started_at=now)
 
 
 def without_deadline(run: RunRecord) -> RunRecord:
-    """The run as it is held: what waits for its data is not late, and has all its time later."""
+    """The run as it is held: its deadline begins anew later."""
     return run.changed(training_started_at=None)
 
 
@@ -124,7 +118,7 @@ def leased(
     kind: str = "",
     at: float | None = None,
 ) -> LearnerRecord:
-    """The learner out at a worker, under a new epoch, since `at`."""
+    """The learner leased to a worker, under a new epoch, since `at`."""
     return learner.changed(
         state=LearnerState.LEASED,
         epoch=learner.epoch + 1,
@@ -141,7 +135,7 @@ def leased(
 def after_failure(
     learner: LearnerRecord, *, worker_id: str, reason: str, max_attempts: int
 ) -> LearnerRecord:
-    """The learner after an attempt that counts against it: queued again, or given up."""
+    """The learner after a failed attempt: queued again, or failed."""
     failures = learner.failures + 1
     given_up = failures >= max_attempts
     on = f" on {learner.worker_name}" if learner.worker_name else ""
@@ -166,7 +160,7 @@ def held_back(learner: LearnerRecord, copy: CopyRecord, reason: str) -> LearnerR
 def counted_against(
     learner: LearnerRecord, reason: str, *, max_attempts: int | None = None
 ) -> LearnerRecord:
-    """The learner with a reason that stays on its record, and counts where attempts are counted."""
+    """The learner with a reason on its record; a failed attempt where `max_attempts` is given."""
     text = reason[:_MAX_REASON_CHARACTERS]
     noted = learner.changed(refusals=(*learner.refusals, text)[-_MAX_REFUSALS:])
     if max_attempts is None:
@@ -179,13 +173,7 @@ def counted_against(
 def requeued(
     learner: LearnerRecord, reason: str, silent_end: SilentEnd | None = None
 ) -> LearnerRecord:
-    """The learner after its worker went away: no failure of its own.
-
-    Args:
-        learner: as it was.
-        reason: why it is queued again.
-        silent_end: where its worker fell silent; None where it was given back.
-    """
+    """The learner after its worker went away, or fell silent; no failed attempt."""
     ends = (*learner.silent_ends, *([] if silent_end is None else [silent_end]))
     return learner.changed(
         state=LearnerState.QUEUED, message=reason, silent_ends=ends[-_MAX_SILENT_ENDS:]
@@ -193,7 +181,7 @@ def requeued(
 
 
 def without_silent_ends(run: RunRecord, worker_id: str) -> RunRecord:
-    """The run after a worker was heard again that had fallen silent."""
+    """The run after a silent worker was heard again."""
     for learner in run.learners:
         left = tuple(end for end in learner.silent_ends if end.worker_id != worker_id)
         if len(left) < len(learner.silent_ends):
@@ -203,7 +191,7 @@ def without_silent_ends(run: RunRecord, worker_id: str) -> RunRecord:
 
 @dataclass(frozen=True)
 class LearnerResult:
-    """What a worker hands in for its learner: stored blobs, and how the training went."""
+    """A worker's stored result of its learner, with its report."""
 
     blob: BlobName
     loss: float
@@ -213,7 +201,7 @@ class LearnerResult:
 
 
 def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
-    """The learner with its result in."""
+    """The learner with its result committed."""
     return learner.changed(
         state=LearnerState.DONE,
         result=result.blob,
@@ -227,7 +215,7 @@ def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
 
 
 def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:
-    """Whether this very result of this lease was taken, or is held back."""
+    """Whether this result was committed, or is held back, under this lease."""
     handed_in = [(copy.worker_id, copy.epoch, copy.result) for copy in learner.copies]
     if learner.state is LearnerState.DONE and learner.result is not None:
         handed_in.append((learner.worker_id, learner.epoch, learner.result))
@@ -235,7 +223,7 @@ def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) 
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
-    """The run as it closes: what is not in by now is dropped, for that reason."""
+    """The run as it closes: open learners are dropped, for that reason."""
     learners = tuple(
         learner.changed(state=LearnerState.DROPPED, message=reason)
         if learner.state.open
@@ -246,7 +234,7 @@ def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
 
 
 def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
-    """The run with these learners queued again: their results are not there any more."""
+    """The run with these learners queued again, without their damaged results."""
     for index in indices:
         learner = requeued(run.learners[index], DAMAGED)
         run = run.with_learner(learner.changed(result=None, snapshots=(), copies=()))

@@ -1,8 +1,4 @@
-"""State commands: `lipt state`, which looks after a state directory on the machine that has it.
-
-The `lipt` command finds these through the entry point group `lipt.commands`, so
-that the trainer's package need not know the coordinator's.
-"""
+"""The commands of `lipt state`, which `lipt` finds by the entry point group `lipt.commands`."""
 
 from __future__ import annotations
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from lipt.common.config.values import explain
 from lipt.common.errors import LiptError, StateError
+from lipt.common.inputs.specs import InputFormat
+from lipt.common.states import RunState
 from lipt.coordinator.state.records import (
     DataRecord,
     DiagnosisRecord,
     LearnerRecord,
     RunRecord,
+    RunSummary,
     SubsetRecord,
     TokenRecord,
 )
@@ -30,39 +33,34 @@ DATABASE = "lipt.db"
 RecordT = TypeVar(
     "RecordT", RunRecord, LearnerRecord, SubsetRecord, DiagnosisRecord, DataRecord, TokenRecord
 )
-ItemT = TypeVar("ItemT")
-_SUBSETS = "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key"
-_DATA = "SELECT '', fingerprint, body FROM data_sets ORDER BY fingerprint"
-_DIAGNOSES = "SELECT ifnull(run_id, ''), diagnosis_key, body FROM diagnoses ORDER BY 1, 2"
-# So many records are a part: few enough for what they are made of to be gone before Python looks
-# for garbage in all memory, which holds every thread up.
+# So many records are a part: few enough to be freed before Python looks for garbage in all
+# memory, which stops every thread.
 _AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All records, and what is wrong with those that could not be read."""
+    """Records, and a clause for each that could not be read."""
 
-    schema: int
     runs: tuple[RunRecord, ...] = ()
     subsets: tuple[SubsetRecord, ...] = ()
     diagnoses: tuple[DiagnosisRecord, ...] = ()
     data: tuple[DataRecord, ...] = ()
-    tokens: tuple[TokenRecord, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
     def served(self) -> tuple[DataRecord, ...]:
-        """What a coordinator served last, under all its fingerprints; nothing where not known."""
+        """The data set served last, under all its fingerprints; empty if unknown."""
         last = max((one.served_at for one in self.data), default=None)
         return tuple(one for one in self.data if one.served_at == last)
 
 
-def open_read_only(directory: Path) -> sqlite3.Connection:
-    """The directory's database; nothing is written to it.
+@contextmanager
+def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:
+    """The directory's database for the block; nothing is written to it.
 
     Raises:
-        StateError: there is none, or it cannot be opened.
+        StateError: there is none, or it cannot be read.
     """
     path = directory / DATABASE
     if not path.is_file():
@@ -71,89 +69,71 @@ def open_read_only(directory: Path) -> sqlite3.Connection:
             "a coordinator was started with."
         )
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        connection.execute("PRAGMA user_version")
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        ) as connection:
+            connection.execute("PRAGMA user_version")
+            yield connection
     except sqlite3.Error as error:
         raise StateError(f"{path} cannot be read: {error}. Restore it from a backup.") from None
-    return connection
 
 
 def read_contents(directory: Path) -> Contents:
-    """All runs, subsets and diagnoses of a state directory, in one consistent view.
-
-    Raises:
-        StateError: there is no database, it is damaged, or of a newer version.
-    """
-    with _one_view(directory) as (connection, schema):
-        return _read(connection, schema)
+    """All records of a state directory; raises as `read_in_parts`."""
+    parts = tuple(read_in_parts(directory))
+    return Contents(
+        runs=tuple(run for part in parts for run in part.runs),
+        subsets=tuple(subset for part in parts for subset in part.subsets),
+        diagnoses=tuple(diagnosis for part in parts for diagnosis in part.diagnoses),
+        data=parts[-1].data,
+        problems=parts[-1].problems,
+    )
 
 
 def read_in_parts(directory: Path) -> Iterator[Contents]:
-    """The runs, subsets and diagnoses of `read_contents`, a few at a time, in one consistent view.
+    """All records in one consistent view, a few at a time, so that many take no more memory.
 
-    Whoever keeps none of them takes no more memory for many than for few. The newest schema only.
+    A part has all problems so far; the last part has the data sets.
 
     Raises:
-        StateError: as `read_contents`.
+        StateError: there is no database, it is damaged, or has another schema.
     """
-    with _one_view(directory) as (connection, schema):
-        problems: list[str] = []
-        ids = [row[0] for row in connection.execute("SELECT run_id FROM runs")]
-        subsets = _rows(connection, _SUBSETS, SubsetRecord, problems)
-        diagnoses = _rows(connection, _DIAGNOSES, DiagnosisRecord, problems)
-        for some in _batches(ids):
-            runs = read_runs(connection, problems, ids=some)
-            yield Contents(schema, runs=runs, problems=tuple(problems))
-        for of_runs in _batches(it for _, it in subsets):
-            yield Contents(schema, subsets=of_runs, problems=tuple(problems))
-        for of_any in _batches(it for _, it in diagnoses):
-            yield Contents(schema, diagnoses=of_any, problems=tuple(problems))
-        yield Contents(schema, problems=tuple(problems))
+    problems: list[str] = []
+    with opened_read_only(directory) as connection:
+        connection.execute("BEGIN")
+        schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        require_schema(schema, str(directory / DATABASE))
+        query = "SELECT run_id FROM runs ORDER BY created_at, run_id"
+        ids = [run_id for (run_id,) in connection.execute(query)]
+        for start in range(0, len(ids), _AT_ONCE):
+            runs = read_runs(connection, problems, ids=ids[start : start + _AT_ONCE])
+            yield Contents(runs=runs, problems=tuple(problems))
+        query = "SELECT run_id, subset_key, body FROM subsets ORDER BY run_id, subset_key"
+        for some in _batches(_rows(connection, query, SubsetRecord, problems)):
+            yield Contents(subsets=some, problems=tuple(problems))
+        query = "SELECT ifnull(run_id, ''), diagnosis_key, body FROM diagnoses ORDER BY 1, 2"
+        for of_any in _batches(_rows(connection, query, DiagnosisRecord, problems)):
+            yield Contents(diagnoses=of_any, problems=tuple(problems))
+        query = "SELECT '', fingerprint, body FROM data_sets ORDER BY fingerprint"
+        data = tuple(it for _, it in _rows(connection, query, DataRecord, problems))
+        read_tokens(connection, problems)
+        yield Contents(data=data, problems=tuple(problems))
 
 
-def _batches(rows: Iterable[ItemT]) -> Iterator[tuple[ItemT, ...]]:
-    rows = iter(rows)
-    while some := tuple(islice(rows, _AT_ONCE)):
+def _batches(rows: Iterator[tuple[str, RecordT]]) -> Iterator[tuple[RecordT, ...]]:
+    while some := tuple(record for _, (_, record) in zip(range(_AT_ONCE), rows, strict=False)):
         yield some
 
 
-@contextmanager
-def _one_view(directory: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
-    """A connection that sees one state of the database, and the schema that it has."""
-    with closing(open_read_only(directory)) as connection:
-        try:
-            connection.execute("BEGIN")
-            schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
-            require_schema(schema, str(directory / DATABASE))
-            yield connection, schema
-        except sqlite3.Error as error:
-            raise StateError(
-                f"{directory / DATABASE} cannot be read: {error}. Restore it from a backup."
-            ) from None
-
-
-def _read(connection: sqlite3.Connection, schema: int) -> Contents:
-    problems: list[str] = []
-    runs = read_runs(connection, problems)
-    subsets = tuple(it for _, it in _rows(connection, _SUBSETS, SubsetRecord, problems))
-    diagnoses = tuple(it for _, it in _rows(connection, _DIAGNOSES, DiagnosisRecord, problems))
-    data = tuple(it for _, it in _rows(connection, _DATA, DataRecord, problems))
-    tokens = read_tokens(connection, problems)
-    return Contents(schema, runs, subsets, diagnoses, data, tokens, tuple(problems))
-
-
 def read_runs(
-    connection: sqlite3.Connection,
-    problems: list[str],
-    *,
-    ids: Collection[str] | None = None,
+    connection: sqlite3.Connection, problems: list[str], *, ids: Collection[str] | None = None
 ) -> tuple[RunRecord, ...]:
-    """Runs with their learners, oldest first.
+    """Runs with their learners, oldest first; `problems` takes a clause per unreadable record.
 
     Args:
-        connection: a database.
-        problems: takes a clause for every record that cannot be read, and is left out.
-        ids: whose; None for all.
+        connection: of a database.
+        problems: is appended to.
+        ids: of the runs to read; None for all.
     """
     which = ""
     values: tuple[str, ...] = ()
@@ -172,27 +152,59 @@ def read_runs(
 
 
 def read_tokens(connection: sqlite3.Connection, problems: list[str]) -> tuple[TokenRecord, ...]:
-    """All tokens that were given out, oldest first.
-
-    Args:
-        connection: a database.
-        problems: as in `read_runs`.
-    """
+    """All tokens, oldest first; `problems` as in `read_runs`."""
     query = "SELECT '', token_id, body FROM tokens ORDER BY token_id"
     found = (token for _, token in _rows(connection, query, TokenRecord, problems))
     return tuple(sorted(found, key=lambda token: (token.created_at, token.token_id)))
 
 
-def require_readable(problems: list[str]) -> None:
+def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> tuple[RunSummary, ...]:
+    """The summaries of all runs, oldest first, taken out of the JSON by SQLite."""
+    summaries = []
+    # Nearly all runs are of the same few kinds of data: each is parsed, and kept, once.
+    same = cache(str)
+    inputs_of = cache(_INPUTS.validate_json)
+    for *columns, state, ended_at, fingerprint, inputs in connection.execute(_SUMMARIES):
+        try:
+            summaries.append(
+                RunSummary(
+                    *columns,
+                    state=RunState(state),
+                    ended_at=ended_at,
+                    fingerprint=same(fingerprint),
+                    inputs=None if inputs is None else inputs_of(inputs),
+                )
+            )
+        except ValueError as error:
+            why = str(error)[:500]
+            problems.append(f"the record of run {columns[0]} cannot be read: {why}")
+    return tuple(summaries)
+
+
+_INPUTS: TypeAdapter[InputFormat] = TypeAdapter(InputFormat)
+_SUMMARIES = """
+    SELECT run_id, name, request_id, created_at,
+        json_extract(body, '$.state'), json_extract(body, '$.ended_at'),
+        json_extract(body, '$.fingerprint'), json_extract(body, '$.inputs')
+    FROM (
+        SELECT run_id, name, request_id, created_at,
+            CASE WHEN json_valid(body) THEN body ELSE '{}' END AS body
+        FROM runs
+    )
+    ORDER BY created_at, run_id
+"""
+
+
+def require_readable(problems: Collection[str]) -> None:
     """Refuse to go on without records that cannot be read.
 
     Raises:
-        StateError: there are such.
+        StateError: there are problems.
     """
     if problems:
         raise StateError(
-            f"{problems[0]}. lipt state check names all such records; restore a backup, or "
-            "give another --state-dir."
+            f"{next(iter(problems))}. lipt state check names all such records; restore a backup, "
+            "or give another --state-dir."
         )
 
 
@@ -209,7 +221,6 @@ def _rows(
         except (ValidationError, LiptError) as error:
             why = explain(error) if isinstance(error, ValidationError) else str(error)
             what = record.__name__.removesuffix("Record").lower()
-            named = f"{what} {key}" if key != "" else what
-            whose = f" of run {run_id}" if key != "" else f" {run_id}"
-            name = named + (whose if run_id else "")
+            of_run = f"of run {run_id}" if key != "" else run_id
+            name = " ".join(filter(None, (what, str(key), of_run if run_id else "")))
             problems.append(f"the record of {name} cannot be read: {why[:500]}")

@@ -1,4 +1,4 @@
-"""Maintenance of a state directory: check, gc and backup."""
+"""Maintenance of a state directory: check, garbage collection and backup."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from lipt.common.blobs.durable import make_directory, remove_stale_temporaries, 
 from lipt.common.errors import InvalidRequestError, StateError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import packed_sizes
-from lipt.coordinator.state.contents import DATABASE, Contents, open_read_only, read_contents
+from lipt.coordinator.state.contents import DATABASE, Contents, opened_read_only, read_contents
 from lipt.coordinator.state.files import StateLock, collection_paused, make_private_file
 from lipt.coordinator.state.needs import needed_blobs, useful_digests
-from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
-
-# State check: is a directory whole? Every record, every reference, every digest.
+from lipt.coordinator.state.records import RunRecord, SubsetRecord
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was looked at, a sentence per fault, and one per run that waits for its own data."""
+    """Counts, a sentence per fault, and one per run that waits for its own data."""
 
     num_runs: int
     num_subsets: int
@@ -38,20 +36,27 @@ class Checked:
 
 
 def check_state(directory: Path) -> Checked:
-    """Read everything in a state directory and compare it with what it should be.
-
-    Nothing is changed, and a coordinator may serve the directory meanwhile. Every
-    blob's content is hashed, so that this reads all of it once.
+    """Verify every record, reference and digest; changes nothing, also while it is served.
 
     Raises:
-        StateError: there is no state, or a database that cannot be read at all.
+        StateError: there is no state, or its database cannot be read at all.
     """
     problems = [*_database_problems(directory)]
-    # What the records need is there already, and is not removed before it was looked at.
+    # The blobs that records need are not removed before they are checked.
     with collection_paused(directory):
         contents = read_contents(directory)
         blobs = _read_blobs(directory, problems)
-    problems += [*contents.problems, *_record_problems(contents)]
+    problems += contents.problems
+    for run in contents.runs:
+        problems += _run_problems(run)
+    known = {run.run_id: run.fingerprint for run in contents.runs}
+    for subset in contents.subsets:
+        problems += _subset_problems(subset, known)
+    problems += [
+        f"diagnosis {diagnosis.key[:12]} of run {diagnosis.run_id}: there is no such run"
+        for diagnosis in contents.diagnoses
+        if diagnosis.run_id and diagnosis.run_id not in known
+    ]
     for need in needed_blobs(contents):
         if blobs.get(need.blob.sha256) != need.blob.size_bytes:
             problems.append(f"blob {need.blob.sha256} is not there, {need.whose} needs it")
@@ -66,20 +71,8 @@ def check_state(directory: Path) -> Checked:
     )
 
 
-def _read_blobs(directory: Path, problems: list[str]) -> dict[str, int]:
-    """The sizes of all blobs that are whole, by digest; `problems` takes a clause per other one."""
-    blobs: dict[str, int] = {}
-    for path in sorted((directory / "blobs").glob("*/*")):
-        problem = _blob_problem(path)
-        if problem is None:
-            blobs[path.name] = path.stat().st_size
-        else:
-            problems.append(problem)
-    return blobs
-
-
 def _database_problems(directory: Path) -> Iterator[str]:
-    with closing(open_read_only(directory)) as connection:
+    with opened_read_only(directory) as connection:
         try:
             for (line,) in connection.execute("PRAGMA integrity_check"):
                 if line != "ok":
@@ -90,14 +83,32 @@ def _database_problems(directory: Path) -> Iterator[str]:
             yield f"the database is damaged: {error}"
 
 
-def _record_problems(contents: Contents) -> Iterator[str]:
-    known = {run.run_id: run.fingerprint for run in contents.runs}
-    for run in contents.runs:
-        yield from _run_problems(run)
-    for subset in contents.subsets:
-        yield from _subset_problems(subset, known)
-    for diagnosis in contents.diagnoses:
-        yield from _diagnosis_problems(diagnosis, known)
+def _read_blobs(directory: Path, problems: list[str]) -> dict[str, int]:
+    """The sizes of all whole blobs, by digest; the others are added to `problems`."""
+    blobs: dict[str, int] = {}
+    for path in sorted((directory / "blobs").glob("*/*")):
+        problem = _blob_problem(path)
+        if problem is None:
+            blobs[path.name] = path.stat().st_size
+        else:
+            problems.append(f"{Path(*path.parts[-3:])} {problem}")
+    return blobs
+
+
+def _blob_problem(path: Path) -> str | None:
+    try:
+        name = BlobName(path.name, path.stat().st_size)
+    except InvalidRequestError:
+        return "is no blob: its name is no digest"
+    if path.parent.name != path.name[:2]:
+        return "is in the wrong folder"
+    try:
+        found = BlobName.of_file(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if found != name:
+        return f"is damaged: its content has the digest {found.sha256}"
+    return None
 
 
 def _run_problems(run: RunRecord) -> Iterator[str]:
@@ -125,17 +136,12 @@ def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator
         yield f"{name}: there is no such run"
     elif subset.fingerprint != known[subset.run_id]:
         yield f"{name}: it is of the data {subset.fingerprint}, its run of {known[subset.run_id]}"
-    if subset.blob.size_bytes not in packed_sizes(subset.num_examples):
-        yield (f"{name}: {subset.num_examples} examples do not take {subset.blob.size_bytes} bytes")
-
-
-def _diagnosis_problems(diagnosis: DiagnosisRecord, known: Mapping[str, str]) -> Iterator[str]:
-    if diagnosis.run_id and diagnosis.run_id not in known:
-        yield f"diagnosis {diagnosis.key[:12]} of run {diagnosis.run_id}: there is no such run"
+    if subset.blob.size_bytes not in packed_sizes(subset.num_examples, subset.num_classes):
+        yield f"{name}: {subset.num_examples} examples do not take {subset.blob.size_bytes} bytes"
 
 
 def _held_runs(contents: Contents) -> Iterator[str]:
-    """What is no fault: runs of other data than the directory was served with last."""
+    """Runs of other data than the directory was served with last, which is no fault."""
     served = contents.served
     sources = {one.fingerprint: one.source for one in contents.data}
     for run in contents.runs:
@@ -152,29 +158,9 @@ def _held_runs(contents: Contents) -> Iterator[str]:
         )
 
 
-def _blob_problem(path: Path) -> str | None:
-    shown = Path(*path.parts[-3:])
-    try:
-        name = BlobName(path.name, path.stat().st_size)
-    except InvalidRequestError:
-        return f"{shown} is no blob: its name is no digest"
-    if path.parent.name != path.name[:2]:
-        return f"{shown} is in the wrong folder"
-    try:
-        found = BlobName.of_file(path)
-    except OSError as error:
-        return f"{shown} cannot be read: {error.strerror}"
-    if found != name:
-        return f"{shown} is damaged: its content has the digest {found.sha256}"
-    return None
-
-
-# Garbage collection: remove what no record needs (shards of ended runs, cut uploads, ...).
-
-
 @dataclass(frozen=True)
 class Collected:
-    """What was removed, or would be, and what was spared for its youth."""
+    """Files that were removed, or would be, and the number of those spared as too young."""
 
     num_files: int
     num_bytes: int
@@ -184,23 +170,20 @@ class Collected:
 def collect_garbage(
     directory: Path, *, min_age_seconds: float, now: float, dry_run: bool = False
 ) -> Collected:
-    """Delete the files of a state directory that no record needs.
+    """Delete the files of a state directory that no record needs; no coordinator may serve it.
 
-    The directory is locked meanwhile: a coordinator that serves it makes this fail. What
-    a peer uploaded a moment ago has no record yet, and its peer comes back once a
-    coordinator is up: so young files are spared.
+    Young files are spared: a recent upload has no record yet.
 
     Args:
         directory: the state directory.
-        min_age_seconds: how old a file has to be.
+        min_age_seconds: the age of files that may go.
         now: seconds since 1970.
         dry_run: delete nothing.
 
     Raises:
-        StateError: there is no state, it is in use, or some of its records cannot be
-            read, so that nobody knows what they need.
+        StateError: there is no state, it is in use, or a record cannot be read.
     """
-    read_contents(directory)  # Before the lock, which makes a directory that is missing.
+    read_contents(directory)  # before the lock, which creates a missing directory
     try:
         lock = StateLock(directory)
     except StateError as error:
@@ -228,7 +211,13 @@ def _collect(directory: Path, needed: set[str], before: float, *, dry_run: bool)
     num_files = num_bytes = num_young = 0
     if not dry_run:
         remove_stale_temporaries(directory / "uploads")
-    for path in _unneeded(directory, needed):
+    blobs = sorted((directory / "blobs").glob("*/*"))
+    for path in (
+        *(path for path in blobs if path.name not in needed),
+        *sorted((directory / "uploads").glob("*.part")),
+        # Left by compute processes that were killed while they wrote their cache.
+        *sorted((directory / "signals").rglob("*.tmp*")),
+    ):
         stat = path.stat()
         if stat.st_mtime > before:
             num_young += 1
@@ -240,21 +229,9 @@ def _collect(directory: Path, needed: set[str], before: float, *, dry_run: bool)
     return Collected(num_files, num_bytes, num_young)
 
 
-def _unneeded(directory: Path, needed: set[str]) -> Iterator[Path]:
-    for path in sorted((directory / "blobs").glob("*/*")):
-        if path.name not in needed:
-            yield path
-    yield from sorted((directory / "uploads").glob("*.part"))
-    # What a compute process left that was killed while it wrote its cache.
-    yield from sorted((directory / "signals").rglob("*.tmp*"))
-
-
-# Backup: copy a state directory while it is served, the records of one moment and their blobs.
-
-
 @dataclass(frozen=True)
 class BackedUp:
-    """What the backup holds."""
+    """Counts of a backup's runs and blobs."""
 
     num_runs: int
     num_blobs: int
@@ -263,42 +240,39 @@ class BackedUp:
 
 
 def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedUp:
-    """Make `destination` a state directory with everything that `directory` has acknowledged.
+    """Copy everything that a state directory has acknowledged, also while it is served.
 
-    The database is copied first, in one consistent view; what its records need was
-    durable before they were, blobs never change, and none is removed meanwhile. The
-    destination appears all at once, under its name, when it is complete.
+    The database is copied first, in one consistent view; the blobs that it needs were durable
+    before, never change, and are not removed meanwhile. The destination appears whole, at the end.
 
     Args:
-        directory: a state directory; a coordinator may serve it.
-        destination: is made; may be there if it is empty.
-        link: let blobs share their files with the original's where both are on one
-            file system; what is copied is compared with its digest.
+        directory: the state directory.
+        destination: is created; may exist if it is empty.
+        link: hard-link blobs on the same file system; copies are compared with their digests.
 
     Raises:
-        StateError: there is no state, a blob is missing or damaged, the destination is
-            not empty or lies in the directory itself, or the disk refuses.
+        StateError: there is no state, a blob is missing or damaged, the destination is not empty
+            or lies in the directory itself, or the disk refuses.
     """
     _require_apart(directory, destination)
     with (
-        closing(open_read_only(directory)) as source,
+        opened_read_only(directory) as source,
         state_errors(destination),
         collection_paused(directory),
     ):
         if destination.is_dir() and any(destination.iterdir()):
             raise StateError(
-                f"{destination} is not empty. Give a directory that is yet to be made."
+                f"{destination} is not empty. Give a directory that does not exist yet."
             )
-        make_directory(destination.absolute().parent)
-        partial = Path(
-            tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.absolute().parent)
-        )
+        parent = destination.absolute().parent
+        make_directory(parent)
+        partial = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=parent))
         try:
             _copy_database(source, partial / DATABASE)
             made = _copy_blobs(directory, partial, link=link)
             sync(partial)
             partial.rename(destination)
-            sync(destination.absolute().parent)
+            sync(parent)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -306,9 +280,8 @@ def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedU
 
 
 def _require_apart(directory: Path, destination: Path) -> None:
-    """Refuse a copy that the next one would copy, and that is lost with the original."""
     resolved = destination.resolve()
-    # By what they are, for a directory may be mounted twice.
+    # Compared by inode: a directory may be mounted twice.
     if any(
         path.exists() and directory.exists() and path.samefile(directory)
         for path in (resolved, *resolved.parents)
@@ -321,11 +294,11 @@ def _require_apart(directory: Path, destination: Path) -> None:
 
 def _copy_database(source: sqlite3.Connection, path: Path) -> None:
     try:
-        # One step with all pages: writers wait for it no longer than they would for a reader.
         make_private_file(path)
         with closing(sqlite3.connect(path)) as target:
+            # All pages in one step: writers wait no longer than for a reader.
             source.backup(target, pages=-1)
-            # One file, which can be read where nothing can be written.
+            # One file, readable where nothing can be written.
             target.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         raise StateError(f"the database could not be copied to {path}: {error}.") from None
@@ -337,9 +310,8 @@ def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
     if contents.problems:
         raise StateError(f"{contents.problems[0]}. See lipt state check.")
     whose = {need.blob.sha256: need.whose for need in needed_blobs(contents)}
-    useful = useful_digests(contents)
     num_bytes = num_linked = num_blobs = 0
-    for sha256 in sorted(whose.keys() | useful):
+    for sha256 in sorted(whose.keys() | useful_digests(contents)):
         original = directory / "blobs" / sha256[:2] / sha256
         if not original.is_file():
             if sha256 in whose:

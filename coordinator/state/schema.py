@@ -1,7 +1,6 @@
 """Schema of the database: one row per record, its JSON in `body`.
 
-`PRAGMA user_version` is its number. From the first release on, a change is a new number and a
-migration; a directory of another number is refused.
+`PRAGMA user_version` is its number; a directory with another one is refused.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ CREATE TABLE tokens (
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables of an empty database, all or none; leave those of this schema.
+    """Create the tables of an empty database, all or none; keep those of this schema.
 
     Raises:
         StateError: the database has another schema.
@@ -73,7 +72,7 @@ def require_schema(found: int, what: str) -> None:
     """Refuse a database of another schema.
 
     Raises:
-        StateError: names both.
+        StateError: `found` is another one.
     """
     if found != SCHEMA:
         raise StateError(

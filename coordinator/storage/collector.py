@@ -17,8 +17,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.contents import read_in_parts
 from lipt.coordinator.state.files import collection_allowed
-from lipt.coordinator.state.naming import named_digests
-from lipt.coordinator.state.needs import given_digests, needed_blobs
+from lipt.coordinator.state.needs import given_digests, named_digests, needed_blobs
 from lipt.coordinator.state.records import RunSummary
 from lipt.coordinator.storage.accounts import Accounts
 

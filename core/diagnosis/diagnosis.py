@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import pack

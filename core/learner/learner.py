@@ -29,8 +29,8 @@ from lipt.common.data.parallel import reading_ahead
 from lipt.common.data.shard import EncodedImages, EncodedShard, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
+from lipt.common.inputs.model_input import Stored, num_stored, pinned, rows_of, stored_on
 from lipt.common.inputs.specs import spec_of
-from lipt.common.inputs.stored import Stored, num_stored, pinned, rows_of, stored_on
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.determinism import pinned_kernels
+from lipt.common.inputs.model_input import Stored, num_stored
 from lipt.common.inputs.specs import Inputs, call_model
-from lipt.common.inputs.stored import Stored, num_stored
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import Batches, Read, arriving, require_finite_rows
 from lipt.common.weights.specs import Weights

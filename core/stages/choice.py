@@ -14,12 +14,13 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
+from lipt.common.subsets import Examples
 from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.results import Trajectories
 from lipt.core.selection.registry import find_strategy
@@ -30,6 +31,7 @@ from lipt.core.selection.strategy import Need
 from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.signals import Signals, labels_only, place, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
+from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import copies_of
 from lipt.core.stages.proxy import Facts, ProxyQuestion, proxied_features, proxied_signals
 from lipt.core.stages.warm_up import (
@@ -59,6 +61,7 @@ class Question:
     backbone: identity of the operator's network, where the proxy may use it.
     labels: `none` where no label may enter the choice.
     initial: theta*, where the proxy may use it.
+    teacher: the proxy whose head gives soft labels, where they are wanted.
     """
 
     config: RunConfig
@@ -75,6 +78,7 @@ class Question:
     backbone: str | None = None
     labels: Labels | None = None
     initial: BlobName | None = None
+    teacher: str | None = None
 
     @property
     def judged_by(self) -> str | None:
@@ -97,6 +101,7 @@ class Chosen:
     findings: of the strategy about the data, as JSON.
     proxy: facts of the proxy, for a manifest; None where there was none.
     warmed: the ordinary warm-up's costs, where there was one.
+    soft: soft labels of the chosen examples, where they are wanted.
     """
 
     selection: Selection
@@ -104,11 +109,16 @@ class Chosen:
     findings: Mapping[str, Any] = field(default_factory=dict)
     proxy: Facts | None = None
     warmed: WarmedUp | None = None
+    soft: SoftLabels | None = None
 
     @property
-    def columns(self) -> tuple[Tensor, Tensor]:
-        """Ids, int64, and weights, float32, of which a subset's digest is taken."""
-        return self.selection.indices_K.to(torch.int64), self.selection.weights_K.float()
+    def examples(self) -> Examples:
+        """Ids, weights and soft labels, of which a subset's digest is taken."""
+        return Examples(
+            self.selection.indices_K.to(torch.int64).numpy(),
+            self.selection.weights_K.float().numpy(),
+            None if self.soft is None else self.soft.chances_KC.numpy(),
+        )
 
 
 def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
@@ -123,6 +133,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
             **({"backbone": question.backbone} if question.backbone else {}),
             **(chosen.proxy or {}),
         },
+        "soft_labels": None if chosen.soft is None else chosen.soft.facts,
         "budget": question.budget,
         "balanced": question.balanced,
         "stopped_early": chosen.selection.stopped_early,
@@ -142,7 +153,8 @@ def choose(
     """
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
-        signals, facts, warmed = _Inputs(workspace, question, needs, compute).computed()
+        inputs = _Inputs(workspace, question, needs, compute)
+        signals, facts, warmed = inputs.computed()
     workspace.report(f"selecting by {question.strategy}", 0, 1)
     # What is drawn from labels alone is the same everywhere: no device has to be woken up.
     alone = not needs and question.features is None
@@ -165,10 +177,11 @@ def choose(
             f"{question.budget}: {chosen.stopped_early} Select on other weights, or by "
             "another strategy."
         )
+    soft = inputs.soft_labels(chosen.indices_K)
     ids_K = workspace.numbering.ids(chosen.indices_K)
     findings = _by_id(chosen.findings, workspace.numbering)
     selection = replace(chosen, indices_K=ids_K, findings=findings)
-    return Chosen(selection, device_name(device), findings, facts, warmed)
+    return Chosen(selection, device_name(device), findings, facts, warmed, soft)
 
 
 @dataclass(frozen=True)
@@ -208,6 +221,14 @@ class _Inputs:
                 norms_N = self._cached("gradients", model_norms).gradient_norms_N
                 signals = replace(signals, gradient_norms_N=norms_N)
         return self._beside(signals, own, facts), facts, warmed
+
+    def soft_labels(self, places_K: Tensor) -> SoftLabels | None:
+        if self.question.teacher is None:
+            return None
+        teacher = self._proxy_question(self.question.teacher)
+        signals, facts = proxied_signals(self.workspace, teacher)
+        with pinned_kernels(self.question.config.evaluation_threads):
+            return soft_labels(signals, facts, places_K.cpu(), seed=self.question.config.seed)
 
     def _own_features(self) -> UserFeatures | None:
         features, labels = self.question.features, self.question.labels

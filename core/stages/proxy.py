@@ -28,9 +28,8 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
-from lipt.common.inputs.columns import Column
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
-from lipt.common.inputs.stored import Stored, columns_in, images_in
+from lipt.common.inputs.model_input import Stored, columns_in, images_in
+from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.duplicates import are_pictures
@@ -192,8 +191,10 @@ def _compute(workspace: Workspace, maker: FeatureMaker) -> Proxied:
     if trust_N is not None:
         activity = "fitting a second head, to trusted labels"
         second = _head(workspace, maker, features_ND, activity, trust_N=trust_N)
-        second_NC, _ = _calibrated_errors(second, labels_N, class_weights(labels_N, trust_N))
+        weights_N = class_weights(labels_N, trust_N)
+        second_NC, second_sharpness = _calibrated_errors(second, labels_N, weights_N)
         signals = replace(signals, second_errors_NC=second_NC)
+        facts["second"] = {"accuracy": second.accuracy, "sharpness": second_sharpness}
     facts |= {
         "sharpness": sharpness,
         "distrusted": 0 if trust_N is None else int((trust_N < 1).sum()),

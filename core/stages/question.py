@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import SignalsError
+from lipt.common.errors import InvalidRequestError, SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind
@@ -55,6 +55,8 @@ class SubsetQuery:
     preset: str = ""
     proxy: str = ""
     labels: str = ""
+    # Whether a ridge head's chances come with the examples, as targets to train on.
+    soft_labels: bool = False
 
     def budget_of(self, num_examples: int) -> int:
         """The number of examples that are wanted."""
@@ -113,6 +115,7 @@ def question_of(
         proxy = Proxy.parse(query.proxy or strategy.proxy)
         wanted = strategy.preset(query.preset).balanced
         balanced = strategy.resolve_balance(wanted if query.balanced is None else query.balanced)
+    teacher = _teacher(proxy, labels, kind) if query.soft_labels else None
     needs = strategy.needs_for(strategy.parse_options(given))
     if not needs & OF_A_PROXY:
         proxy = SOUP
@@ -131,12 +134,30 @@ def question_of(
         options=tuple(sorted(given.items())),
         preset=query.preset or None,
         features=query.features,
-        trajectories=_trajectories(run, weights, strategy.name, needs, proxy),
+        trajectories=_trajectories(run, weights, strategy.name, needs, teacher or proxy),
         proxy=None if proxy.is_own_head else str(proxy),
-        backbone=backbone if proxy.may_use(Kind.BACKBONE) else None,
+        backbone=backbone if (teacher or proxy).may_use(Kind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
-        initial=weights if warm_up is not None else initial_for(proxy, run),
+        initial=weights if warm_up is not None else initial_for(teacher or proxy, run),
+        teacher=None if teacher is None else str(teacher),
     )
+
+
+def _teacher(proxy: Proxy, labels: Labels, kind: TargetKind) -> Proxy:
+    """The proxy whose head gives soft labels: the query's, or the best of what there is.
+
+    Raises:
+        InvalidRequestError: there can be none.
+    """
+    if labels is Labels.NONE:
+        raise InvalidRequestError(
+            "soft labels are made of labels, which this request leaves out. Ask for one of the two."
+        )
+    if kind is not TargetKind.CLASS:
+        raise InvalidRequestError(
+            f"soft labels are chances of classes, and this is {kind.words} data. Ask without them."
+        )
+    return Proxy(None) if proxy.is_own_head else proxy
 
 
 def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
@@ -169,9 +190,11 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
         return Training.NOTHING
     if query.weights is not None or needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}:
         return Training.LEARNERS
+    proxy = Proxy.parse(query.proxy or strategy.proxy)
+    if query.soft_labels:
+        needs, proxy = needs | {Need.SIGNALS}, Proxy(None) if proxy.is_own_head else proxy
     if not needs & OF_A_PROXY:
         return Training.NOTHING
-    proxy = Proxy.parse(query.proxy or strategy.proxy)
     if proxy.is_own_head:
         own = query.features is not None or Need.PAIRED_FEATURES in needs
         looks = needs & {Need.SIGNALS, Need.VALIDATION}

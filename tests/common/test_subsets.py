@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import math
 import struct
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +81,14 @@ def test_digest_is_of_all_indices_then_all_weights() -> None:
     assert subset_digest([3, 2**40], [1.0, 2.5]) == expected
 
 
+def test_soft_labels_are_part_of_the_digest_row_by_row() -> None:
+    expected = hashlib.sha256(struct.pack("<qqffeeee", 3, 5, 1.0, 1.0, 0.25, 0.75, 1.0, 0.0))
+    found = subset_digest([3, 5], [1.0, 1.0], np.array([[0.25, 0.75], [1.0, 0.0]], np.float16))
+    assert found == expected.hexdigest()
+    with pytest.raises(InvalidRequestError, match=r"\[1, 2\].*2 examples"):
+        subset_digest([3, 5], [1.0, 1.0], np.ones((1, 2), np.float16))
+
+
 @pytest.mark.parametrize(
     ("indices", "weights"),
     [
@@ -140,14 +149,31 @@ def test_a_file_is_byte_planes_of_differences_and_weights() -> None:
 @given(
     st.sets(st.integers(0, 2**62), max_size=20),
     st.lists(st.floats(width=32), min_size=20, max_size=20),
+    st.integers(0, 3),
+    st.binary(min_size=120, max_size=120),
 )
-def test_what_was_packed_is_unpacked_to_the_bit(indices: set[int], weights: list[float]) -> None:
+def test_what_was_packed_is_unpacked_to_the_bit(
+    indices: set[int], weights: list[float], num_classes: int, noise: bytes
+) -> None:
     packed = examples(sorted(indices), weights[: len(indices)])
+    if num_classes:
+        soft = np.frombuffer(noise, np.float16)[: len(packed) * num_classes]
+        packed = replace(packed, soft_labels_KC=soft.reshape(len(packed), num_classes))
     content = pack(packed)
-    assert len(content) in packed_sizes(len(packed))
-    found = unpack(content, len(packed))
+    assert len(content) in packed_sizes(len(packed), num_classes)
+    found = unpack(content, len(packed), num_classes)
     assert found.indices_K.tolist() == packed.indices_K.tolist()
     assert found.weights_K.tobytes() == packed.weights_K.tobytes()
+    assert found.num_classes == num_classes
+    if packed.soft_labels_KC is not None and found.soft_labels_KC is not None:
+        assert found.soft_labels_KC.tobytes() == packed.soft_labels_KC.tobytes()
+
+
+@pytest.mark.parametrize("num_classes", [-1, 0, 1, 3, 2**40])
+def test_another_number_of_classes_than_announced_is_refused(num_classes: int) -> None:
+    packed = replace(examples(range(30)), soft_labels_KC=np.full((30, 2), 0.5, np.float16))
+    with pytest.raises(SubsetError, match="no file of a subset"):
+        unpack(pack(packed), 30, num_classes)
 
 
 def test_a_random_tenth_takes_few_bits_and_equal_weights_almost_none() -> None:

@@ -13,9 +13,8 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError, CorruptBlobError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.model_input import images_in, to_model_input
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.models.head import frozen_names
 from lipt.common.targets.values import SingleLabel

@@ -18,7 +18,7 @@ from lipt.common.config.run_config import (
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context

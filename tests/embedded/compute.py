@@ -8,18 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from lipt.common.errors import ComputeError
-from lipt.coordinator.compute.child import OpenContext, carry_out
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.messages import (
-    DroppedError,
-    Failed,
-    Finished,
-    Job,
-    Unfinished,
-    outcome_of,
-)
-from lipt.coordinator.compute.process import ComputeProcess
+from lipt.coordinator.compute.messages import DroppedError, Failed, Finished, Job
+from lipt.coordinator.compute.process import ComputeProcess, OpenContext, carry_out, outcome_of
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 
@@ -78,7 +70,7 @@ class ComputeThread:
         self._stopped = self._dropped = True
         self._thread.shutdown()
 
-    def _carry_out(self, job: Job[ResultT]) -> Finished | Failed | Unfinished:
+    def _carry_out(self, job: Job[ResultT]) -> Finished | Failed:
         if self._context is None:
             self._context = self._open_context(self._report)
         return carry_out(job, self._context, self._memory_bytes)

@@ -10,17 +10,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
+from typing import Any
 
+from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import ProcessEndedError
 from lipt.common.observability.logs import Events
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.rpc.channel import open_channel
-from lipt.worker.agent import Runner, assemble
-from lipt.worker.client import Assignment
+from lipt.worker.agent import Agent, trains_and_scores
+from lipt.worker.assignment import Worker
+from lipt.worker.client import CoordinatorClient
 from lipt.worker.limits import WorkerLimits
 from lipt.worker.settings import WorkerSettings
 
@@ -55,12 +57,18 @@ def worker_thread(
         },
     )
     found = resolve_device(device)
-    limits = WorkerLimits(settings, this_machine(), found, allowed_modules=allowed_modules)
+    limits = WorkerLimits(settings, this_machine(), found)
+    cache = BlobStore(folder, max_blob_bytes=settings.max_blob_bytes)
     at_work = threading.Lock()
     with open_channel(address) as channel:
-        agent = assemble(
-            settings, channel, found, limits, Events(), around=partial(_Noticed, at_work=at_work)
-        )
+        worker = Worker(settings, CoordinatorClient(channel), found, limits, cache, Events())
+        carry_out = trains_and_scores(worker)
+
+        def noticed(*arguments: Any) -> None:
+            with at_work:
+                carry_out(*arguments)
+
+        agent = Agent(worker, noticed)
         failure: list[BaseException] = []
 
         def work() -> None:
@@ -84,16 +92,3 @@ def worker_thread(
             thread.join()
             with at_work:  # a learner that was given up leaves with its minibatch
                 pass
-
-
-class _Noticed:
-    """A runner of which one can tell whether it is at work."""
-
-    def __init__(self, runner: Runner, at_work: threading.Lock) -> None:
-        self._run = runner.run
-        self._at_work = at_work
-
-    def run(self, worker_id: str, assignment: Assignment) -> None:
-        """Carry the assignment out."""
-        with self._at_work:
-            self._run(worker_id, assignment)

@@ -10,9 +10,9 @@ import ctypes
 import os
 import signal
 import sys
+from typing import Any
 
-from lipt.worker import cli
-from lipt.worker.assignment import AssignmentRunner
+from lipt.worker import agent, cli
 from lipt.worker.client import Assignment
 
 DEADLY = 0.123
@@ -22,14 +22,14 @@ _PR_SET_PDEATHSIG = 1
 def work() -> None:
     """Be a worker until the end."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    train = AssignmentRunner.run
+    train = agent.run_learner
 
-    def run(self: AssignmentRunner, worker_id: str, assignment: Assignment) -> None:
+    def run(worker: Any, worker_id: str, assignment: Assignment, *rest: Any) -> None:
         if assignment.task.learners.learning_rate == DEADLY:
             os._exit(9)
-        train(self, worker_id, assignment)
+        train(worker, worker_id, assignment, *rest)
 
-    AssignmentRunner.run = run  # type: ignore[method-assign]
+    agent.run_learner = run
     cli.main()
 
 

@@ -217,7 +217,7 @@ def test_labels_of_images_go_from_workers_to_main_training(cluster: Cluster) -> 
     opened = open_dataset(data, allowed_modules=[MODULE])
     assert opened.class_names == ("even", "large", "prime", "none")
     coordinator = cluster.start_coordinator("--data", data, "--model", "resnet8", *ALLOWED)
-    coordinator.wait_for("3 labels to be told of each example")
+    coordinator.wait_for("examples, 3 labels")
     cluster.start_worker("one")
     with cluster.client() as client:
         run = ready(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.cluster import SMALL_RUN, Cluster
+from tests.end_to_end.patient_coordinator import PATIENT
 
 datasets = pytest.importorskip("sklearn.datasets")
 
@@ -75,7 +76,7 @@ def test_what_is_chosen_is_what_is_chosen_where_broken_images_were_removed(
 
     source = f"imagefolder:{folder}"
     flags = ("--data", source, "--max-corrupt", "3", *cluster.config(CONFIG))
-    coordinator = cluster.start_coordinator(*flags)
+    coordinator = cluster.start_coordinator(*flags, program=PATIENT)
     coordinator.wait_for("3 of 400 images cannot be used and are left out: 0, 57, 399")
     cluster.start_worker("sees", "--worker-data", source)
     found = choices(cluster, FEATURES)

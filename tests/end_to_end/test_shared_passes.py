@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from lipt.common.models import build_model, lay_out
 from lipt.common.signals.passes import score_range
 from lipt.common.weights.specs import Weights
 from lipt.worker.client import ScoringAssignment
-from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
+from tests.cluster import COORDINATOR, SMALL_RUN, Cluster, LoggedProcess
+from tests.end_to_end.patient_coordinator import PATIENT
 from tests.played_worker import REPORT, PlayedWorker
 
 pytest.importorskip("sklearn")
@@ -40,9 +42,15 @@ RUN = {
 }
 
 
-def serve(cluster: Cluster, who: str = "same", listen: str = "127.0.0.1:0") -> LoggedProcess:
+def serve(
+    cluster: Cluster,
+    who: str = "same",
+    listen: str = "127.0.0.1:0",
+    program: Sequence[str] = COORDINATOR,
+) -> LoggedProcess:
     flags = cluster.config(CONFIG.format(who=who))
-    return cluster.start_coordinator("--data", "digits", "--listen", listen, *flags)
+    source = ("--data", "digits", "--listen", listen)
+    return cluster.start_coordinator(*source, *flags, program=program)
 
 
 def subset_digest(cluster: Cluster) -> str:
@@ -88,7 +96,7 @@ def scored(worker: PlayedWorker, assignment: ScoringAssignment) -> Weights:
 def test_workers_that_have_the_data_take_ranges_and_the_subset_is_the_same(
     cluster: Cluster, digest: str
 ) -> None:
-    coordinator = serve(cluster)
+    coordinator = serve(cluster, program=PATIENT)
     cluster.start_worker("blind").wait_for("joined")
     cluster.start_worker("seeing", "--worker-data", "digits").wait_for("joined")
     assert subset_digest(cluster) == digest

@@ -97,15 +97,15 @@ def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
     file = tmp_path / "worker.token"
     own = str(cluster.state / "admin.token")
     with Client(cluster.address, token_file=own) as client:
-        given = client.access.create_token("worker")
+        given = client.create_token("worker")
         file.write_text(given.secret)
         worker = cluster.start_worker("one", "--token-file", str(file))
         worker.wait_for("joined")
-        client.access.revoke_token(given.token.token_id)
+        client.revoke_token(given.token.token_id)
         run = client.start_run(small_run)
         worker.wait_for(f"the token {given.token.token_id} was revoked on .*Trying again")
         assert client.run(run.run_id).state is not RunState.READY
-        file.write_text(client.access.create_token("worker").secret)
+        file.write_text(client.create_token("worker").secret)
         assert client.wait(run.run_id).state is RunState.READY
     assert given.secret not in worker.text()
 
@@ -131,15 +131,15 @@ def test_session_ends_at_the_call_after_its_token_is_revoked(
     cluster: Cluster, asking: Callable[..., Client]
 ) -> None:
     with asking(token_file=cluster.state / "admin.token") as admin:
-        given = admin.access.create_token("trainer", name="notebook")
+        given = admin.create_token("trainer", name="notebook")
         with asking(token=given.secret) as client:
             assert client.runs() == []
-            assert client.access.who_am_i().roles == ("trainer",)
+            assert client.who_am_i().roles == ("trainer",)
             upload = client.upload_weights(pack({"w": torch.ones(3)}))
             assert upload.size_bytes > 12
             with pytest.raises(PermissionDeniedError, match="takes the role admin"):
-                client.access.create_token("admin")
-            admin.access.revoke_token(given.token.token_id)
+                client.create_token("admin")
+            admin.revoke_token(given.token.token_id)
             with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
                 client.runs()
             with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
@@ -162,7 +162,7 @@ def test_next_coordinator_on_a_port_is_found_whatever_became_of_the_last(
     worker = cluster.start_worker("one")
     worker.wait_for("joined")
     with cluster.client() as client:
-        assert client.access.who_am_i().roles == ("admin",)
+        assert client.who_am_i().roles == ("admin",)
         first.stop(signal.SIGKILL)
         # Of another state, so with another token of its own.
         other = ("--listen", cluster.address, "--state-dir", str(tmp_path / "other"))

@@ -16,7 +16,7 @@ import grpc.aio
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, fill_chunk
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import Weights
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc

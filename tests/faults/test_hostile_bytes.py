@@ -17,10 +17,9 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.data.shard import unpack_shard
 from lipt.common.errors import LiptError, WeightsError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.codec import METADATA_KEY, encode_sparse
-from lipt.common.weights.encodings import encode_planes, open_weights
+from lipt.common.weights.encodings import SPARSE_KEY, encode_planes, encode_sparse, open_weights
 from lipt.common.weights.files import pack, read_weights
 from lipt.common.weights.specs import TensorSpec, specs_of
 from lipt.v1 import blob_pb2
@@ -100,7 +99,7 @@ def test_bitmask_that_claims_2_60_elements_is_refused_from_its_header() -> None:
         memory_growth(2**20),
         pytest.raises(WeightsError, match=r"needs uint8\[144115188075855872\]"),
     ):
-        dict(open_weights(pack(stored, {METADATA_KEY: claims}), like=like))
+        dict(open_weights(pack(stored, {SPARSE_KEY: claims}), like=like))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.specs import Weights
 from tests.cluster import Cluster
 from tests.faults.conftest import Record

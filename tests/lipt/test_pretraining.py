@@ -63,6 +63,12 @@ def test_it_chooses_what_the_service_chooses(kind: str, tmp_path: Path) -> None:
             assert (strategy, subset.digest) == (strategy, expected.digest)
             assert subset.fingerprint == expected.fingerprint
             _require_alike(subset, expected)
+        expected = session.client.subset(ready.run_id, "milo", fraction=0.1, soft_labels=True)
+        subset = pretrained.select("milo", 0.1, soft_labels=True)
+        assert subset.soft_labels is not None
+        assert subset.soft_labels.shape == (len(subset), len(pretrained.data.class_names))
+        assert subset.digest == expected.digest
+        _require_alike(subset, expected)
         expected_findings = session.client.diagnose().findings
     findings = lipt.diagnose(data, progress=False).findings
     assert findings.label_errors == expected_findings.label_errors
@@ -98,6 +104,7 @@ def test_the_learners_and_the_soup_are_there_to_look_at() -> None:
         ("kcenter", {"labels": "none"}),
         ("kcenter", {"proxy": "ridge:patches"}),
         ("kcenter", {"features": np.zeros((240, 4)), "options": {"space": "features"}}),
+        ("uniform", {"proxy": "ridge:patches", "soft_labels": True}),
     ],
 )
 def test_what_needs_no_learners_trains_none(strategy: str, asked: dict[str, Any]) -> None:
@@ -168,17 +175,20 @@ def test_nothing_listens_is_written_or_left_behind(
     monkeypatch.setattr(socket.socket, "bind", refuse)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    before = _this_process()
+    threads, before = _threads(), _this_process()
     subset = lipt.select(few_digits(), "resnet8", strategy="craig", run=QUICK, progress=False)
     assert len(subset) == 24
     assert _this_process() == before
+    assert _threads() <= threads  # An earlier test's may end meanwhile.
     assert list(tmp_path.iterdir()) == []
 
 
+def _threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if "Dummy" not in thread.name}
+
+
 def _this_process() -> tuple[object, ...]:
-    names = {thread.name for thread in threading.enumerate() if "Dummy" not in thread.name}
     return (
-        names,
         torch.get_num_threads(),
         torch.get_rng_state().tolist(),
         list(sys.path),

@@ -11,8 +11,7 @@ import numpy as np
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import subset_digest
-from lipt.trainer.comparison.intervals import Difference
-from lipt.trainer.comparison.outcomes import Outcome
+from lipt.trainer.comparison.outcomes import Difference, Outcome
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
@@ -72,7 +71,6 @@ _OUTCOME = Outcome(
     fraction=0.1,
     every=0,
     num_seeds=3,
-    num_trainings=3,
     mean_accuracy=0.5,
     std_accuracy=0.01,
     rival="random",
@@ -145,13 +143,15 @@ def made_up_subset(
     *,
     fingerprint: str = "f" * 64,
     strategy: str = "made-up",
+    soft_labels: Any = None,
     **manifest: Any,
 ) -> Subset:
     """These examples, each of weight 1 where no weights are given."""
     indices_N = np.array(indices, np.int64)
     weights_N = np.array([1.0] * len(indices_N) if weights is None else weights, np.float32)
-    digest = subset_digest(indices_N, weights_N)
-    return Subset(indices_N, weights_N, fingerprint, digest, strategy, manifest)
+    soft_NC = None if soft_labels is None else np.asarray(soft_labels, np.float16)
+    digest = subset_digest(indices_N, weights_N, soft_NC)
+    return Subset(indices_N, weights_N, fingerprint, digest, strategy, manifest, soft_NC)
 
 
 def described(**changes: Any) -> Fault:

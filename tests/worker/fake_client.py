@@ -8,6 +8,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
 
+import torch
+
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, chunk_data, fill_chunk
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import (
@@ -16,10 +18,16 @@ from lipt.common.config.run_config import (
     LearnersConfig,
     PruningMethod,
 )
+from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.images.formats import ImageFormat
+from lipt.common.observability.logs import Events
+from lipt.common.process.machine import Machine
 from lipt.v1 import blob_pb2, worker_pb2
-from lipt.worker.client import Assignment, CoordinatorClient, Report
+from lipt.worker.assignment import Worker
+from lipt.worker.client import Assignment, CoordinatorClient
+from lipt.worker.limits import WorkerLimits
+from lipt.worker.settings import WorkerSettings
 
 TASK = LearnerTask(
     model="tests.tiny:linear",
@@ -127,7 +135,9 @@ class FakeClient:
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
         self.declined: list[tuple[str, str, str]] = []
-        self.committed: list[tuple[str, BlobName, Report, tuple[BlobName, ...]]] = []
+        self.committed: list[
+            tuple[str, BlobName, worker_pb2.LearnerReport, tuple[BlobName, ...]]
+        ] = []
         self.beats: SimpleQueue[worker_pb2.LearnerProgress] = SimpleQueue()
         self.given_back = threading.Event()
         self.num_interrupts = 0
@@ -167,20 +177,35 @@ class FakeClient:
         worker_id: str,
         assignment: Assignment,
         result: BlobName,
-        report: Report,
+        report: worker_pb2.LearnerReport,
         snapshots: Sequence[BlobName] = (),
     ) -> None:
         self._answer("commit")
         self.committed.append((worker_id, result, report, tuple(snapshots)))
 
     def release(
-        self, worker_id: str, assignment: Assignment, error: str = "", *, over_limits: bool = False
+        self,
+        worker_id: str,
+        assignment_id: str,
+        epoch: int,
+        error: str = "",
+        *,
+        over_limits: bool = False,
     ) -> None:
         given_back = self.declined if over_limits else self.released
-        given_back.append((worker_id, assignment.assignment_id, error))
+        given_back.append((worker_id, assignment_id, error))
         self.given_back.set()
         self._answer("release")
 
     def _answer(self, call: str) -> None:
         if refusals := self.refusals.get(call):
             raise refusals.pop(0)
+
+
+def make_worker(fake: FakeClient, cache: BlobStore, **settings: Any) -> Worker:
+    """A worker on the CPU, with the settings given by name, that calls `fake` and never waits."""
+    flags = {"allow_modules": ("tests.tiny",), **settings}
+    made = load_settings(WorkerSettings, config=None, flags=flags)
+    cpu = torch.device("cpu")
+    limits = WorkerLimits(made, Machine(num_cores=3, memory_bytes=10 * 2**30), cpu)
+    return Worker(made, fake.client, cpu, limits, cache, Events(), pause=lambda _: None)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-import torch
 
-from lipt.common.config.settings import load_settings
 from lipt.common.errors import (
     ConfigError,
     DataError,
@@ -29,12 +27,10 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.agent import Agent
-from lipt.worker.client import Assignment
-from lipt.worker.exchange import LeaseKeeper
+from lipt.worker.client import Assignment, Leased, LeaseKeeper
 from lipt.worker.instruments import LEARNERS, Metering
-from lipt.worker.settings import WorkerSettings
 from tests.clock import Clock
-from tests.worker.fake_client import FakeClient, make_assignment
+from tests.worker.fake_client import FakeClient, make_assignment, make_worker
 
 PATIENCE_SECONDS = 60.0
 Work = Callable[[LeaseKeeper, Callable[[], bool]], None]
@@ -86,19 +82,21 @@ class World:
             "max_learners": max_learners,
             "max_idle_seconds": max_idle_seconds,
         }
-        settings = load_settings(WorkerSettings, config=None, flags=flags)
-        agent = Agent(
-            settings,
-            self.fake.client,
-            lambda _, lease, should_stop: _Runner(self, lease, should_stop),
-            torch.device("cpu"),
-            self.events,
-            metering=self.metering,
-            pause=self.pause,
-            clock=clock,
-        )
+        worker = make_worker(self.fake, self.fake.blobs.store, **flags)
+        worker = replace(worker, events=self.events, metering=self.metering)
+        agent = Agent(worker, self.run, pause=self.pause, clock=clock)
         self.fake.when_idle = agent.stop
         return agent
+
+    def run(
+        self,
+        worker_id: str,
+        assignment: Leased,
+        lease: LeaseKeeper,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.done.append((worker_id, assignment.assignment_id))
+        (self.work.pop(0) if len(self.work) > 1 else self.work[0])(lease, should_stop)
 
     def outcomes(self) -> dict[str, float]:
         counted = self.metering.meters.sums(LEARNERS)
@@ -107,18 +105,6 @@ class World:
     def live(self, *assignments: Assignment | Exception | None) -> None:
         self.fake.assignments = list(assignments)
         self.agent().run()
-
-
-@dataclass
-class _Runner:
-    world: World
-    lease: LeaseKeeper
-    should_stop: Callable[[], bool]
-
-    def run(self, worker_id: str, assignment: Assignment) -> None:
-        self.world.done.append((worker_id, assignment.assignment_id))
-        work = self.world.work
-        (work.pop(0) if len(work) > 1 else work[0])(self.lease, self.should_stop)
 
 
 @pytest.fixture

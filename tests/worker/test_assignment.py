@@ -25,8 +25,8 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
+from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import spec_of
-from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Phases
@@ -35,9 +35,9 @@ from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2
-from lipt.worker.assignment import AssignmentRunner
-from lipt.worker.client import Assignment
-from lipt.worker.exchange import Exchange, LeaseKeeper
+from lipt.worker import assignment as assigning
+from lipt.worker.assignment import run_learner
+from lipt.worker.client import Assignment, LeaseKeeper
 from lipt.worker.instruments import (
     BLOB_BYTES,
     EXAMPLES,
@@ -50,7 +50,7 @@ from lipt.worker.instruments import (
 from lipt.worker.instruments import LEARNER as TOOK
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
-from tests.worker.fake_client import TASK, FakeClient, make_assignment
+from tests.worker.fake_client import TASK, FakeClient, make_assignment, make_worker
 
 AWAY = UnreachableError("nobody answers.")
 FULL = StateError("/state cannot be used: No space left on device.")
@@ -107,11 +107,12 @@ class NotedLease(LeaseKeeper):
     """Writes down what it is told."""
 
     def __init__(self, said: list[tuple[int, int, float]], *arguments: Any) -> None:
-        super().__init__(*arguments)
         self._said = said
+        super().__init__(*arguments)
 
     def report(self, phase: worker_pb2.LearnerPhase, step: int = 0, loss: float = 0.0) -> None:
-        self._said.append((phase, step, loss))
+        if phase != worker_pb2.LEARNER_PHASE_FETCHING:
+            self._said.append((phase, step, loss))
         super().report(phase, step, loss)
 
 
@@ -141,36 +142,26 @@ class World:
 
     def run(self, assignment: Assignment | None = None, *, cache_bytes: int = 2**24) -> None:
         assignment = assignment or self.assignment
+        worker = replace(
+            make_worker(self.fake, self.cache, cache_bytes=cache_bytes),
+            events=self.events,
+            metering=self.metering,
+            pause=self._pause,
+        )
         with NotedLease(self.said, self.fake.client, "w", assignment, self.events) as lease:
-            exchange = Exchange(
-                self.fake.client,
-                self.cache,
-                lambda: self.stopping,
-                cache_bytes=cache_bytes,
-                events=self.events,
-                metering=self.metering,
-                pause=self._pause,
-            )
-            AssignmentRunner(
-                self.fake.client,
-                exchange,
-                lease,
-                lambda: self.stopping,
-                device=torch.device("cpu"),
-                metering=self.metering,
-                allowed_modules=ALLOWED,
-                train=self.training,
-                clock=self.clock,
-            ).run("w", assignment)
+            run_learner(worker, "w", assignment, lease, lambda: self.stopping)
 
     def decoded(self, name: BlobName) -> Weights:
         return dict(open_weights(self.fake.blobs.store.read_bytes(name), like=specs_of(THETA)))
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     pytest.importorskip("sklearn")
-    return World(tmp_path, pack_shard(open_dataset("digits"), torch.arange(8)))
+    world = World(tmp_path, pack_shard(open_dataset("digits"), torch.arange(8)))
+    monkeypatch.setattr(assigning, "train_learner", world.training)
+    monkeypatch.setattr(assigning, "perf_counter", world.clock)
+    return world
 
 
 def same(first: Weights, second: Weights) -> bool:

@@ -35,8 +35,8 @@ MACHINE = Machine(num_cores=3, memory_bytes=10 * 2**30)
 
 
 def limits(device: torch.device = CPU, **flags: Any) -> WorkerLimits:
-    settings = load_settings(WorkerSettings, config=None, flags=flags)
-    return WorkerLimits(settings, MACHINE, device, allowed_modules=("tests.tiny",))
+    flags = {"allow_modules": ("tests.tiny",), **flags}
+    return WorkerLimits(load_settings(WorkerSettings, config=None, flags=flags), MACHINE, device)
 
 
 def task(**learners: Any) -> LearnerTask:
@@ -81,9 +81,8 @@ def test_too_much_memory_is_refused_with_the_figures() -> None:
 
 
 def test_model_of_a_module_that_is_not_allowed_is_not_built() -> None:
-    settings = load_settings(WorkerSettings, config=None, flags={})
     with pytest.raises(FactoryNotAllowedError):
-        WorkerLimits(settings, MACHINE, CPU).require(TASK)
+        limits(allow_modules=()).require(TASK)
 
 
 def test_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

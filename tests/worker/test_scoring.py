@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import (
@@ -25,16 +23,13 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
-from lipt.common.observability.logs import Events
 from lipt.common.signals.passes import read_range, score_range
 from lipt.common.weights.files import pack
+from lipt.worker.assignment import Scorer
 from lipt.worker.client import ScoringAssignment
-from lipt.worker.exchange import Exchange
 from lipt.worker.instruments import BLOB_BYTES, SCORED, Metering
-from lipt.worker.scoring import Scorer, ScoringRunner
-from lipt.worker.settings import WorkerSettings
 from tests.tiny import linear
-from tests.worker.fake_client import FakeClient
+from tests.worker.fake_client import FakeClient, make_worker
 
 CPU = torch.device("cpu")
 
@@ -51,8 +46,8 @@ class World:
         self.cache = BlobStore(directory / "cache", max_blob_bytes=2**24)
         self.model = linear(num_classes=10)
         self.digits = open_dataset("digits")
-        flags = {"worker_data": "digits", "allow_modules": ("tests.tiny",), **settings}
-        self.scorer = Scorer(load_settings(WorkerSettings, config=None, flags=flags), CPU)
+        worker = make_worker(self.fake, self.cache, **{"worker_data": "digits", **settings})
+        self.scorer = Scorer(replace(worker, metering=self.metering))
         task = ScoringTask(
             model="tests.tiny:linear",
             num_classes=10,
@@ -71,23 +66,9 @@ class World:
             task=task,
         )
 
-    def run(
-        self, require: Callable[[ScoringTask], object] = lambda _: None, **changes: Any
-    ) -> None:
+    def run(self, **changes: Any) -> None:
         assignment = replace(self.assignment, task=replace(self.assignment.task, **changes))
-        exchange = Exchange(
-            self.fake.client,
-            self.cache,
-            lambda: self.stopping,
-            cache_bytes=2**24,
-            events=Events(),
-            metering=self.metering,
-            pause=lambda _: None,
-        )
-        runner = ScoringRunner(
-            self.fake.client, exchange, self.scorer, lambda: self.stopping, self.metering, require
-        )
-        runner.run("w", assignment)
+        self.scorer.run("w", assignment, lambda: self.stopping)
 
 
 @pytest.fixture
@@ -158,11 +139,8 @@ def test_a_range_of_other_data_is_declined(
 def test_a_range_that_asks_for_too_much_is_declined_before_anything_is_fetched(
     world: World,
 ) -> None:
-    def refuse(_: ScoringTask) -> None:
-        raise OverLimitError("too many threads.")
-
-    with pytest.raises(OverLimitError):
-        world.run(refuse)
+    with pytest.raises(OverLimitError, match="asks for 13 threads"):
+        world.run(threads=13)
     assert world.fake.blobs.reads == []
 
 

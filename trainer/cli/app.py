@@ -66,7 +66,6 @@ def as_span(group: Any, context: Any) -> Iterator[None]:
 
 
 def _words(command: Any, context: Any, arguments: list[str]) -> Iterator[str]:
-    """The words of the command line that name a command, without any that a user made up."""
     for argument in arguments:
         find = getattr(command, "get_command", None)
         command = find and find(context, argument)
@@ -93,21 +92,13 @@ def plugin(name: str) -> Any | None:
 
 
 class _Commands(TyperGroup):
-    """The commands below and those that are plugged in.
-
-    Prints what this package raises on purpose as a sentence, without a traceback.
-    """
-
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names, this package's first."""
         return [*super().list_commands(ctx), *plugin_names()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name; this package's own go first."""
         return super().get_command(ctx, cmd_name) or plugin(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; a refusal ends the process with status 1."""
         try:
             with as_span(self, ctx):
                 return super().invoke(ctx)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -31,7 +30,6 @@ from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
 from lipt.common.network.tls import (
     PemFile,
-    is_loopback,
     read_certificates,
     read_key,
     require_key,
@@ -47,9 +45,6 @@ _HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What the authority's own files and the coordinator's are called.
 AUTHORITY, COORDINATOR = "ca", "coordinator"
-_PORT = 50051
-# A host of the commands where nothing says which it is.
-_SOME_HOST = "HOST"
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class Pair:
 def make_authority(*, now: datetime, days: int) -> Pair:
     """A self-signed certificate that signs others for so many days."""
     key = ec.generate_private_key(ec.SECP256R1())
-    # Two authorities of one name, in one file while the one replaces the other, confuse people.
+    # Names differ: one file may hold two authorities while one replaces the other.
     name = _name(f"LiPT authority {x509.random_serial_number() % 16**8:08x}")
     made = (
         _builder(name, name, key.public_key())
@@ -84,17 +79,7 @@ def make_authority(*, now: datetime, days: int) -> Pair:
 
 
 def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: int) -> Pair:
-    """A coordinator's certificate.
-
-    Args:
-        authority: who signs.
-        hosts: names and addresses that peers reach it by.
-        now: this moment.
-        days: how long it counts; never beyond its authority.
-
-    Raises:
-        ConfigError: a host that is none, or an authority whose time is over.
-    """
+    """A coordinator's certificate."""
     names = [_host(host) for host in hosts]
     return _issue(authority, COORDINATOR, names, [ExtendedKeyUsageOID.SERVER_AUTH], now, days)
 
@@ -108,33 +93,7 @@ def issue_client(
     now: datetime,
     days: int,
 ) -> Pair:
-    """A worker's, trainer's or admin's certificate.
-
-    Args:
-        authority: who signs.
-        name: what the coordinator calls the peer.
-        role: what it may do.
-        hosts: names and addresses under which it serves metrics; with any it serves servers too.
-        now: this moment.
-        days: how long it counts; never beyond its authority.
-
-    Raises:
-        ConfigError: a name or host that is none, or an authority whose time is over.
-    """
-    require_name(name)
-    names = [x509.UniformResourceIdentifier(role_uri(role)), *map(_host, hosts)]
-    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if hosts:
-        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
-    return _issue(authority, name, names, usages, now, days)
-
-
-def require_name(name: str) -> None:
-    """Refuse what could be no peer's and no file's name.
-
-    Raises:
-        ConfigError: it is empty, too long, taken, or holds other characters.
-    """
+    """A worker's, trainer's or admin's certificate; with hosts it serves as well."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is not a name of 1 to 64 letters, digits, dots, hyphens and underscores "
@@ -142,6 +101,11 @@ def require_name(name: str) -> None:
         )
     if name in {AUTHORITY, COORDINATOR}:
         raise ConfigError(f"{name!r} is what another file is called. Choose another name.")
+    names = [x509.UniformResourceIdentifier(role_uri(role)), *map(_host, hosts)]
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if hosts:
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    return _issue(authority, name, names, usages, now, days)
 
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:
@@ -164,8 +128,7 @@ def _issue(
     signer = authority.certificate
     if not signer.not_valid_before_utc <= now < signer.not_valid_after_utc:
         raise ConfigError(
-            f"the authority counts from {shown(signer.not_valid_before_utc)} to "
-            f"{shown(signer.not_valid_after_utc)} UTC, and now it is {shown(now)}. "
+            f"the authority ended at {shown(signer.not_valid_after_utc)} UTC, or begins later. "
             "Make another with: lipt certs init --force"
         )
     key = ec.generate_private_key(ec.SECP256R1())
@@ -240,11 +203,7 @@ _CERT_MODE, _KEY_MODE, _FOLDER_MODE = 0o644, 0o600, 0o700
 
 
 class Folder:
-    """The files of one authority, and of what it has signed.
-
-        ca.pem, ca.key                    the authority
-        coordinator.pem, coordinator.key  the coordinator's certificate and key
-        NAME.pem, NAME.key                a peer's
+    """The files of one authority ("ca") and what it has signed: NAME.pem and NAME.key.
 
     Keys are readable by their user alone, as is a folder that is made here. A file is whole or not
     there: processes that use it may read it at any moment.
@@ -262,11 +221,7 @@ class Folder:
         return self.path / f"{name}.key"
 
     def authority(self) -> Pair:
-        """Who signs here.
-
-        Raises:
-            ConfigError: there is none, or its files do not belong together.
-        """
+        """Who signs here."""
         cert, key = self.cert(AUTHORITY), self.key(AUTHORITY)
         if not cert.is_file() or not key.is_file():
             raise ConfigError(
@@ -286,23 +241,15 @@ class Folder:
             )
         return Pair(certificate, private)
 
-    def certificate(self, name: str) -> x509.Certificate | None:
-        """A certificate that is there, or None.
-
-        Raises:
-            ConfigError: what is there is no certificate.
-        """
+    def hosts(self, name: str) -> list[str]:
+        """The hosts of a certificate; empty where there is none."""
         path = self.cert(name)
         if not path.is_file():
-            return None
-        return read_certificates(PemFile.read("the certificate", path))[0]
+            return []
+        return hosts_of(read_certificates(PemFile.read("the certificate", path))[0])
 
     def require_free(self, names: Iterable[str], *, force: bool) -> None:
-        """Refuse to write where something is, unless `force` says so.
-
-        Raises:
-            ConfigError: a file is there; it is named.
-        """
+        """Refuse to write where something is, unless `force` says so."""
         for name in names:
             for path in (self.key(name), self.cert(name)):
                 if os.path.lexists(path) and not force:
@@ -328,70 +275,3 @@ def _signs(certificate: x509.Certificate) -> bool:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
         return False
-
-
-def authority_lines(folder: Folder, authority: Pair) -> list[str]:
-    """What an authority's files are for."""
-    return [
-        f"{folder.cert(AUTHORITY)}: the authority, until {_day(authority)}; every machine gets it",
-        f"{folder.key(AUTHORITY)}: who has it makes certificates; it is copied nowhere",
-    ]
-
-
-def pair_line(folder: Folder, name: str, pair: Pair, role: Role | None = None) -> str:
-    """What a certificate is for; the coordinator's has no role."""
-    hosts = ", ".join(hosts_of(pair.certificate))
-    said = [f"role {role}"] * bool(role) + [f"for {hosts}"] * bool(hosts)
-    until = f"until {_day(pair)}"
-    return f"{folder.cert(name)}, {folder.key(name)}: {', '.join([*said, until])}"
-
-
-def copy_line(folder: Folder, name: str, where: str) -> str:
-    """Which files go where."""
-    files = " ".join(_quoted(path) for path in _files(folder, name))
-    return f"To {where} copy {files} into a folder of the same name. There:"
-
-
-def making_commands(folder: Folder) -> list[str]:
-    """How certificates for those who connect are made."""
-    where = _quoted(folder.path)
-    return [f"lipt certs {role} --folder {where}" for role in (Role.WORKER, Role.TRAINER)]
-
-
-def coordinator_command(folder: Folder, hosts: Sequence[str]) -> str:
-    """How a coordinator is started with its certificate."""
-    beyond = [host for host in hosts if not is_loopback(host)]
-    everywhere = "[::]" if beyond and ":" in beyond[0] else "0.0.0.0"  # noqa: S104 - with mTLS
-    listen = f"{everywhere if beyond else '127.0.0.1'}:{_PORT}"
-    flags = _flags(folder, COORDINATOR)
-    return f"lipt-coordinator --data digits --model resnet8 --listen {listen} {flags}"
-
-
-def peer_command(folder: Folder, name: str, role: Role) -> str:
-    """How a worker is started with its certificate, or a coordinator asked."""
-    certificate = folder.certificate(COORDINATOR)
-    address = _address([] if certificate is None else hosts_of(certificate))
-    program = "lipt-worker" if role is Role.WORKER else "lipt doctor"
-    return f"{program} --coordinator {address} {_flags(folder, name)}"
-
-
-def _address(hosts: Sequence[str]) -> str:
-    host = next((host for host in hosts if not host.startswith("*")), _SOME_HOST)
-    return f"[{host}]:{_PORT}" if ":" in host else f"{host}:{_PORT}"
-
-
-def _flags(folder: Folder, name: str) -> str:
-    cert, key, ca = map(_quoted, _files(folder, name))
-    return f"--tls-cert {cert} --tls-key {key} --tls-ca {ca}"
-
-
-def _files(folder: Folder, name: str) -> tuple[Path, Path, Path]:
-    return folder.cert(name), folder.key(name), folder.cert(AUTHORITY)
-
-
-def _quoted(path: Path) -> str:
-    return shlex.quote(str(path))
-
-
-def _day(pair: Pair) -> str:
-    return f"{pair.certificate.not_valid_after_utc:%Y-%m-%d}"

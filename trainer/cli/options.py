@@ -1,8 +1,4 @@
-"""Options that several commands share, each declared once, and checks of the paths they name.
-
-Nothing here imports gRPC until a command runs: `--help` has to be instant. A mistake becomes a
-usage error before anything has been done.
-"""
+"""Options that several commands share, each declared once, and checks of the paths they name."""
 
 from __future__ import annotations
 
@@ -21,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     from lipt.common.network.tls import TlsFiles
     from lipt.trainer.client.client import Client
+    from lipt.trainer.main_training import Recipe
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Run = Annotated[
@@ -67,6 +64,8 @@ Labels = Annotated[
         "that no label went into.",
     ),
 ]
+Model = Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")]
+Device = Annotated[str, typer.Option(help="Where to train: auto, cpu, cuda or cuda:N.")]
 ImageSize = Annotated[
     int | None,
     typer.Option(
@@ -143,22 +142,13 @@ class Coordinator:
     ] = 0.0
 
     def tls(self) -> TlsFiles | None:
-        """The files of TLS; None for a connection in the clear.
-
-        Raises:
-            ConfigError: a file is missing, or one that belongs to it.
-        """
+        """The files of TLS; None for a connection in the clear."""
         from lipt.common.network.tls import TlsFiles
 
         return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
 
     def connect(self) -> Client:
-        """A client of it, which it answers where it is to be waited for.
-
-        Raises:
-            ConfigError: the address is not host:port, there is no token in its file, or as `tls`.
-            UnreachableError: it was waited for, and nobody has answered.
-        """
+        """A client of it, which it answers where it is to be waited for."""
         from lipt.trainer.client.client import Client
 
         # No flag takes the token itself: command lines are for everybody to see.
@@ -182,22 +172,43 @@ class Coordinator:
             raise
 
     def is_named(self, context: typer.Context) -> bool:
-        """Whether anything was said of the coordinator, by flags or variables.
-
-        Args:
-            context: of the command that runs.
-        """
+        """Whether anything was said of the coordinator, by flags or variables."""
         names = (field.name for field in dataclasses.fields(self))
         sources = (context.get_parameter_source(name) for name in names)
         return any(source is not None and source.name != "DEFAULT" for source in sources)
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer, which takes an option for each field of its parameters' dataclasses.
+@dataclass(frozen=True)
+class Training:
+    """The recipe of main training and how long it goes on."""
 
-    Args:
-        command: called with the dataclasses, made of what was typed.
-    """
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the subset, the largest of several (200)."),
+    ] = None
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps of a training, in place of --epochs.")
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
+        ),
+    ] = None
+
+    def recipe(self, *, soft_labels: float = 0.0) -> Recipe:
+        """The recipe as it was typed; a mistake in it is a usage error."""
+        from lipt.common.config.values import validate
+        from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
+        from lipt.trainer.main_training import Recipe
+
+        with refusing_as_usage():
+            given = {"epochs": self.epochs, "steps": self.steps, "soft_labels": soft_labels or None}
+            return validate(Recipe, collect_overrides(given, self.settings or [], None))
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer, which takes an option for each field of its parameters' dataclasses."""
     parameters: list[Parameter] = []
     groups: dict[str, Any] = {}
     hints = get_type_hints(command, include_extras=True)
@@ -232,11 +243,7 @@ def _options_of(group: Any) -> Iterator[Parameter]:
 
 
 def require_place(path: Path) -> None:
-    """Check that there can be a file of this name.
-
-    Raises:
-        typer.BadParameter: it is a directory, or its directory is missing or read-only.
-    """
+    """Check that there can be a file of this name."""
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a directory. Name a file in it.")
     if not path.parent.is_dir():
@@ -246,11 +253,7 @@ def require_place(path: Path) -> None:
 
 
 def require_replaceable(*paths: Path | None) -> None:
-    """Check that files can be written, each in place of the one of its name.
-
-    Raises:
-        typer.BadParameter: as `require_place`, or what is there is a device or a pipe.
-    """
+    """Check that files can be written, each in place of the one of its name."""
     for path in paths:
         if path is None:
             continue
@@ -260,14 +263,7 @@ def require_replaceable(*paths: Path | None) -> None:
 
 
 def require_apart(paths: Mapping[str, Path | None]) -> None:
-    """Check that no file is named twice, where one would overwrite the other.
-
-    Args:
-        paths: by their flags.
-
-    Raises:
-        typer.BadParameter: two of them are the same file.
-    """
+    """Check that no file is named twice, where one would overwrite the other."""
     taken: dict[Path, str] = {}
     for flag, path in paths.items():
         if path is None:

@@ -1,9 +1,4 @@
-"""Settings from the command line: `--set`, flags and a file, merged so that each is given once.
-
-`--set learners.learning_rate=0.05` reaches every setting; the common ones have
-flags of their own. A value is read as TOML reads one, and as text where TOML
-does not know it: `resnet8` needs no quotes.
-"""
+"""Settings from the command line: `--set`, flags and a file, merged so that each is given once."""
 
 from __future__ import annotations
 
@@ -21,11 +16,7 @@ from lipt.common.errors import ConfigError, LiptError
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """`a.b=1` as ("a.b", 1).
-
-    Raises:
-        ConfigError: there is no "=", or no name before it.
-    """
+    """`a.b=1` as ("a.b", 1)."""
     name, separator, value = text.partition("=")
     parts = name.strip().split(".")
     if not separator or not all(parts):
@@ -41,11 +32,7 @@ def _parse_value(text: str) -> Any:
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
-    """A strategy's options by name, their values as text, as the wire has them.
-
-    Raises:
-        ConfigError: there is no "=", no name before it, or a name was given before.
-    """
+    """A strategy's options by name, their values as text, as the wire has them."""
     options: dict[str, str] = {}
     for text in texts:
         name, separator, value = (part.strip() for part in text.partition("="))
@@ -60,11 +47,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names with commas between them.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Names with commas between them."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise ConfigError(f"{text!r} names nothing: give at least one name, e.g. craig,grand")
@@ -72,11 +55,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """{"a.b": 1} as {"a": {"b": 1}}.
-
-    Raises:
-        ConfigError: one name is both a setting and a group of settings.
-    """
+    """{"a.b": 1} as {"a": {"b": 1}}."""
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         *groups, leaf = name.split(".")
@@ -96,17 +75,7 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
 def collect_overrides(
     flags: Mapping[str, Any], assignments: Sequence[str], config: Path | None
 ) -> dict[str, Any]:
-    """Settings by name, nested as in `RunConfig`, from flags, `--set` and a file.
-
-    Args:
-        flags: values of the flags by the setting's dotted name; None: not given.
-        assignments: the texts of `--set`.
-        config: a TOML file whose `[run]` table lies beneath flags and `--set`.
-
-    Raises:
-        ConfigError: a text that is not NAME=VALUE, a setting given twice, or a
-            file without a `[run]` table.
-    """
+    """Settings by name, nested as in `RunConfig`, from flags, `--set` and a file."""
     given = {name: value for name, value in flags.items() if value is not None}
     for text in assignments:
         name, value = parse_assignment(text)

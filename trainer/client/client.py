@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from lipt.common.access.roles import Role
 from lipt.common.access.tokens import TokenSource
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.blobs.store import BlobStore
@@ -23,8 +24,8 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.network.tls import TlsFiles
+from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
-from lipt.trainer.client.access import Access
 from lipt.trainer.client.connection import (
     CONTROL_SECONDS,
     CREATE_SECONDS,
@@ -56,39 +57,42 @@ from lipt.trainer.views import (
     DEFAULT_STRATEGY,
     WEIGHTS_KINDS,
     BlobView,
+    CallerView,
+    GivenTokenView,
     InfoView,
+    PageLinkView,
     ProgressView,
     RunView,
     ServiceView,
     StrategyView,
+    TokenView,
     WeightsKind,
 )
 from lipt.trainer.writing.files import place
-from lipt.v1 import config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.v1 import access_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
-# What a peer may make this side keep; far over any model that is selected with.
+# Largest download; far above any model that is selected with.
 _MAX_BYTES = 16 * 1024**3
 
 
 class Client(AbstractContextManager["Client"]):
     """A connection to a coordinator; use it as a context manager, or `close` it.
 
-    Every call has a deadline and is repeated while the connection is broken,
-    so that a restarting coordinator is waited for. Its channel ends before this
-    process forks, as for a DataLoader's workers, and the next call opens another.
+    Every call has a deadline and is repeated while the connection is broken, so a restarting
+    coordinator is waited for. The channel closes before this process forks (for a DataLoader's
+    workers, say), and the next call opens another.
 
     Args:
         address: `host:port` of the coordinator.
-        tls: certificates, or None for a connection in the clear.
-        token: that the coordinator gave out (`lipt token create`), where it asks for one. The user
-            of a coordinator on this machine needs none: the local token is found.
-        token_file: a file with it; it is read for every call.
-        reconnect_seconds: how long a stream that broke, or was put off, is tried again.
+        tls: certificates; None for an unencrypted connection.
+        token: from `lipt token create`. The user of a coordinator on this machine needs none.
+        token_file: a file with the token; it is read for every call.
+        reconnect_seconds: how long a broken or postponed stream is retried.
 
     Raises:
-        ConfigError: `address` is not host:port, or what is given holds no token.
+        ConfigError: `address` is not host:port, or the token is malformed.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class Client(AbstractContextManager["Client"]):
         token_file: str | Path | None = None,
         reconnect_seconds: float = 300.0,
     ) -> None:
+        self.address = address
         file = Path(token_file) if token_file is not None else None
         self._connection = Connection(address, tls, TokenSource.from_options(file, token))
         self._reconnect_seconds = reconnect_seconds
@@ -107,46 +112,32 @@ class Client(AbstractContextManager["Client"]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    @property
-    def address(self) -> str:
-        """`host:port` of the coordinator."""
-        return self._connection.address
-
     def close(self) -> None:
-        """End the connection; what was received stays valid, and another call opens another."""
+        """Close the connection; a later call opens another."""
         self._connection.close()
 
-    @property
-    def access(self) -> Access:
-        """Tokens, and who the coordinator takes this client for."""
-        return Access(self._connection)
-
     def info(self) -> InfoView:
-        """Who answers, with what data, defaults and workers."""
+        """The coordinator's data, defaults, versions and workers."""
         request = info_pb2.GetInfoRequest()
         return view_of(InfoView, self._connection.unary(lambda of: of.info.GetInfo, request))
 
     def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
-        """Wait until the coordinator answers, as while it starts.
+        """Wait up to `seconds` until the coordinator answers, even with a refusal.
 
-        Args:
-            seconds: how long at most.
-            on_pause: told in words that nobody answers yet, and when it is asked again.
+        `on_pause` is called with a message before each pause between two attempts.
 
         Raises:
-            UnreachableError: nobody has answered.
+            UnreachableError: nothing answered.
         """
         reconnection = Reconnection(seconds, expected=True, on_pause=on_pause)
+        request = info_pb2.GetInfoRequest()
+        timeout = min(CONTROL_SECONDS, max(seconds, 1.0))
         while True:
             try:
-                self._connection.unary(
-                    lambda of: of.info.GetInfo,
-                    info_pb2.GetInfoRequest(),
-                    seconds=min(CONTROL_SECONDS, max(seconds, 1.0)),
-                )
+                self._connection.unary(lambda of: of.info.GetInfo, request, seconds=timeout)
             except UnreachableError as error:
                 reconnection.pause(error)
-            except LiptError:  # it is there: what it refuses is said by the call that is meant
+            except LiptError:
                 return
             else:
                 return
@@ -158,23 +149,22 @@ class Client(AbstractContextManager["Client"]):
         name: str = "",
         initial_weights: Source | None = None,
     ) -> RunView:
-        """Start a run; it goes on by itself.
+        """Start a run.
 
         Args:
             overrides: what differs from the coordinator's defaults, nested as in
                 `RunConfig`: {"model": "resnet8", "learners": {"num_steps": 5}}.
             name: to find it again; the coordinator makes one up where empty.
-            initial_weights: what theta* begins with, as for `upload_weights`. Where its head is
-                another, set {"initialization": {"new_head": True}} as well.
+            initial_weights: theta*'s weights, as for `upload_weights`. Where its head has other
+                classes, set {"initialization": {"new_head": True}} as well.
 
         Raises:
-            ConfigError: a setting that does not exist, or does not fit the data.
-            WeightsError: `initial_weights` are no file of weights, or another model's.
+            ConfigError: a setting does not exist, or does not fit the data.
+            WeightsError: `initial_weights` are not weights, or another model's.
         """
         config: config_pb2.RunConfig = overrides_to_proto(overrides or {})
         if initial_weights is not None:
-            given = self.upload_weights(initial_weights)
-            config.initialization.weights_sha256 = given.sha256
+            config.initialization.weights_sha256 = self.upload_weights(initial_weights).sha256
         request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
         answer = self._connection.unary(
             lambda of: of.runs.CreateRun, request, seconds=CREATE_SECONDS
@@ -182,10 +172,10 @@ class Client(AbstractContextManager["Client"]):
         return view_of(RunView, answer.run)
 
     def run(self, run_id: str = "latest") -> RunView:
-        """A run as it is now, by its id, its name, or "latest".
+        """A run's current state, by id, name, or "latest".
 
         Raises:
-            UnknownRunError: there is none of that name.
+            UnknownRunError: there is no such run; so in all calls that take one.
         """
         return get_run(self._connection, run_id)
 
@@ -201,14 +191,9 @@ class Client(AbstractContextManager["Client"]):
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
 
     def ready_run(self, run_id: str = "latest") -> RunView:
-        """The run that `subset` and `weights` of this name are of.
+        """The run whose subsets and weights `run_id` names.
 
-        Args:
-            run_id: id, name, or "latest": the newest run that is ready, or, where none is, the
-                newest.
-
-        Raises:
-            UnknownRunError: there is none of that name.
+        "latest" is the newest ready run, or the newest of all where none is ready.
         """
         if run_id == "latest":
             ready = (run.run_id for run in self.runs() if run.state is RunState.READY)
@@ -216,27 +201,18 @@ class Client(AbstractContextManager["Client"]):
         return self.run(run_id)
 
     def cancel(self, run_id: str) -> RunView:
-        """Stop a run; what it has made so far stays readable.
-
-        Raises:
-            UnknownRunError: there is none of that name.
-        """
+        """Stop a run; its results so far stay readable."""
         request = run_pb2.CancelRunRequest(run_id=run_id)
         return view_of(RunView, self._connection.unary(lambda of: of.runs.CancelRun, request).run)
 
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
-        """The run whenever it has changed, or what it waits for, until it has ended.
+        """Yield a run after every change until it has ended; a held run has not.
 
-        One that is held has not: it goes on when its operator has given it its data.
-        A broken stream is opened again and goes on after the last revision.
-
-        Args:
-            run_id: id, name, or "latest" (which stays the run that it was at first).
-            after_revision: nothing up to this one is yielded.
+        A broken stream is opened again and continues after the last revision. "latest" stays
+        the run that it was at first.
 
         Raises:
-            UnknownRunError: there is none of that name.
-            UnreachableError: the coordinator stayed away too long.
+            UnreachableError: the coordinator was away for `reconnect_seconds`.
         """
         reconnection = Reconnection(self._reconnect_seconds)
         yield from watch_run(self._connection, run_id, after_revision, reconnection=reconnection)
@@ -248,34 +224,31 @@ class Client(AbstractContextManager["Client"]):
         num_runs: int = 20,
         on_pause: Callable[[str], object] = lambda _: None,
     ) -> Iterator[ServiceView]:
-        """The coordinator as a whole, at once and then whenever something has changed; no end.
-
-        A broken stream is opened again.
+        """Yield the whole coordinator's state now and after every change, without end.
 
         Args:
             interval_seconds: between two views, at least; 0.2 to 60.
-            num_runs: so many of the newest runs, at most 200, and all that have not ended.
-            on_pause: told in words that the coordinator is away, and when it is asked again.
+            num_runs: this many of the newest runs, at most 200, and all that have not ended.
+            on_pause: called with a message before each reconnection.
 
         Raises:
-            UnreachableError: the coordinator stayed away too long.
-            InvalidRequestError: `interval_seconds` or `num_runs` is out of its range.
+            UnreachableError: the coordinator was away for `reconnect_seconds`.
+            InvalidRequestError: an argument is out of range.
         """
-        reconnection = Reconnection(self._reconnect_seconds, on_pause=on_pause)
         yield from watch_service(
             self._connection,
             interval_seconds=interval_seconds,
             num_runs=num_runs,
-            reconnection=reconnection,
+            reconnection=Reconnection(self._reconnect_seconds, on_pause=on_pause),
         )
 
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.
 
         Raises:
-            RunFailedError: it failed, or was cancelled; the message says why.
-            OtherDataError: it is held, as its coordinator serves other data than it was made on;
-                the message says what its operator has to do. It goes on then: wait again.
+            RunFailedError: it failed or was cancelled.
+            OtherDataError: it is held because the coordinator serves other data than it was made
+                on. Wait again once the operator has restored the data.
         """
         view = self.run(run_id)
         if view.goes_on:
@@ -301,52 +274,45 @@ class Client(AbstractContextManager["Client"]):
         features: Features | None = None,
         proxy: str | None = None,
         labels: Literal["given", "none"] = "given",
+        soft_labels: bool = False,
         previous: Subset | str | None = None,
         on_progress: OnProgress | None = None,
     ) -> Subset:
-        """The examples that a strategy chooses on a run's model.
-
-        The first request computes it; the coordinator keeps it for the next.
+        """Select examples on a run's model; the coordinator caches the result.
 
         Args:
             run: id, name, or "latest", the newest that is ready.
             strategy: one of `strategies()`.
             fraction: of the data set, in (0, 1]; a tenth where neither this nor `budget` is given.
-            budget: how many examples.
-            balanced: equal shares per class; the strategy's default where None.
+            budget: number of examples.
+            balanced: equal shares per class; None for the strategy's default.
             options: the strategy's own, by name.
-            preset: one of the strategy's, such as "paper": what `options` and `balanced`
-                leave open is as it says.
-            weights: a safetensors file, or its content, to select on in place of theta_p.
-            features: to select on in place of the model's: a tensor or array (N x d), a
-                safetensors file, its content, or tensors by name: {"features": N x d}, for
-                strategies on pairs with "paired_features" besides. Row i is example i.
-            proxy: what judges the examples: "soup" (theta_p or `weights`, with its own head),
-                "ridge:" and some of patches, learners, soup, initial (theta*, also while the
-                run's learners are being trained), user, backbone, joined by "+",
-                or "auto"; the strategy's default where None.
-            labels: whether labels may enter the choice; "none" to choose what to label. Such a
-                choice is made by features alone: yours where you give some, else of patches of
-                the images, or of a proxy of patches, user and backbone.
-            previous: the subset that training uses now, or its digest, when the weights
-                have changed: `crest` answers with that very one, `kept`, as long as it serves.
-            on_progress: called as the computation goes on.
+            preset: the strategy's, such as "paper": defaults for `options` and `balanced`.
+            weights: a safetensors file, or its content, used in place of theta_p.
+            features: used in place of the model's, one row per example: a tensor or array
+                (N x d), a safetensors file, its content, or {"features": N x d}; for strategies
+                on pairs with "paired_features" besides.
+            proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" and some of
+                patches, learners, soup, initial (theta*), user, backbone, joined by "+"; None
+                for the strategy's default.
+            labels: "none" chooses without looking at labels, by features alone.
+            soft_labels: whether each example's chances come along, as a ridge head that has not
+                seen it says them: `Subset.soft_labels`, targets to train on.
+            previous: the subset in use, or its digest; `crest` answers with that very subset,
+                `kept`, as long as it still serves the changed weights.
+            on_progress: called with the computation's progress.
 
         Raises:
-            InvalidRequestError: both of fraction and budget; labels="none" with a strategy that
-                looks at labels, or with `weights`.
-            UnknownNameError: there is no such strategy, or it has no such preset.
-            BudgetError: the data set cannot give that many.
-            StrategyOptionError: the strategy has no such option, takes no such value, or cannot
-                be balanced, or not be; labels="none" leaves fewer to choose from.
-            ProxyError: there is no such proxy, the run has not what it needs, or labels went
-                into it, and are not to.
-            RunNotReadyError: the run has no weights to select on yet.
-            SubsetError: what arrived is not what was announced.
-            WeightsError: `weights` is not safetensors, or another model's.
-            FeaturesError: `features` is not safetensors, or does not fit the data set.
-            QueueFullError: the coordinator had too much to do for longer than
-                `reconnect_seconds`.
+            InvalidRequestError: both fraction and budget, or a strategy that needs labels
+                without them.
+            UnknownNameError: no such strategy or preset.
+            BudgetError: the data set has fewer examples.
+            StrategyOptionError: no such option, or a value that it does not take.
+            ProxyError: no such proxy, or the run lacks its inputs.
+            RunNotReadyError: the run has no weights yet.
+            SubsetError: the answer differs from its announcement.
+            WeightsError, FeaturesError: not safetensors, or of another model or data set.
+            QueueFullError: the coordinator was too busy for `reconnect_seconds`.
         """
         if fraction is not None and budget is not None:
             raise InvalidRequestError(
@@ -358,14 +324,14 @@ class Client(AbstractContextManager["Client"]):
             strategy=strategy,
             fraction=DEFAULT_FRACTION if fraction is None and budget is None else fraction,
             budget=budget,
+            balanced=balanced,
             options={name: _option_text(value) for name, value in (options or {}).items()},
             preset=preset,
             proxy=proxy,
             labels=labels,
+            soft_labels=soft_labels,
             previous=previous.digest if isinstance(previous, Subset) else previous,
         )
-        if balanced is not None:
-            request.balanced = balanced
         if weights is not None:
             request.weights.CopyFrom(blob_to_proto(self._upload(weights_source(weights))))
         if features is not None:
@@ -380,25 +346,22 @@ class Client(AbstractContextManager["Client"]):
         features: Features | None = None,
         on_progress: OnProgress | None = None,
     ) -> Diagnosis:
-        """What is wrong with the coordinator's data: labels, duplicates, outliers, classes.
+        """Find wrong labels, duplicates, outliers and weak classes in the coordinator's data.
 
-        It needs neither a run nor a worker. The first request computes it; the coordinator
-        keeps it for the next.
+        Needs neither a run nor a worker; the coordinator caches the result.
 
         Args:
-            run: id, name, or "latest", whose learners help to see; None for the data alone.
-            proxy: what looks at the data, as HEAD:FEATURES ("ridge:patches"); None lets the
-                coordinator choose.
-            features: of your own: a safetensors file, its content, or {"features": N x d}.
-                Row i is example i.
-            on_progress: called as the computation goes on.
+            run: id, name, or "latest", whose learners improve the diagnosis; None for the data
+                alone.
+            proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
+            features: your own, as for `subset`.
+            on_progress: called with the computation's progress.
 
         Raises:
-            UnknownRunError: there is no run of that name.
-            RunNotReadyError: it has no learners yet.
-            UnknownNameError: there is no such proxy.
-            FeaturesError: `features` is not safetensors, or does not fit the data set.
-            DiagnosisError: what arrived is not what was announced.
+            RunNotReadyError: the run has no learners yet.
+            UnknownNameError: no such proxy.
+            FeaturesError: not safetensors, or of another data set.
+            DiagnosisError: the answer differs from its announcement.
         """
         request = diagnosis_pb2.DiagnoseRequest(run_id=run, proxy=proxy)
         if features is not None:
@@ -414,19 +377,15 @@ class Client(AbstractContextManager["Client"]):
         return [view_of(StrategyView, item) for item in answer.strategies]
 
     def upload_weights(self, weights: Source, *, on_bytes: OnBytes | None = None) -> BlobView:
-        """Store weights at the coordinator; those that it has are not sent again.
+        """Store weights at the coordinator, unless it has them.
 
         Args:
-            weights: a safetensors file, or its content; or a state dict that `torch.save` wrote
-                to a file, of which tensors alone are read.
-            on_bytes: called, in another thread, with how many bytes were just sent.
-
-        Returns:
-            Its name; {"initialization": {"weights_sha256": name.sha256}} starts a run on it. With
-            "new_head": True beside that, the weights may be of a model with other classes.
+            weights: a safetensors file, its content, or a state dict file of `torch.save`, of
+                which tensors alone are read.
+            on_bytes: called, in another thread, with each number of bytes sent.
 
         Raises:
-            WeightsError: it is no such file; nothing was sent.
+            WeightsError: not such a file; nothing was sent.
             BlobTooLargeError: over the coordinator's limit.
         """
         return BlobView(**asdict(self._upload(checkpoint_source(weights), on_bytes)))
@@ -439,10 +398,9 @@ class Client(AbstractContextManager["Client"]):
             kind: "initial" or "theta*", or "pretrained" or "theta_p".
 
         Raises:
-            RunNotReadyError: it has none yet; the message says how far it is.
-            OtherDataError: the coordinator's disk has lost them, and serves other data than they
-                could be made again of.
-            InvalidRequestError: there is no such kind.
+            RunNotReadyError: it has none yet.
+            OtherDataError: they are lost, and the data to recompute them is not there.
+            InvalidRequestError: no such kind.
         """
         name = self._find_weights(run, kind)
         return self._connection.transfer(
@@ -457,20 +415,10 @@ class Client(AbstractContextManager["Client"]):
         *,
         on_bytes: OnBytes | None = None,
     ) -> BlobView:
-        """Write a run's weights to a safetensors file, whole or not at all.
-
-        Args:
-            path: the file.
-            run: id, name, or "latest", the newest that is ready.
-            kind: "initial" or "theta*", or "pretrained" or "theta_p".
-            on_bytes: called with how many bytes just arrived.
+        """Write a run's weights to a safetensors file, whole or not at all; else as `weights`.
 
         Raises:
-            RunNotReadyError: it has none yet; the message says how far it is.
-            OtherDataError: the coordinator's disk has lost them, and serves other data than they
-                could be made again of.
-            InvalidRequestError: there is no such kind.
-            OSError: the directory is missing or cannot be written to.
+            OSError: the directory is missing or not writable.
         """
         name, target = self._find_weights(run, kind), Path(path)
         # Beside the file, so that the last step is a rename.
@@ -481,6 +429,54 @@ class Client(AbstractContextManager["Client"]):
             )
             place(part, target)
         return BlobView(**asdict(name))
+
+    def who_am_i(self) -> CallerView:
+        """This client's name and roles, as the coordinator sees them."""
+        request = access_pb2.WhoAmIRequest()
+        return view_of(CallerView, self._connection.unary(lambda of: of.access.WhoAmI, request))
+
+    def open_page(self) -> PageLinkView:
+        """A link to the coordinator's page; needs the role trainer or admin.
+
+        Raises:
+            ConfigError: the coordinator serves no page.
+        """
+        request = access_pb2.OpenPageRequest()
+        return view_of(PageLinkView, self._connection.unary(lambda of: of.access.OpenPage, request))
+
+    def create_token(self, role: str, *, name: str = "", days: float = 0.0) -> GivenTokenView:
+        """Create a token; only this answer has its secret.
+
+        Args:
+            role: "worker", "trainer" or "admin".
+            name: shown in the list of tokens.
+            days: how long it is valid; 0 until it is revoked.
+
+        Raises:
+            InvalidRequestError: `days` is out of range.
+            PermissionDeniedError: the caller is no admin; so in the other calls about tokens.
+        """
+        request = access_pb2.CreateTokenRequest(
+            role=enum_to_proto(access_pb2.Role.DESCRIPTOR, Role(role)), name=name, days=days
+        )
+        answer = self._connection.unary(lambda of: of.access.CreateToken, request)
+        return view_of(GivenTokenView, answer)
+
+    def tokens(self) -> list[TokenView]:
+        """All tokens, oldest first."""
+        request = access_pb2.ListTokensRequest()
+        answer = self._connection.unary(lambda of: of.access.ListTokens, request)
+        return [view_of(TokenView, token) for token in answer.tokens]
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        """End a token at once.
+
+        Raises:
+            UnknownTokenError: there is no such token.
+        """
+        request = access_pb2.RevokeTokenRequest(token_id=token_id)
+        answer = self._connection.unary(lambda of: of.access.RevokeToken, request)
+        return view_of(TokenView, answer.token)
 
     def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
         def on_pause(why: str) -> None:
@@ -500,7 +496,7 @@ class Client(AbstractContextManager["Client"]):
         return blob_from_proto(answer.weights)
 
     def _upload(self, source: Path | bytes, on_bytes: OnBytes | None = None) -> BlobName:
-        # A transfer is patient; where nobody answers at all, this says so at once.
+        # A transfer retries for long; this fails at once where nothing answers.
         self.info()
         return self._connection.transfer(
             lambda blobs: Transfers(blobs, on_bytes=on_bytes).upload(source)

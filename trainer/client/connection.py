@@ -1,12 +1,8 @@
-"""Connection: one gRPC channel that outlives forks, silences and broken streams.
+"""Connection: one gRPC channel with deadlines, idle limits and reconnection.
 
-gRPC's threads do not exist in a fork's child, while their locks and sockets do, and a fork
-with a call on its way can lock up the child before it begins. So before a fork (for the workers of
-a DataLoader, say) every channel is closed. A call that this cuts ends at once, and can be made
-again on the channel that is opened after the fork.
-
-Calls have deadlines, streams idle limits, and errors name the address. `Reconnection` decides how
-long a broken stream is opened again.
+gRPC's threads do not survive a fork, while their locks and sockets do, and a fork during a call can
+deadlock the child. So every channel is closed before a fork (for a DataLoader's workers, say), and
+the next call opens another.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -46,59 +42,46 @@ from lipt.v1 import (
     subset_pb2_grpc,
 )
 
-# For what is cut to let go of the channel. A stream that the forking thread itself has
-# left open cannot, and is not waited for any longer.
+# How long cut calls have to release the channel. A stream that the forking thread itself left open
+# cannot.
 _UNWIND_SECONDS = 2.0
 
-# For gRPC's threads to release the buffers of the calls that were cut. They need the interpreter's
-# lock for it, which `fork` holds while gRPC's own handler waits up to a minute for these threads.
+# For gRPC's threads to release the buffers of cut calls. They need the interpreter's lock, which
+# `fork` holds while gRPC's own handler waits up to a minute for these threads.
 _RELEASE_SECONDS = 0.05
 
-_channels: weakref.WeakSet[ForkAwareChannel[Any]] = weakref.WeakSet()
+_channels: weakref.WeakSet[ForkAwareChannel] = weakref.WeakSet()
 
 # Kept in a child so that nothing there runs their destructors.
 _of_the_parent: list[object] = []
 
 
-class Closable(Protocol):
-    """A channel, or what stands for one."""
-
-    def close(self) -> None:
-        """End it with all calls on it."""
-        ...
-
-
-ChannelT = TypeVar("ChannelT", bound=Closable)
-
-
 @dataclass(eq=False)
-class Hold(Generic[ChannelT]):
-    """A channel in use, and whether a fork has ended it meanwhile."""
+class Hold:
+    """A channel in use, and whether a fork has closed it meanwhile."""
 
-    channel: ChannelT
+    channel: Any
     cut: bool = False
 
 
-class ForkAwareChannel(Generic[ChannelT]):
-    """A channel that ends before a fork, or with `close`, and is opened again when held.
+class ForkAwareChannel:
+    """A channel that closes before a fork, or with `close`, and is opened again when held.
 
     Args:
-        open_channel: makes a channel and the stubs on it, which gRPC cannot make on a channel
-            that is closed meanwhile; called at once, so that what is wrong with it is
-            known early, though gRPC connects only when there is a call.
+        open_channel: makes a closable channel; called at once, so that its errors come early.
     """
 
-    def __init__(self, open_channel: Callable[[], ChannelT]) -> None:
+    def __init__(self, open_channel: Callable[[], Any]) -> None:
         self._open = open_channel
         self._changed = threading.Condition()
-        self._channel: ChannelT | None = open_channel()
-        self._holds: set[Hold[ChannelT]] = set()
+        self._channel: Any = open_channel()
+        self._holds: set[Hold] = set()
         self._forking = False
         _channels.add(self)
         _watch_forks()
 
     @contextmanager
-    def held(self) -> Iterator[Hold[ChannelT]]:
+    def held(self) -> Iterator[Hold]:
         """The channel, open until the end of the context unless it is closed or cut."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
@@ -114,12 +97,12 @@ class ForkAwareChannel(Generic[ChannelT]):
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """End the channel with all calls on it."""
+        """Close the channel and end all calls on it."""
         with self._changed:
             self._end()
 
     def before_fork(self) -> None:
-        """Close the channel, and wait until nobody holds it; nobody can until the fork is over."""
+        """Close the channel, wait for its holders, and admit none until the fork is over."""
         with self._changed:
             self._forking = True
             for hold in self._holds:
@@ -130,13 +113,13 @@ class ForkAwareChannel(Generic[ChannelT]):
             time.sleep(_RELEASE_SECONDS)
 
     def in_parent(self) -> None:
-        """Let the channel be held again."""
+        """Admit holders again."""
         with self._changed:
             self._forking = False
             self._changed.notify_all()
 
     def in_child(self) -> None:
-        """Forget what the parent's threads hold, and the lock that one may have had."""
+        """Forget the parent's holders and its lock."""
         _of_the_parent.append(self._holds)
         self._changed = threading.Condition()
         self._holds, self._forking = set(), False
@@ -150,8 +133,8 @@ class ForkAwareChannel(Generic[ChannelT]):
 
 @functools.cache
 def _watch_forks() -> None:
-    """Registered once, when there is a first channel: it cannot be undone."""
-    if hasattr(os, "register_at_fork"):  # where processes fork at all
+    # Once, with the first channel: it cannot be undone.
+    if hasattr(os, "register_at_fork"):
         os.register_at_fork(
             before=functools.partial(_each, ForkAwareChannel.before_fork),
             after_in_parent=functools.partial(_each, ForkAwareChannel.in_parent),
@@ -159,7 +142,7 @@ def _watch_forks() -> None:
         )
 
 
-def _each(act: Callable[[ForkAwareChannel[Any]], None]) -> None:
+def _each(act: Callable[[ForkAwareChannel], None]) -> None:
     for channel in list(_channels):
         act(channel)
 
@@ -170,14 +153,13 @@ CONTROL_SECONDS = 30.0
 # Creating a run checks it against the data and builds the model once.
 CREATE_SECONDS = 120.0
 
-# Weights that the coordinator's disk has damaged are made again first; should a soup take longer
-# still, it goes on, and is there for the next who asks.
+# Damaged weights are recomputed first.
 RESTORE_SECONDS = 600.0
 
-# What gRPC says of a peer that answers in another language; until 1.76 of HTTP/1 in other words.
+# gRPC's messages about peers that speak another protocol; the second for HTTP/1 before 1.76.
 _NOT_GRPC = ("Failed parsing HTTP/2", "Trying to connect an http1.x server")
 
-# What is asked again, after a pause.
+# Errors that are retried after a pause.
 INTERRUPTIONS = (UnreachableError, QueueFullError, TooManyCallsError)
 
 _BACKOFF = Backoff(first_seconds=0.2, max_seconds=5.0)
@@ -189,7 +171,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Stubs:
-    """A channel's services; `close` ends the channel with all calls on it."""
+    """A channel's services; `close` closes the channel."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.runs = run_pb2_grpc.RunServiceStub(channel)
@@ -202,11 +184,9 @@ class Stubs:
 
 
 class Connection:
-    """A channel to one address, and the services on it.
+    """The services at one address.
 
-    gRPC's threads do not survive a fork, so the channel ends before one (of a DataLoader's
-    workers, say), and the next call opens another. Calls that were on their way are made
-    again: by `unary` and `transfer` themselves, and by who has asked for a stream.
+    Calls that a fork cuts are repeated by `unary` and `transfer`; a stream's caller repeats it.
 
     Raises:
         ConfigError: `address` is not host:port.
@@ -220,7 +200,7 @@ class Connection:
         self._channel = ForkAwareChannel(lambda: Stubs(open_channel(address, tls, token)))
 
     def close(self) -> None:
-        """End the channel and every call on it; a later call opens another."""
+        """Close the channel and end all calls; a later call opens another."""
         self._channel.close()
 
     @contextmanager
@@ -228,7 +208,7 @@ class Connection:
         """The services, on a channel that stays open meanwhile.
 
         Raises:
-            ForkedError: what is done in the context failed because this process forked.
+            ForkedError: the block failed because this process forked.
         """
         with self._channel.held() as hold:
             try:
@@ -248,13 +228,10 @@ class Connection:
         *,
         seconds: float = CONTROL_SECONDS,
     ) -> ResponseT:
-        """One request, one answer, within `seconds`.
-
-        A coordinator that is called too often says when to call again, which is done.
+        """One request, one answer, within `seconds`; repeated later where calls are limited.
 
         Raises:
-            LiptError: what the coordinator refused with, UnreachableError or
-                NotACoordinatorError.
+            LiptError: the coordinator's refusal, UnreachableError or NotACoordinatorError.
         """
 
         def attempt() -> ResponseT:
@@ -275,8 +252,7 @@ class Connection:
         """One request, any number of answers, each at most `idle_seconds` after the last.
 
         Raises:
-            LiptError: as `unary`.
-            ForkedError: this process forked meanwhile; ask again.
+            LiptError: as `unary`; ForkedError where this process forked meanwhile.
         """
         with self.stubs() as stubs:
             call = method(stubs)(request)
@@ -293,18 +269,13 @@ class Connection:
                 raise self.explain(error) from None
 
     def transfer(self, act: Callable[[blob_pb2_grpc.BlobServiceStub], ResultT]) -> ResultT:
-        """Transfer blobs; an error about a lost connection gets the address.
-
-        Raises:
-            LiptError: what `act` raises.
-        """
+        """Transfer blobs by `act`; an error about a lost connection gets the address."""
         try:
             return self._whole(lambda stubs: act(stubs.blobs))
         except UnreachableError as error:
             raise UnreachableError(f"{self.address}: {error}") from None
 
     def _whole(self, act: Callable[[Stubs], ResultT]) -> ResultT:
-        """Make calls, again when a fork of this process has cut them."""
         while True:
             try:
                 with self.stubs() as stubs:
@@ -313,14 +284,13 @@ class Connection:
                 continue
 
     def explain(self, error: grpc.RpcError) -> LiptError:
-        """What a failed call means, with the address and what to check."""
+        """A failed call's error, with the address and what to check."""
         known = from_rpc_error(error)
         code = error.code() if isinstance(error, grpc.Call) else None
         if type(known) is LiptError and code is grpc.StatusCode.UNIMPLEMENTED:
             return NotACoordinatorError(
-                f"what answers at {self.address} is not a LiPT coordinator of this version: it "
-                "does not know the call. Check host and port; lipt-coordinator prints them when "
-                "it starts."
+                f"what answers at {self.address} is not a LiPT coordinator of this version. Check "
+                "host and port; lipt-coordinator prints them when it starts."
             )
         if not isinstance(known, UnreachableError):
             return known
@@ -336,23 +306,26 @@ class Connection:
                 "address is right, that no firewall drops the port, and the coordinator's log."
             )
         security = "with TLS" if self._tls else "without TLS"
+        why = self._tls.why_closed(details) if self._tls else ""
         return UnreachableError(
             f"no coordinator answers at {self.address}, asked {security} ({details}). Check that "
-            "lipt-coordinator runs there, that host and port are right, and that both sides use "
-            f"TLS or neither does; 'lipt doctor' looks closer.{self._why_closed(details)}"
+            "lipt-coordinator runs there, and that both sides use TLS or neither does; 'lipt "
+            f"doctor' looks closer.{why and ' '}{why}"
         )
-
-    def _why_closed(self, details: str) -> str:
-        why = self._tls.why_closed(details) if self._tls else ""
-        return why and f" {why}"
 
 
 class Reconnection:
-    """Bounds the attempts at one stream, which begin anew with every message.
+    """Limits the retries of one stream; every message starts the limit anew.
 
-    A coordinator that never answered is not waited for, unless it is expected: its address
-    is more likely to be wrong than its process to be restarting. One that has too much to do
-    says when to ask again.
+    A coordinator that never answered is not retried unless it is `expected`: its address is more
+    likely wrong than its process restarting. A busy one says when to ask again.
+
+    Args:
+        limit_seconds: the longest interruption.
+        expected: whether the coordinator is known to run, or will.
+        on_pause: called with a message before each pause.
+        clock: seconds.
+        sleep: waits that many seconds.
     """
 
     def __init__(
@@ -364,15 +337,6 @@ class Reconnection:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Allow for interruptions of so many seconds.
-
-        Args:
-            limit_seconds: the longest one.
-            expected: whether the coordinator is surely there, or will be.
-            on_pause: told in words why there is a pause, and how long it is.
-            clock: seconds.
-            sleep: waits so many seconds.
-        """
         self._limit_seconds, self._on_pause = limit_seconds, on_pause
         self._clock, self._sleep = clock, sleep
         self._connected = expected
@@ -386,11 +350,10 @@ class Reconnection:
             yield message
 
     def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:
-        """Wait before the next attempt; not at all where this process has cut the stream.
+        """Wait before the next attempt; not after a fork of this process.
 
         Raises:
-            UnreachableError, QueueFullError, TooManyCallsError: `error` itself, when there is no
-                point in another attempt.
+            UnreachableError, QueueFullError, TooManyCallsError: `error` itself, at the limit.
         """
         if isinstance(error, ForkedError):
             return

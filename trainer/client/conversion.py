@@ -1,19 +1,17 @@
-"""Views from messages of the wire: one walk, driven by the types of a view's fields.
+"""Views from messages, by the types of a view's fields.
 
-A field of a view is read from the message's field of the same name:
+A field of a view is read from the message's field of the same name, or `of` the one that its
+metadata names (see `lipt.trainer.views`):
 
-    a view                a message of its own, walked likewise
+    a view                a message of its own
     X | None              None where the message has no such field set
     tuple[X, ...]         a repeated field
     Mapping[str, str]     a map
-    a state               an enum's member, UNKNOWN where this version has no word for it
-    a role's name         an enum's member, in small letters; so are a column's type and a
-                          target's kind
-    datetime              a timestamp, None where it is no date that there is
+    a state               an enum's member, UNKNOWN where this version does not know it
+    RoleName and the like an enum's member in small letters
+    datetime              a timestamp, None where it is out of range
     RunConfig             the configuration, validated
     anything else         the value as it is
-
-A field with another source names it in its metadata: see `lipt.trainer.views`.
 """
 
 from __future__ import annotations
@@ -24,10 +22,9 @@ import typing
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from operator import attrgetter
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any, TypeVar
 
-from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -40,14 +37,11 @@ from lipt.v1 import access_pb2, worker_pb2
 
 ViewT = TypeVar("ViewT")
 
-# Names of an enum's members, which may be a newer coordinator's.
-_NAMES: Mapping[Any, EnumDescriptor] = MappingProxyType(
-    {
-        RoleName: access_pb2.Role.DESCRIPTOR,
-        ColumnTypeName: worker_pb2.ColumnType.DESCRIPTOR,
-        TargetKindName: worker_pb2.TargetKind.DESCRIPTOR,
-    }
-)
+_NAMES: dict[Any, Any] = {
+    RoleName: access_pb2.Role.DESCRIPTOR,
+    ColumnTypeName: worker_pb2.ColumnType.DESCRIPTOR,
+    TargetKindName: worker_pb2.TargetKind.DESCRIPTOR,
+}
 
 
 def view_of(view: type[ViewT], message: Message) -> ViewT:
@@ -55,7 +49,7 @@ def view_of(view: type[ViewT], message: Message) -> ViewT:
 
     Args:
         view: one of `lipt.trainer.views`.
-        message: the one of the wire that it shows.
+        message: the message that it shows.
 
     Raises:
         ConfigError: a configuration that this version refuses.
@@ -66,7 +60,7 @@ def view_of(view: type[ViewT], message: Message) -> ViewT:
 
 @functools.cache
 def _readers(view: Any) -> Mapping[str, Callable[[Any], Any]]:
-    # What a view names for type checkers only.
+    # Imported by views for type checkers only.
     types = typing.get_type_hints(view, localns={"RunConfig": RunConfig})
     return {
         field.name: attrgetter(*field.metadata["of"])
@@ -92,7 +86,7 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
         return lambda values: tuple(map(each, values))
     if typing.get_origin(kind) is Mapping:
         return dict
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    if dataclasses.is_dataclass(kind):
         return functools.partial(view_of, kind)
     if kind is RunConfig:
         return lambda message: run_config_from_proto(message, RunConfig())
@@ -110,5 +104,5 @@ def _state(states: Any, message: Any, name: str) -> Any:
 def _time(stamp: Timestamp) -> datetime | None:
     try:
         return stamp.ToDatetime(tzinfo=UTC)
-    except ValueError:  # a year that there is not: the rest of the answer is worth having
+    except ValueError:  # a year that datetime does not have
         return None

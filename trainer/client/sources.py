@@ -1,6 +1,6 @@
 """Sources of an upload: a user's own weights or features, as safetensors.
 
-The coordinator checks shapes and values; a file of another format is refused before it is sent.
+Files of another format are refused before they are sent; the coordinator checks shapes and values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Features = Source | Mapping[str, Any] | Any
 
 
 def weights_source(weights: Source) -> Path | bytes:
-    """What to upload: a path, or the content of a safetensors file.
+    """A path, or the content of a safetensors file.
 
     Raises:
         WeightsError: it is not safetensors.
@@ -35,13 +35,12 @@ def weights_source(weights: Source) -> Path | bytes:
 
 
 def checkpoint_source(weights: Source) -> Path | bytes:
-    """What to upload for a run to start from: as `weights_source`, or made of torch's own file.
+    """As `weights_source`, and safetensors of the state dict in a file of `torch.save`.
 
-    Of what `torch.save` wrote, tensors and plain containers are read, here; it is sent as
-    safetensors.
+    Of such a file only tensors and plain containers are read.
 
     Raises:
-        WeightsError: it is neither, or holds other objects, or no state dict.
+        WeightsError: the file has neither form, or holds other objects.
         OSError: the file cannot be read.
     """
     try:
@@ -60,7 +59,7 @@ def checkpoint_source(weights: Source) -> Path | bytes:
 
 
 def features_source(features: Features) -> Path | bytes:
-    """What to upload: a path, or the content of a safetensors file.
+    """A path, or the content of a safetensors file.
 
     Args:
         features: a safetensors file, its content, an N x d tensor, array or nested list, or
@@ -70,36 +69,24 @@ def features_source(features: Features) -> Path | bytes:
         FeaturesError: a file of another format, or values that are no tensors.
         OSError: the file cannot be read.
     """
-    if isinstance(features, Mapping):
-        return _serialize(features)
-    if not isinstance(features, Source):
-        return _serialize({"features": features})
-    try:
-        return weights_source(features)
-    except WeightsError as error:
-        # What else it says is about a model's weights.
-        raise FeaturesError(f"{error.problem}. {_HOW}") from error
-
-
-def _serialize(features: Mapping[str, Any]) -> bytes:
+    if isinstance(features, Source):
+        try:
+            return weights_source(features)
+        except WeightsError as error:
+            # The rest of its message is about a model's weights.
+            raise FeaturesError(f"{error.problem}. {_HOW}") from error
+    named = features if isinstance(features, Mapping) else {"features": features}
+    import numpy as np  # noqa: PLC0415 - as torch
     import torch  # noqa: PLC0415 - slow, and a file needs none of it
 
     from lipt.common.weights.files import pack  # noqa: PLC0415
 
+    def tensor(values: Any) -> torch.Tensor:
+        if isinstance(values, np.ndarray):  # copied where it is read-only or in another order
+            values = np.require(values, requirements=("C", "W"))
+        return torch.as_tensor(values).detach()
+
     try:
-        return pack(
-            {
-                str(name): torch.as_tensor(_owned(values)).detach()
-                for name, values in features.items()
-            }
-        )
+        return pack({str(name): tensor(values) for name, values in named.items()})
     except (TypeError, ValueError, RuntimeError, WeightsError) as error:
         raise FeaturesError(f"the features are no tensors ({error}). {_HOW}") from error
-
-
-def _owned(values: Any) -> Any:
-    """An array as torch takes one, copied where it is read-only or in another order."""
-    import numpy as np  # noqa: PLC0415 - as above
-
-    is_array = isinstance(values, np.ndarray)
-    return np.require(values, requirements=("C", "W")) if is_array else values

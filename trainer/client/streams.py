@@ -1,24 +1,22 @@
 """Streams that are opened again when they break: subsets and diagnoses, runs and the service.
 
-Nothing that comes is believed: sizes are compared with what was announced before a file is asked
-for, and values with their digest or with each other before they are given on.
+Announced sizes are checked before a file is fetched, and its content before it is returned.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
-import grpc
-
-from lipt.common.blobs.blob import blob_from_proto
+from lipt.common.blobs.blob import BlobName, blob_from_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import DiagnosisError, SubsetError, UnreachableError
 from lipt.common.subsets import packed_sizes, unpack
-from lipt.trainer.client.connection import INTERRUPTIONS, Connection, Reconnection, Stubs
+from lipt.trainer.client.connection import INTERRUPTIONS, Connection, Reconnection
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
@@ -29,9 +27,6 @@ from lipt.v1 import diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 _COMPUTING_SECONDS = 300.0
 
 OnProgress = Callable[[ProgressView], object]
-RequestT = TypeVar("RequestT")
-# A subset's or a diagnosis' response: progress, or the description.
-ResponseT = TypeVar("ResponseT", bound=Any)
 Refusal = type[SubsetError] | type[DiagnosisError]
 
 
@@ -41,40 +36,29 @@ def fetch_subset(
     on_progress: OnProgress | None,
     reconnection: Reconnection,
 ) -> Subset:
-    """Ask for a subset until it has come.
-
-    Args:
-        connection: where to ask.
-        request: what for.
-        on_progress: called as the computation goes on.
-        reconnection: how long a broken stream is opened again.
+    """Request a subset, through broken streams, until it has come.
 
     Raises:
         UnreachableError: the coordinator stayed away too long.
-        QueueFullError: it had too much to do for too long.
-        SubsetError: there is no description, or the file is not what it says.
+        QueueFullError: it was too busy for too long.
+        SubsetError: there is no description, or the file differs from it.
     """
-    described: subset_pb2.Subset = _ask(
-        connection,
-        lambda of: of.subsets.GetSubset,
-        request,
-        on_progress,
-        reconnection,
-        refusal=SubsetError,
+    stream = partial(
+        connection.stream, lambda of: of.subsets.GetSubset, request, idle_seconds=_COMPUTING_SECONDS
     )
+    described = _described(stream, on_progress, reconnection, SubsetError)
     file, num_examples = blob_from_proto(described.file), described.num_examples
-    if file.size_bytes not in packed_sizes(num_examples):
+    if file.size_bytes not in packed_sizes(num_examples, described.num_classes):
         raise SubsetError(
             f"the coordinator announced a subset of {num_examples} examples in {file.size_bytes} "
             "bytes, which cannot be. See its log."
         )
-    content = connection.transfer(
-        lambda blobs: Transfers(blobs).download_bytes(file, max_bytes=file.size_bytes)
-    )
-    examples = unpack(content, num_examples)
+    content = _content(connection, file, file.size_bytes)
+    examples = unpack(content, num_examples, described.num_classes)
     return Subset(
         indices=examples.indices_K,
         weights=examples.weights_K,
+        soft_labels=examples.soft_labels_KC,
         fingerprint=described.fingerprint,
         digest=described.digest,
         strategy=described.strategy,
@@ -90,19 +74,18 @@ def fetch_diagnosis(
     on_progress: OnProgress | None,
     reconnection: Reconnection,
 ) -> Diagnosis:
-    """Ask for a diagnosis until it has come; arguments and errors as of `fetch_subset`.
+    """Request a diagnosis, as `fetch_subset` does a subset.
 
     Raises:
-        DiagnosisError: there is no description, or the file is not what it says.
+        DiagnosisError: there is no description, or the file differs from it.
     """
-    described: diagnosis_pb2.DiagnosisDescription = _ask(
-        connection,
+    stream = partial(
+        connection.stream,
         lambda of: of.diagnoses.Diagnose,
         request,
-        on_progress,
-        reconnection,
-        refusal=DiagnosisError,
+        idle_seconds=_COMPUTING_SECONDS,
     )
+    described = _described(stream, on_progress, reconnection, DiagnosisError)
     file, num_examples = blob_from_proto(described.file), described.num_examples
     limit = max_file_bytes(max(num_examples, 0))
     if not num_examples > 0 or file.size_bytes > limit:
@@ -110,11 +93,8 @@ def fetch_diagnosis(
             f"the coordinator announced a diagnosis of {num_examples} examples in "
             f"{file.size_bytes} bytes; {limit} can be. See its log."
         )
-    content = connection.transfer(
-        lambda blobs: Transfers(blobs).download_bytes(file, max_bytes=limit)
-    )
     return read_diagnosis(
-        content,
+        _content(connection, file, limit),
         num_examples=num_examples,
         fingerprint=described.fingerprint,
         run_id=described.run_id,
@@ -122,21 +102,17 @@ def fetch_diagnosis(
     )
 
 
-def _ask(
-    connection: Connection,
-    method: Callable[[Stubs], grpc.UnaryStreamMultiCallable[RequestT, ResponseT]],
-    request: RequestT,
+def _described(
+    stream: Callable[[], Generator[Any]],
     on_progress: OnProgress | None,
     reconnection: Reconnection,
-    *,
     refusal: Refusal,
 ) -> Any:
-    """The description that ends an answer's progress; a stream that breaks is asked for again."""
+    """The description that ends an answer's progress."""
     while True:
-        responses = connection.stream(method, request, idle_seconds=_COMPUTING_SECONDS)
         try:
             # Closed here: the stream holds the channel until it has ended.
-            with closing(responses):
+            with closing(stream()) as responses:
                 for response in reconnection.heard(responses):
                     part = response.WhichOneof("part")
                     if part == "progress" and on_progress:
@@ -146,6 +122,12 @@ def _ask(
                 raise refusal("the coordinator sent no description of the answer. Ask again.")
         except INTERRUPTIONS as error:
             reconnection.pause(error)
+
+
+def _content(connection: Connection, file: BlobName, max_bytes: int) -> bytes:
+    return connection.transfer(
+        lambda blobs: Transfers(blobs).download_bytes(file, max_bytes=max_bytes)
+    )
 
 
 def _manifest(text: str, refusal: Refusal) -> dict[str, Any]:
@@ -163,11 +145,7 @@ _IDLE_SECONDS = 30.0
 
 
 def get_run(connection: Connection, run_id: str) -> RunView:
-    """A run as it is now.
-
-    Raises:
-        UnknownRunError: there is none of that name.
-    """
+    """See `Client.run`."""
     request = run_pb2.GetRunRequest(run_id=run_id)
     return view_of(RunView, connection.unary(lambda of: of.runs.GetRun, request).run)
 
@@ -197,7 +175,7 @@ def watch_run(
 
 
 def while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
-    """A run's changes up to the first with which it does not go on by itself."""
+    """A run's changes up to the first at which it has ended or is held."""
     for view in changes:
         yield view
         if not view.goes_on:
@@ -224,7 +202,7 @@ def watch_service(
     """See `Client.watch_service`."""
     request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
     while True:
-        # Each stream begins with all that there is.
+        # Each stream begins with the whole state.
         runs: dict[str, RunView] = {}
         stream = connection.stream(
             lambda of: of.info.WatchService,
@@ -243,6 +221,5 @@ def watch_service(
 
 
 def _newest(runs: Iterable[RunView], num_runs: int) -> tuple[RunView, ...]:
-    """The newest so many, and all that have not ended, newest first."""
     in_order = sorted(runs, key=lambda run: (run.created_at is None, run.created_at), reverse=True)
     return tuple(run for place, run in enumerate(in_order) if place < num_runs or not run.ended)

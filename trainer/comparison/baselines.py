@@ -20,11 +20,7 @@ BASELINES = (*FIXED, REDRAWN, EVERYTHING)
 
 
 def require_baselines(names: Sequence[str]) -> None:
-    """Refuse what is no baseline.
-
-    Raises:
-        ConfigError: a name is not among `BASELINES`.
-    """
+    """Refuse what is no baseline."""
     for name in names:
         if name not in BASELINES:
             raise ConfigError(f"there is no baseline {name!r}. Choose from: {', '.join(BASELINES)}")

@@ -1,11 +1,12 @@
-"""Comparison: chooses subsets, trains what each cell of a plan asks for, and notes the results."""
+"""Comparison: chooses subsets, trains on what each cell of a plan names, and keeps the results."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,15 +18,7 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import EVERYTHING, FIXED, REDRAWN, label, require_baselines
-from lipt.trainer.comparison.trial import (
-    LATE,
-    Cell,
-    Plan,
-    Trial,
-    TrialFile,
-    levelled_off,
-    training_seed,
-)
+from lipt.trainer.comparison.trial import LATE, Cell, Plan, Trial, TrialFile, levelled_off
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource, require_comparable
 from lipt.trainer.main_training.records import OnStep
@@ -34,21 +27,15 @@ from lipt.trainer.reselection.reselection import Reselection, SelectionOptions, 
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
+# Accuracy is measured more often late, where the learning rate is low and accuracy rises most.
+LOOK_AT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9)
+_SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,), within_epochs=True)
 
-class Data(Protocol):
-    """What subsets are chosen from."""
-
-    @property
-    def source(self) -> str: ...  # noqa: D102 - its name
-    @property
-    def fingerprint(self) -> str: ...  # noqa: D102 - what tells it from other data
-
-
-class Info(Protocol):
-    """Who chooses."""
-
-    @property
-    def dataset(self) -> Data | None: ...  # noqa: D102 - as above
+# Values of `StrategyView.needs` that the data alone provide, and those that need a run.
+_OF_THE_DATA = {"labels", "near copies", "paired features"}
+_OF_THE_RUN = {"gradient norms", "learners"}
+# A proxy's features that need learners; theta* ("initial") is there without one.
+_PRETRAINED = {"soup", "learners"}
 
 
 class Run(Protocol):
@@ -57,50 +44,34 @@ class Run(Protocol):
     @property
     def run_id(self) -> str: ...  # noqa: D102 - its name
     @property
-    def fitted(self) -> str: ...  # noqa: D102 - what was lowered for the data
+    def fitted(self) -> str: ...  # noqa: D102 - as `RunView.fitted`
     @property
-    def costs(self) -> CostsView | None: ...  # noqa: D102 - what it has taken
+    def costs(self) -> CostsView | None: ...  # noqa: D102 - so far
 
 
 class Chooser(Protocol):
-    """Chooses subsets: `lipt.Client` is one."""
+    """Chooses subsets: `lipt.Client`, or `lipt.compare` in its own process."""
 
-    def info(self) -> Info: ...  # noqa: D102 - what it chooses from
-    def strategies(self) -> list[StrategyView]: ...  # noqa: D102 - what it chooses by
+    def strategies(self) -> list[StrategyView]: ...  # noqa: D102 - as `Client.strategies`
     def subset(  # noqa: D102 - as `Client.subset`
         self, run: str, strategy: str, *, fraction: float, proxy: str | None = None
     ) -> Subset: ...
 
 
-# Patches of the images, the operator's backbone and features of the user's own are had without a
-# run, and so is a random subset: what was pre-trained beside them is no cost of choosing. An
-# ordinary warm-up stands in for it, at a cost of its own.
-
-# What strategies need, as `StrategyView.needs` has it, that the data alone have.
-_OF_THE_DATA = {"labels", "near copies", "paired features"}
-# What is of the run in any case; the rest is of the proxy.
-_OF_THE_RUN = {"gradient norms", "learners"}
-# Features that a proxy has of the run; theta*, the proxies' `initial`, is there without a learner.
-_PRETRAINED = {"soup", "learners"}
-
-
 def warm_up_seconds(manifest: Mapping[str, Any]) -> float | None:
-    """What the ordinary warm-up took that a subset was chosen by; None where there was none."""
+    """Cost of the ordinary warm-up that a subset was chosen by; None without one."""
     seconds = manifest.get("costs", {}).get("warm_up_seconds")
     return None if seconds is None else float(seconds)
 
 
 def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
-    """Whether a subset could not have been chosen without the run's pre-training.
+    """Whether choosing a subset needed the run's pre-training.
 
     Args:
-        needs: what its strategy needs; empty of an older coordinator.
-        manifest: the subset's. What a choice of proxies has tried counts as well, whichever
-            won: it had to be there.
+        needs: of its strategy.
+        manifest: of the subset. Proxies that an automatic choice tried count, whichever won.
     """
-    if warm_up_seconds(manifest) is not None:
-        return False
-    if needs and _OF_THE_DATA.issuperset(needs):
+    if warm_up_seconds(manifest) is not None or _OF_THE_DATA.issuperset(needs):
         return False
     proxy = manifest.get("proxy", {})
     if "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs):
@@ -109,22 +80,8 @@ def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) ->
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in looked_at)
 
 
-# Accuracy over the course of training, later more often: there the learning rate has fallen
-# and accuracy rises most. And what `levelled_off` looks at.
-LOOK_AT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9)
-_SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,), within_epochs=True)
-
-# For all of the data that would cost more than it tells, and for examples that change nothing.
-_WITHOUT_SUBSET = replace(_SCHEDULE, subset_at=None)
-
-
 class Held:
-    """A source of subsets that are each kept for several epochs.
-
-    Args:
-        source: asked for its epochs 0, 1, ...
-        every: how many epochs each of its subsets is kept for.
-    """
+    """A source of subsets, each of which is kept for `every` epochs."""
 
     def __init__(self, source: SubsetSource, every: int) -> None:
         self._source, self._every = source, every
@@ -142,113 +99,19 @@ class Held:
         return self.subset
 
 
-@dataclass(frozen=True)
-class Bench:
-    """What all trials of a comparison share.
+def run_of(client: Client, plan: Plan, seed: int) -> RunView:
+    """A seed's run, ready: the one that a stopped comparison has left, or a new one."""
+    overrides = plan.overrides(seed)
+    settings = json.dumps(overrides, sort_keys=True, default=str).encode()
+    name = f"compare-{hashlib.sha256(settings).hexdigest()[:10]}-{seed}"
+    ended = (RunState.FAILED, RunState.CANCELLED)
+    same = [run for run in client.runs() if run.name == name and run.state not in ended]
+    run = same[0] if same else client.start_run(overrides, name=name)
+    return client.wait(run.run_id)
 
-    recipe: with the steps of every training.
-    needs: what each strategy needs, by its name.
-    asked: what every subset is asked for besides its strategy and size.
-    on_step: called after every optimizer step.
-    """
 
-    chooser: Chooser
-    model: str
-    train: Dataset
-    test: Dataset
-    recipe: Recipe
-    needs: Mapping[str, Collection[str]]
-    asked: Mapping[str, Any]
-    device: str
-    allowed_modules: Collection[str]
-    on_step: OnStep | None
-
-    def everything(self, cell: Cell) -> Trial:
-        """A training on all examples."""
-        return self._trial(cell, None, None)
-
-    def redrawn(self, cell: Cell) -> Trial:
-        """A training on a random subset that is drawn again and again."""
-        budget = round(cell.fraction * len(self.train))
-        drawn = RedrawnRandom(self.train, budget, training_seed(cell.seed, cell.repeat))
-        return self._trial(cell, drawn.subset, Held(drawn, cell.every))
-
-    def chosen(self, cell: Cell, run: Run) -> Trial:
-        """A training on a subset of a run, which is chosen again where the cell says so."""
-        subset = self.chooser.subset(
-            run.run_id, cell.strategy, fraction=cell.fraction, **self.asked
-        )
-        made: list[Reselection] = []
-
-        def reselect(model: nn.Module, first: Subset | None) -> Reselection:
-            asked: SelectionOptions = {"run": run.run_id, "fraction": cell.fraction}
-            asked |= {"every": cell.every, "first": first, "proxy": self.asked.get("proxy")}
-            if not isinstance(self.chooser, Client):
-                raise TypeError("subsets are chosen again by a coordinator")
-            made.append(Reselection(self.chooser, model, cell.strategy, **asked))
-            return made[0]
-
-        trial = self._trial(cell, subset, reselect if cell.every else None)
-        if cell.strategy in FIXED or run.costs is None:
-            return trial
-        waited = sum(source.waited_seconds for source in made)
-        trial = replace(
-            trial,
-            selection_seconds=float(subset.manifest["costs"]["selection_seconds"]),
-            waited_seconds=waited,
-            training_seconds=trial.training_seconds - waited,
-        )
-        if (warmed := warm_up_seconds(subset.manifest)) is not None:
-            return replace(trial, pretraining_seconds=warmed)
-        if not rests_on_pretraining(self.needs[cell.strategy], subset.manifest):
-            return trial
-        return replace(
-            trial,
-            pretraining_seconds=run.costs.initialization_seconds
-            + run.costs.sharding_seconds
-            + run.costs.training_seconds
-            + run.costs.merging_seconds,
-            bytes_sent=run.costs.bytes_to_workers + run.costs.bytes_from_workers,
-        )
-
-    def _trial(
-        self, cell: Cell, subset: Subset | None, source: SubsetSource | MakeSubsetSource | None
-    ) -> Trial:
-        seed = training_seed(cell.seed, cell.repeat)
-        stays = subset is not None and source is None
-        trained = fit(
-            self.model,
-            self.train,
-            subset=subset,
-            test=self.test,
-            recipe=self.recipe.model_copy(update={"seed": seed}),
-            schedule=_SCHEDULE if stays else _WITHOUT_SUBSET,
-            device=self.device,
-            reselect=source,
-            allowed_modules=self.allowed_modules,
-            on_step=self.on_step,
-        )
-        weighted = subset is not None and self.recipe.weighted and bool((subset.weights != 1).any())
-        return Trial(
-            seed=cell.seed,
-            strategy=cell.strategy,
-            fraction=cell.fraction,
-            num_examples=len(self.train if subset is None else subset),
-            num_steps=trained.num_steps,
-            weighted=weighted,
-            test_accuracy=trained.looks[-1].accuracy,
-            subset_accuracy=trained.subset_accuracies[-1][1] if stays else None,
-            levelled_off=stays and levelled_off(trained.subset_accuracies, trained.num_steps),
-            pretraining_seconds=0.0,
-            selection_seconds=0.0,
-            training_seconds=trained.seconds - trained.evaluation_seconds,
-            bytes_sent=0,
-            digest="" if subset is None else subset.digest,
-            every=cell.every,
-            repeat=cell.repeat,
-            looks=trained.looks,
-            score_name=trained.kind.score_name,
-        )
+# Trains on a cell's subset, or on all examples without one; a source changes it between epochs.
+_Train = Callable[[Cell, Subset | None, SubsetSource | MakeSubsetSource | None], Trial]
 
 
 def compare(
@@ -257,35 +120,26 @@ def compare(
     train: Dataset,
     test: Dataset,
     *,
+    pretrain: Callable[[int], Run],
     out: Path,
     device: str = "auto",
     allowed_modules: Collection[str] = (),
     say: Callable[[str], None],
     on_step: OnStep | None = None,
-    pretrain: Callable[[int], Run] | None = None,
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
     Args:
-        chooser: connected to a coordinator that has `train` as its data, or one of this process.
+        chooser: a client of the coordinator that serves `train`, or a chooser of this process.
         plan: what to compare.
         train: what the subsets are of.
         test: what accuracy is measured on.
+        pretrain: gives a seed's run, ready.
         out: a file of trials; those that it has are not done again.
         device: of main training.
         allowed_modules: modules that the model may be imported from.
         say: prints a line.
         on_step: called after every optimizer step.
-        pretrain: gives a seed's run, ready; where None, it is the one that a stopped
-            comparison has left at the coordinator, or a new one.
-
-    Raises:
-        ConfigError: `out` is another comparison's, the plan makes no sense, or the device
-            does not exist.
-        BudgetError: a fraction keeps no example.
-        DataError: `test` has other images or classes than `train`.
-        SubsetError: the coordinator has other data.
-        RunFailedError: a run failed.
     """
     known = {strategy.name: strategy for strategy in chooser.strategies()}
     _check(chooser, known, plan, train, test)
@@ -295,74 +149,152 @@ def compare(
     trials = TrialFile(out, _identity(plan, recipe, train, test))
     if trials.trials:
         say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
-    needs = {name: strategy.needs for name, strategy in known.items()}
-    bench = Bench(
-        chooser,
-        plan.model,
-        train,
-        test,
-        recipe,
-        needs,
-        plan.asked(),
-        device,
-        allowed_modules,
-        on_step,
+    training = partial(
+        _trial,
+        model=plan.model,
+        train=train,
+        test=test,
+        recipe=recipe,
+        device=device,
+        allowed_modules=allowed_modules,
+        on_step=on_step,
     )
     for seed in plan.seeds:
-        missing = [cell for cell in plan.cells(seed) if trials.find(cell) is None]
         run: Run | None = None
-        for cell in missing:
+        for cell in plan.cells(seed):
+            if trials.find(cell) is not None:
+                continue
             if cell.strategy == EVERYTHING:
-                trial = bench.everything(cell)
+                trial = training(cell, None, None)
             elif cell.strategy == REDRAWN:
-                trial = bench.redrawn(cell)
+                drawn = RedrawnRandom(train, round(cell.fraction * len(train)), seed)
+                trial = training(cell, drawn.subset, Held(drawn, cell.every))
             else:
                 if run is None:
                     say(f"seed {seed}: the run")
-                    run = (
-                        _run(_require_client(chooser), plan, seed)
-                        if pretrain is None
-                        else pretrain(seed)
-                    )
+                    run = pretrain(seed)
                     if run.fitted:
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
-                trial = bench.chosen(cell, run)
+                needs = known[cell.strategy].needs
+                trial = _chosen(chooser, run, cell, plan.proxy, needs, training)
             trials.add(trial)
-            say(_line(trial, plan.training_seeds))
+            say(_line(trial))
     return trials.trials
 
 
-def _line(trial: Trial, training_seeds: int) -> str:
-    which = f", training {trial.repeat + 1}" if training_seeds > 1 else ""
+def _trial(
+    cell: Cell,
+    subset: Subset | None,
+    source: SubsetSource | MakeSubsetSource | None,
+    *,
+    model: str,
+    train: Dataset,
+    test: Dataset,
+    recipe: Recipe,
+    device: str,
+    allowed_modules: Collection[str],
+    on_step: OnStep | None,
+) -> Trial:
+    stays = subset is not None and source is None
+    trained = fit(
+        model,
+        train,
+        subset=subset,
+        test=test,
+        recipe=recipe.model_copy(update={"seed": cell.seed}),
+        # Accuracy on the examples costs too much on all of the data, and says little of others.
+        schedule=_SCHEDULE if stays else replace(_SCHEDULE, subset_at=None),
+        device=device,
+        reselect=source,
+        allowed_modules=allowed_modules,
+        on_step=on_step,
+    )
+    return Trial(
+        seed=cell.seed,
+        strategy=cell.strategy,
+        fraction=cell.fraction,
+        num_examples=len(train if subset is None else subset),
+        num_steps=trained.num_steps,
+        weighted=subset is not None and recipe.weighted and bool((subset.weights != 1).any()),
+        test_accuracy=trained.looks[-1].accuracy,
+        subset_accuracy=trained.subset_accuracies[-1][1] if stays else None,
+        levelled_off=stays and levelled_off(trained.subset_accuracies, trained.num_steps),
+        pretraining_seconds=0.0,
+        selection_seconds=0.0,
+        training_seconds=trained.seconds - trained.evaluation_seconds,
+        bytes_sent=0,
+        digest="" if subset is None else subset.digest,
+        every=cell.every,
+        looks=trained.looks,
+        score_name=trained.kind.score_name,
+    )
+
+
+def _chosen(
+    chooser: Chooser,
+    run: Run,
+    cell: Cell,
+    proxy: str | None,
+    needs: Collection[str],
+    training: _Train,
+) -> Trial:
+    subset = chooser.subset(run.run_id, cell.strategy, fraction=cell.fraction, proxy=proxy)
+    made: list[Reselection] = []
+
+    def reselect(model: nn.Module, first: Subset | None) -> Reselection:
+        asked: SelectionOptions = {"run": run.run_id, "fraction": cell.fraction, "proxy": proxy}
+        asked |= {"every": cell.every, "first": first}
+        made.append(Reselection(_client(chooser), model, cell.strategy, **asked))
+        return made[0]
+
+    trial = training(cell, subset, reselect if cell.every else None)
+    costs = run.costs
+    if cell.strategy in FIXED or costs is None:
+        return trial
+    waited = sum(source.waited_seconds for source in made)
+    trial = replace(
+        trial,
+        pretraining_seconds=warm_up_seconds(subset.manifest) or 0.0,
+        selection_seconds=float(subset.manifest["costs"]["selection_seconds"]),
+        waited_seconds=waited,
+        training_seconds=trial.training_seconds - waited,
+    )
+    if not rests_on_pretraining(needs, subset.manifest):
+        return trial
+    return replace(
+        trial,
+        pretraining_seconds=costs.initialization_seconds
+        + costs.sharding_seconds
+        + costs.training_seconds
+        + costs.merging_seconds,
+        bytes_sent=costs.bytes_to_workers + costs.bytes_from_workers,
+    )
+
+
+def _line(trial: Trial) -> str:
     on_subset = ""
     if trial.subset_accuracy is not None:
         on_subset = f"{trial.subset_accuracy:.1%} on the subset, "
     return (
-        f"seed {trial.seed}{which}, {trial.fraction:.0%}, {label(trial.strategy, trial.every)}: "
+        f"seed {trial.seed}, {trial.fraction:.0%}, {label(trial.strategy, trial.every)}: "
         f"{trial.test_accuracy:.1%} on the test set, {on_subset}{trial.training_seconds:.0f} s"
     )
 
 
 def _check(
-    chooser: Chooser,
-    known: Mapping[str, StrategyView],
-    plan: Plan,
-    train: Dataset,
-    test: Dataset,
+    chooser: Chooser, known: Mapping[str, StrategyView], plan: Plan, train: Dataset, test: Dataset
 ) -> None:
-    """Refuse now what would otherwise be refused after a run, or after hours of training."""
     require_baselines(plan.baselines)
     for name in plan.strategies:
         if name not in known:
-            choices = ", ".join(known)
-            raise ConfigError(f"there is no strategy {name!r}. Choose from: {choices}.")
+            raise ConfigError(f"there is no strategy {name!r}. Choose from: {', '.join(known)}.")
         if "paired features" in known[name].needs:
             raise ConfigError(
                 f"{name} needs features of pairs, which a comparison does not have. Leave it "
                 "out; 'lipt subset get --features' gives its subset."
             )
         if plan.every:
-            require_reselectable(_require_client(chooser), name)
+            require_reselectable(_client(chooser), name)
     if not round(min(plan.fractions) * len(train)):
         raise BudgetError(
             f"fraction {min(plan.fractions)} of {len(train)} examples keeps none. Choose at "
@@ -375,15 +307,21 @@ def _check(
             "comparison: its model, and its seeds 0, 1, ... Drop that setting."
         )
     require_comparable(test, train)
-    dataset = chooser.info().dataset
-    theirs = "" if dataset is None else dataset.fingerprint
-    ours = train.fingerprint_like(theirs)
-    if theirs != ours:
-        served = "no data" if dataset is None else f"{dataset.source} ({theirs})"
-        raise SubsetError(
-            f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
-            f"{ours}. Give the coordinator's own data."
-        )
+    if isinstance(chooser, Client):
+        dataset = chooser.info().dataset
+        ours = train.fingerprint_like("" if dataset is None else dataset.fingerprint)
+        if dataset is None or dataset.fingerprint != ours:
+            served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
+            raise SubsetError(
+                f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
+                f"{ours}. Give the coordinator's own data."
+            )
+
+
+def _client(chooser: Chooser) -> Client:
+    if not isinstance(chooser, Client):
+        raise TypeError("subsets are chosen again by a coordinator alone")
+    return chooser
 
 
 def _identity(plan: Plan, recipe: Recipe, train: Dataset, test: Dataset) -> dict[str, Any]:
@@ -394,22 +332,5 @@ def _identity(plan: Plan, recipe: Recipe, train: Dataset, test: Dataset) -> dict
         "data": train.fingerprint,
         "data_source": train.source,
         "test": test.fingerprint,
-        **plan.asked(),
+        **({} if plan.proxy is None else {"proxy": plan.proxy}),
     }
-
-
-def _run(client: Client, plan: Plan, seed: int) -> RunView:
-    """The seed's run: the one that a stopped comparison has left, or a new one."""
-    overrides = plan.overrides(seed)
-    settings = json.dumps(overrides, sort_keys=True, default=str).encode()
-    name = f"compare-{hashlib.sha256(settings).hexdigest()[:10]}-{seed}"
-    ended = (RunState.FAILED, RunState.CANCELLED)
-    same = [run for run in client.runs() if run.name == name and run.state not in ended]
-    run = same[0] if same else client.start_run(overrides, name=name)
-    return client.wait(run.run_id)
-
-
-def _require_client(chooser: Chooser) -> Client:
-    if not isinstance(chooser, Client):
-        raise TypeError("runs are started, and subsets chosen again, by a coordinator alone")
-    return chooser

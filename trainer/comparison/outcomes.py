@@ -1,36 +1,63 @@
 """Outcomes of a comparison: accuracy, cost and time to a target of each way to choose.
 
-Training is looked at a few times, so "when" is the first look that finds the accuracy. The
-learning rate of every training falls over all of its steps, so one whose whole schedule ended
-earlier might get there earlier: that holds for all rows alike.
+Rows are compared within a seed, whose trainings share the run, initial weights and order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from statistics import fmean
+from math import inf, isfinite, sqrt
+from statistics import fmean, stdev
+from typing import TypeVar
 
+from lipt.common.imports import import_extra
 from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN, label
-from lipt.trainer.comparison.intervals import (
-    Difference,
-    Key,
-    averaged,
-    mean_and_deviation,
-    paired_difference,
-)
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import Look
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean of paired differences with its 95% interval, which is infinite for one pair."""
+
+    mean: float
+    low: float
+    high: float
+    num_seeds: int = 1
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the interval is finite."""
+        return isfinite(self.low)
+
+
+def paired_difference(
+    values: Mapping[KeyT, float], baseline: Mapping[KeyT, float]
+) -> Difference | None:
+    """The mean difference and Student's 95% interval over the keys (seeds) that both have.
+
+    Raises:
+        MissingExtraError: scipy is not installed.
+    """
+    pairs = [value - baseline[key] for key, value in values.items() if key in baseline]
+    if not pairs:
+        return None
+    mean, count = fmean(pairs), len(pairs)
+    if count < 2:
+        return Difference(mean, -inf, inf)
+    stats = import_extra(
+        "scipy.stats", package="scipy", extra="report", needed_for="a confidence interval"
+    )
+    margin = float(stats.t.ppf(0.975, df=count - 1)) * stdev(pairs) / sqrt(count)
+    return Difference(mean, mean - margin, mean + margin, count)
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How soon some trainings came to a target.
-
-    num_reached: how many of them did.
-    steps, seconds: the mean over those, choosing included; None where none did.
-    """
+    """How soon some trainings reached a target; the means are of those that did."""
 
     num_trainings: int
     num_reached: int
@@ -39,24 +66,15 @@ class Reached:
 
     @property
     def always(self) -> bool:
-        """Whether every training came to it."""
+        """Whether every training reached it."""
         return self.num_reached == self.num_trainings
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How soon the trainings of a row came to a target, and what people would do instead.
-
-    of_random: whether the target is what a fixed random subset of the fraction ends with.
-    own: of the row.
-    everything, redrawn: of trainings on all examples, and on a random subset re-drawn every
-        epoch; None where there are none.
-    to_everything, to_redrawn: the row's seconds minus theirs; None where some training of
-        either never came to the target.
-    """
+    """How soon the trainings of a row and those of its rivals reached a target accuracy."""
 
     target: float
-    of_random: bool
     own: Reached
     everything: Reached | None
     redrawn: Reached | None
@@ -65,7 +83,7 @@ class Reach:
 
 
 def course(trials: Sequence[Trial]) -> tuple[Look, ...]:
-    """Means over trainings that were looked at after the same steps; else nothing."""
+    """Mean looks over trainings; empty where their looks are at different steps."""
     if len({tuple(look.step for look in trial.looks) for trial in trials}) != 1:
         return ()
     return tuple(
@@ -79,31 +97,14 @@ def course(trials: Sequence[Trial]) -> tuple[Look, ...]:
 
 
 def reach(
-    trials: Sequence[Trial],
-    target: float,
-    everything: Sequence[Trial],
-    redrawn: Sequence[Trial],
-    *,
-    of_random: bool,
+    trials: Sequence[Trial], target: float, everything: Sequence[Trial], redrawn: Sequence[Trial]
 ) -> Reach | None:
-    """How soon trainings come to an accuracy.
-
-    Args:
-        trials: of one row.
-        target: the accuracy.
-        everything: trainings on all examples.
-        redrawn: trainings on a random subset that is re-drawn every epoch.
-        of_random: whether the target is what a fixed random subset ends with.
-
-    Returns:
-        None where a training of the row was not looked at on its way.
-    """
+    """How soon the trainings of one row and its rivals reach an accuracy; None without looks."""
     own = _reached(trials, target)
     if own is None:
         return None
     return Reach(
         target=target,
-        of_random=of_random,
         own=own,
         everything=_reached(everything, target),
         redrawn=_reached(redrawn, target),
@@ -125,17 +126,13 @@ def _reached(trials: Sequence[Trial], target: float) -> Reached | None:
 
 
 def _later(trials: Sequence[Trial], rivals: Sequence[Trial], target: float) -> Difference | None:
-    """Seconds later than rivals, where all trainings of both reach the target."""
-    ours, theirs = (_seconds(found, target) for found in (trials, rivals))
+    ours, theirs = (
+        {trial.seed: when[1] for trial in found if (when := trial.reached(target)) is not None}
+        for found in (trials, rivals)
+    )
     if len(ours) < len(trials) or len(theirs) < len(rivals):
         return None
-    # Any width of an interval in seconds will do: it decides by its sign.
-    return paired_difference(ours, theirs, resolution=inf)
-
-
-def _seconds(trials: Sequence[Trial], target: float) -> dict[Key, float]:
-    reached = {(trial.seed, trial.repeat): trial.reached(target) for trial in trials}
-    return {key: when[1] for key, when in reached.items() if when is not None}
+    return paired_difference(ours, theirs)
 
 
 @dataclass(frozen=True)
@@ -143,28 +140,21 @@ class Outcome:
     """One strategy or baseline at one fraction over all seeds.
 
     every: epochs after which it chose or drew again; 0 where its subset stayed.
-    num_seeds: of the whole pipeline.
-    num_trainings: over all of them.
-    std_accuracy: over the seeds, each with its trainings averaged; over the trainings where
-        there is one seed.
-    rival: what `difference` is to: the better of the two fixed kinds of random, or the random
-        subset that was re-drawn as often; empty where there is none.
-    difference: to that; None for fixed random subsets and for everything.
-    to_everything, to_redrawn: the difference to training on all examples, and to a random
-        subset that is re-drawn every epoch, for as many steps; None where they were not trained.
-    subset_accuracy, levelled_off: None where the examples changed, and for everything, which
-        has few passes on purpose.
-    choosing_seconds: of `total_seconds`: pre-training, selection, and waiting for a new one.
-    reach: how soon it came to the target; None without one, or without looks on the way.
-    course: means over the trainings at each look, their seconds with choosing included.
-    score_name: what accuracies are.
+    rival: what `difference` is to: the better fixed random subset, or the random subset that
+        was re-drawn as often; empty where there is none.
+    difference: None for fixed random subsets and for everything.
+    to_everything, to_redrawn: to training on all examples, and on a random subset that is
+        re-drawn every epoch, for as many steps; None where they were not trained.
+    subset_accuracy, levelled_off: None where the examples changed, and for everything.
+    choosing_seconds: pre-training, selection, and waiting for new subsets.
+    reach: how soon it reached what the better fixed random subset ends with.
+    course: mean looks; their seconds include choosing.
     """
 
     strategy: str
     fraction: float
     every: int
     num_seeds: int
-    num_trainings: int
     mean_accuracy: float
     std_accuracy: float
     rival: str
@@ -186,7 +176,7 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        """What it is called in tables and sentences."""
+        """Its name in tables and sentences."""
         return label(self.strategy, self.every)
 
     @property
@@ -200,122 +190,75 @@ class Outcome:
         return not self.is_baseline and self.difference is not None and self.difference.low > 0
 
 
-def outcomes(trials: Sequence[Trial], target: float | None = None) -> list[Outcome]:
-    """One row per fraction, strategy and way of choosing: baselines first, then the best first.
-
-    Args:
-        trials: of one comparison.
-        target: the accuracy that trainings are to reach; where None, at each fraction what
-            its fixed random subset ends with.
-    """
-    everything = [trial for trial in trials if trial.strategy == EVERYTHING]
+def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
+    """One row per fraction, strategy and `every`: baselines first, then the best first."""
+    everything = _of(trials, EVERYTHING)
     rows: list[Outcome] = []
     for fraction in sorted({trial.fraction for trial in trials}):
-        within = _Fraction.of(
-            [trial for trial in trials if trial.fraction == fraction], everything, target
-        )
-        found = [within.outcome(group) for group in within.groups()]
+        within = [trial for trial in trials if trial.fraction == fraction]
+        groups = dict.fromkeys((trial.strategy, trial.every) for trial in within)
+        found = [_outcome(_of(within, *group), within, everything) for group in groups]
         rows += sorted(found, key=lambda row: (not row.is_baseline, -row.mean_accuracy))
     return rows
 
 
-@dataclass(frozen=True)
-class _Fraction:
-    """The trials of a fraction, and what its rows are compared with."""
-
-    trials: Sequence[Trial]
-    everything: Sequence[Trial]
-    redrawn: Sequence[Trial]
-    random: Sequence[Trial]
-    target: float | None
-    target_of_random: bool
-
-    @classmethod
-    def of(
-        cls, trials: Sequence[Trial], everything: Sequence[Trial], target: float | None
-    ) -> _Fraction:
-        fixed = [[trial for trial in trials if trial.strategy == name] for name in FIXED]
-        random = max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
-        of_random = target is None
-        if target is None and random:
-            target = fmean(averaged(_accuracies(random))[0])
-        redrawn = [trial for trial in trials if (trial.strategy, trial.every) == (REDRAWN, 1)]
-        return cls(trials, everything, redrawn, random, target, of_random)
-
-    def groups(self) -> list[list[Trial]]:
-        """The trials of each row."""
-        rows: dict[tuple[str, int], list[Trial]] = {}
-        for trial in self.trials:
-            rows.setdefault((trial.strategy, trial.every), []).append(trial)
-        return list(rows.values())
-
-    def outcome(self, row: Sequence[Trial]) -> Outcome:
-        """The row of some trials."""
-        first, accuracies = row[0], _accuracies(row)
-        mean, deviation = mean_and_deviation(accuracies)
-        rival, name = self._rival(first)
-        stays = not first.every and first.strategy != EVERYTHING
-        to_everything = to_redrawn = None
-        if first.strategy != EVERYTHING:
-            to_everything = paired_difference(accuracies, _accuracies(self.everything))
-        if (first.strategy, first.every) != (REDRAWN, 1):
-            to_redrawn = paired_difference(accuracies, _accuracies(self.redrawn))
-        reached = None
-        if self.target is not None:
-            reached = reach(
-                row,
-                self.target,
-                self.everything,
-                self.redrawn,
-                of_random=self.target_of_random,
-            )
-        return Outcome(
-            strategy=first.strategy,
-            fraction=first.fraction,
-            every=first.every,
-            num_seeds=len({trial.seed for trial in row}),
-            num_trainings=len(row),
-            mean_accuracy=mean,
-            std_accuracy=deviation,
-            rival=name,
-            difference=paired_difference(accuracies, _accuracies(rival)),
-            to_everything=to_everything,
-            to_redrawn=to_redrawn,
-            subset_accuracy=_mean_where_all([trial.subset_accuracy for trial in row]),
-            levelled_off=all(trial.levelled_off for trial in row) if stays else None,
-            num_steps=first.num_steps,
-            pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
-            selection_seconds=fmean(
-                trial.selection_seconds + trial.waited_seconds for trial in row
-            ),
-            choosing_seconds=fmean(trial.choosing_seconds for trial in row),
-            training_seconds=fmean(trial.training_seconds for trial in row),
-            total_seconds=fmean(trial.total_seconds for trial in row),
-            bytes_sent=fmean(trial.bytes_sent for trial in row),
-            reach=reached,
-            course=course(row),
-            score_name=first.score_name,
-        )
-
-    def _rival(self, trial: Trial) -> tuple[Sequence[Trial], str]:
-        """The random subset that a row is compared with, and what sentences call it."""
-        if trial.strategy in (*FIXED, EVERYTHING):
-            return [], ""
-        if trial.every and trial.strategy != REDRAWN:
-            as_often = [
-                other
-                for other in self.trials
-                if (other.strategy, other.every) == (REDRAWN, trial.every)
-            ]
-            if as_often:
-                return as_often, label(REDRAWN, trial.every)
-        return self.random, "random" if self.random else ""
+def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence[Trial]) -> Outcome:
+    first, accuracies = row[0], _accuracies(row)
+    redrawn, random = _of(within, REDRAWN, 1), _best_fixed(within)
+    rival, name = _rival(first, within, random)
+    is_everything = first.strategy == EVERYTHING
+    stays = not first.every and not is_everything
+    known = [trial.subset_accuracy for trial in row if trial.subset_accuracy is not None]
+    target = fmean(_accuracies(random).values()) if random else None
+    return Outcome(
+        strategy=first.strategy,
+        fraction=first.fraction,
+        every=first.every,
+        num_seeds=len(row),
+        mean_accuracy=fmean(accuracies.values()),
+        std_accuracy=stdev(accuracies.values()) if len(row) > 1 else 0.0,
+        rival=name,
+        difference=paired_difference(accuracies, _accuracies(rival)),
+        to_everything=None
+        if is_everything
+        else paired_difference(accuracies, _accuracies(everything)),
+        to_redrawn=None
+        if first.strategy == REDRAWN and first.every == 1
+        else paired_difference(accuracies, _accuracies(redrawn)),
+        subset_accuracy=fmean(known) if len(known) == len(row) else None,
+        levelled_off=all(trial.levelled_off for trial in row) if stays else None,
+        num_steps=first.num_steps,
+        pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
+        selection_seconds=fmean(trial.selection_seconds + trial.waited_seconds for trial in row),
+        choosing_seconds=fmean(trial.choosing_seconds for trial in row),
+        training_seconds=fmean(trial.training_seconds for trial in row),
+        total_seconds=fmean(trial.total_seconds for trial in row),
+        bytes_sent=fmean(trial.bytes_sent for trial in row),
+        reach=None if target is None else reach(row, target, everything, redrawn),
+        course=course(row),
+        score_name=first.score_name,
+    )
 
 
-def _mean_where_all(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
+def _rival(
+    trial: Trial, within: Sequence[Trial], random: Sequence[Trial]
+) -> tuple[Sequence[Trial], str]:
+    if trial.strategy in (*FIXED, EVERYTHING):
+        return [], ""
+    as_often = _of(within, REDRAWN, trial.every)
+    if trial.every and trial.strategy != REDRAWN and as_often:
+        return as_often, label(REDRAWN, trial.every)
+    return random, "random" if random else ""
 
 
-def _accuracies(trials: Sequence[Trial]) -> dict[Key, float]:
-    return {(trial.seed, trial.repeat): trial.test_accuracy for trial in trials}
+def _best_fixed(within: Sequence[Trial]) -> list[Trial]:
+    fixed = (_of(within, name) for name in FIXED)
+    return max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
+
+
+def _of(trials: Sequence[Trial], strategy: str, every: int = 0) -> list[Trial]:
+    return [trial for trial in trials if (trial.strategy, trial.every) == (strategy, every)]
+
+
+def _accuracies(trials: Sequence[Trial]) -> dict[int, float]:
+    return {trial.seed: trial.test_accuracy for trial in trials}

@@ -1,23 +1,17 @@
-"""Tables of a comparison: its outcomes as cells, for a terminal, Markdown or HTML.
-
-The first table has accuracies at equal steps; the second has what people would do instead, and
-how soon a target is reached.
-"""
+"""Tables and verdict of a comparison, for a terminal, a notebook and the report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lipt.common.sizes import format_bytes
-from lipt.trainer.comparison.baselines import EVERYTHING
+from lipt.trainer.comparison.baselines import EVERYTHING, REDRAWN, label
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
-if TYPE_CHECKING:  # which would import torch, before the demo has said a word
-    from lipt.trainer.comparison.intervals import Difference
-    from lipt.trainer.comparison.outcomes import Outcome, Reached
-
-Table = tuple[Sequence[str], list[tuple[str, ...]]]
+if TYPE_CHECKING:  # both import torch
+    from lipt.trainer.comparison.outcomes import Difference, Outcome, Reach, Reached
 
 HEADER = (
     "fraction",
@@ -46,7 +40,7 @@ INSTEAD_HEADER = (
 
 
 def header(rows: Sequence[Outcome]) -> tuple[str, ...]:
-    """`HEADER` with the name of what was scored."""
+    """`HEADER` with the name of the score in place of accuracy."""
     score = rows[0].score_name if rows else "accuracy"
     return tuple(score if name == "accuracy" else name for name in HEADER)
 
@@ -58,7 +52,7 @@ def cells(row: Outcome) -> tuple[str, ...]:
         row.label,
         f"{format_percent(row.mean_accuracy)} +- {100 * row.std_accuracy:.1f}",
         _difference(row.difference),
-        _seeds(row),
+        str(row.num_seeds),
         "-" if row.subset_accuracy is None else format_percent(row.subset_accuracy),
         {True: "yes", False: "no", None: "-"}[row.levelled_off],
         str(row.num_steps),
@@ -68,88 +62,34 @@ def cells(row: Outcome) -> tuple[str, ...]:
 
 
 def instead(rows: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """The rows under `INSTEAD_HEADER`; none where nothing of it was measured."""
+    """The rows under `INSTEAD_HEADER`; empty where nothing of it was measured."""
+    everything = next((row for row in rows if row.strategy == EVERYTHING), None)
     found: list[tuple[str, ...]] = []
     for fraction in dict.fromkeys(row.fraction for row in rows if row.strategy != EVERYTHING):
         within = [row for row in rows if row.fraction == fraction and row.strategy != EVERYTHING]
-        for row in within:
-            if row.to_everything or row.to_redrawn or row.reach:
-                own = None if row.reach is None else row.reach.own
-                found.append(
-                    (
-                        _fraction(fraction),
-                        row.label,
-                        _difference(row.to_everything),
-                        _difference(row.to_redrawn),
-                        format_percent(row.reach.target) if row.reach else "-",
-                        *_reached(own, row.choosing_seconds),
-                    )
-                )
-        reach = next((row.reach for row in within if row.reach and row.reach.everything), None)
-        everything = [row for row in rows if row.strategy == EVERYTHING]
-        if reach and everything:
-            # Of the whole data set, towards this fraction's target.
-            found.append(
-                (
-                    _fraction(everything[0].fraction),
-                    everything[0].label,
-                    "-",
-                    "-",
-                    format_percent(reach.target),
-                    *_reached(reach.everything, 0.0),
-                )
+        found += [
+            (
+                _fraction(fraction),
+                row.label,
+                _difference(row.to_everything),
+                _difference(row.to_redrawn),
+                *_reached(row.reach, row.reach and row.reach.own, row.choosing_seconds),
             )
+            for row in within
+            if row.to_everything or row.to_redrawn or row.reach
+        ]
+        reach = next((row.reach for row in within if row.reach and row.reach.everything), None)
+        if reach and everything:
+            reached = _reached(reach, reach.everything, 0.0)
+            found.append((_fraction(everything.fraction), everything.label, "-", "-", *reached))
     return found
 
 
-def notes(rows: Sequence[Outcome]) -> list[str]:
-    """What has to be known to read the tables, as sentences."""
-    found = [row.difference for row in rows if row.difference and row.difference.bounded]
-    text = []
-    if any(difference.unit == "trainings" for difference in found):
-        text.append(
-            "Intervals are over the trainings of one pipeline seed: they tell of these subsets, "
-            "not of those that another seed would choose."
-        )
-    elif any(row.num_trainings > row.num_seeds for row in rows):
-        text.append(
-            "Intervals are over the seeds of the whole pipeline, each with its trainings averaged."
-        )
-    elif found:
-        text.append("Intervals are over the seeds of the whole pipeline.")
-    if any(difference.num_needed for difference in found):
-        text.append(
-            'Where one is too wide to decide, "of about" says how many would tell a difference '
-            "of one point."
-        )
-    return text
-
-
 def plain(rows: Sequence[Outcome]) -> list[str]:
-    """The lines of the tables on a terminal."""
-    return _laid_out(rows, table_lines)
-
-
-def markdown(rows: Sequence[Outcome]) -> list[str]:
-    """The lines of the tables in Markdown."""
-    return _laid_out(rows, _markdown)
-
-
-def _laid_out(
-    rows: Sequence[Outcome],
-    lay_out: Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]],
-) -> list[str]:
-    lines = lay_out(header(rows), [cells(row) for row in rows])
+    """The lines of both tables on a terminal."""
+    lines = table_lines(header(rows), [cells(row) for row in rows])
     more = instead(rows)
-    if more:
-        lines += ["", *lay_out(INSTEAD_HEADER, more)]
-    said = notes(rows)
-    return [*lines, "", " ".join(said)] if said else lines
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ("---",) * len(header), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return [*lines, "", *table_lines(INSTEAD_HEADER, more)] if more else lines
 
 
 def _fraction(fraction: float) -> str:
@@ -165,21 +105,189 @@ def _difference(difference: Difference | None) -> str:
     return f"{mean} ({low} to {high})" if difference.bounded else mean
 
 
-def _seeds(row: Outcome) -> str:
-    each = row.num_trainings / row.num_seeds
-    text = f"{row.num_seeds}" if each == 1 else f"{row.num_seeds} x {each:g}"
-    needed = row.difference.num_needed if row.difference else None
-    return text if needed is None else f"{text} of about {needed}"
-
-
-def _reached(reached: Reached | None, choosing_seconds: float) -> tuple[str, str, str, str]:
-    if reached is None:
-        return "-", "-", "-", "-"
-    count = f"{reached.num_reached} of {reached.num_trainings}"
-    if reached.steps is None or reached.seconds is None:
-        return count, "-", "-", _time(choosing_seconds)
-    return count, f"{reached.steps:.0f}", _time(reached.seconds), _time(choosing_seconds)
+def _reached(
+    reach: Reach | None, reached: Reached | None, choosing_seconds: float
+) -> tuple[str, ...]:
+    if reach is None or reached is None:
+        return ("-",) * 5
+    return (
+        format_percent(reach.target),
+        f"{reached.num_reached} of {reached.num_trainings}",
+        "-" if reached.steps is None else f"{reached.steps:.0f}",
+        "-" if reached.seconds is None else _time(reached.seconds),
+        _time(choosing_seconds),
+    )
 
 
 def _time(seconds: float) -> str:
     return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{seconds:.0f} s"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The verdict on one fraction; a text is empty where nothing was measured for it."""
+
+    fraction: float
+    every: int
+    better: str
+    beats_random: bool = False
+    faster: str = ""
+    cost: str = ""
+
+
+def answers(rows: Sequence[Outcome]) -> list[Answers]:
+    """What the outcomes say, for each fraction and way of choosing."""
+    found = []
+    for fraction in sorted({row.fraction for row in rows if row.strategy != EVERYTHING}):
+        within = [row for row in rows if row.fraction == fraction]
+        chosen = [row for row in within if not row.is_baseline]
+        if not chosen:
+            found.append(Answers(fraction, 0, f"{_at(fraction)} nothing was chosen."))
+        for every in sorted({row.every for row in chosen}):
+            tried = [row for row in chosen if row.every == every]
+            # One that beats random before one that may only have been lucky.
+            best = max(tried, key=lambda row: (row.beats_random, row.mean_accuracy))
+            fixed = [row for row in within if row.is_baseline]
+            found.append(
+                Answers(
+                    fraction,
+                    every,
+                    better=_better(best, tried) + _rising([*fixed, *tried]),
+                    beats_random=best.beats_random,
+                    faster=_faster(best),
+                    cost=_cost(best),
+                )
+            )
+    return found
+
+
+def verdict(rows: Sequence[Outcome]) -> str:
+    """All answers, a line for each."""
+    texts = (text for found in answers(rows) for text in (found.better, found.faster, found.cost))
+    return "\n".join(filter(None, texts))
+
+
+def _better(best: Outcome, tried: Sequence[Outcome]) -> str:
+    at = _at(best.fraction)
+    if best.difference is None:
+        return f"{at} {best.label} was not compared with a random subset."
+    if not best.difference.bounded:
+        return f"{at} one seed is too few to tell {best.label} from {best.rival}."
+    others = [row.label for row in tried if row.difference is not None and not row.beats_random]
+    if best.beats_random:
+        text = f"{at} {best.label} beats {best.rival} by {_points(best.difference)}"
+        also = [row.label for row in tried if row.beats_random and row is not best]
+        text += f", and so {_do(also)} {_and(also)}" if also else ""
+        return text + (f"; {_and(others)} {_do(others)} not beat it." if others else ".")
+    which = "it" if len(others) == 1 else f"the best, {best.label},"
+    return (
+        f"{at} {_and(others)} {_do(others)} not beat {best.rival}: {which} differs by "
+        f"{_points(best.difference, '+')}."
+    )
+
+
+def _rising(rows: Sequence[Outcome]) -> str:
+    rising = [row.label for row in rows if row.levelled_off is False]
+    if not rising:
+        return ""
+    every = len(rising) == sum(row.levelled_off is not None for row in rows)
+    whom = "all of them" if every else _and(rising)
+    return f" Accuracy on the subset was still rising with {whom}: train longer."
+
+
+def _faster(best: Outcome) -> str:
+    rivals = (EVERYTHING, best.to_everything), (label(REDRAWN, 1), best.to_redrawn)
+    standing = [_standing(difference, rival) for rival, difference in rivals if difference]
+    if not standing:
+        return ""
+    text = f"Trained for as many steps, {best.label} is {_and(standing)}."
+    return text if best.reach is None else text + _sooner(best.reach)
+
+
+def _standing(difference: Difference, rival: str) -> str:
+    if not difference.bounded:
+        return f"{100 * difference.mean:+.1f} points from {rival} (one seed tells nothing)"
+    if difference.low > 0:
+        return f"better than {rival} by {_points(difference)}"
+    if difference.high < 0:
+        return f"worse than {rival} by {_points(difference, negated=True)}"
+    return f"not told apart from {rival}, at {_points(difference, '+')}"
+
+
+def _sooner(reach: Reach) -> str:
+    target = format_percent(reach.target)
+    text = f" To {target}, what random ends with, it takes {_when(reach.own)}, choosing included"
+    for rival, theirs, difference in (
+        (EVERYTHING, reach.everything, reach.to_everything),
+        (label(REDRAWN, 1), reach.redrawn, reach.to_redrawn),
+    ):
+        if theirs is not None:
+            text += f"; {rival} takes {_when(theirs)}{_which(reach.own, theirs, difference)}"
+    return f"{text}."
+
+
+def _when(reached: Reached) -> str:
+    if reached.seconds is None or reached.steps is None:
+        return f"more than all steps in each of {reached.num_trainings} trainings"
+    text = f"{_seconds(reached.seconds)} ({reached.steps:.0f} steps)"
+    if not reached.always:
+        text += f" in {reached.num_reached} of {reached.num_trainings} trainings, and never else"
+    return text
+
+
+def _which(own: Reached, theirs: Reached, difference: Difference | None) -> str:
+    if difference is None:
+        if own.always and not theirs.num_reached:
+            return ", so choosing is faster"
+        if theirs.always and not own.num_reached:
+            return ", so choosing is slower"
+        return ", so neither is shown to be faster"
+    if not difference.bounded:
+        return ""
+    if difference.low <= 0 <= difference.high:
+        return ", so neither is shown to be faster"
+    low, high = sorted((abs(difference.low), abs(difference.high)))
+    return (
+        f", so choosing is {'faster' if difference.high < 0 else 'slower'} by "
+        f"{_seconds(abs(difference.mean))} (95% interval {_seconds(low)} to {_seconds(high)}, "
+        f"{difference.num_seeds} seeds)"
+    )
+
+
+def _cost(best: Outcome) -> str:
+    times = best.choosing_seconds / max(best.training_seconds, 1e-9)
+    share = f"{times:.1f} times" if times >= 2 else f"{times:.0%} of"
+    often = "it is paid once, however often the subset is trained on"
+    if best.every:
+        often = "every training pays for selection again"
+    return (
+        f"Choosing with {best.strategy} cost {_seconds(best.choosing_seconds)} "
+        f"({_seconds(best.pretraining_seconds)} of pre-training and "
+        f"{_seconds(best.selection_seconds)} of selection), {share} the "
+        f"{_seconds(best.training_seconds)} of main training; {often}."
+    )
+
+
+def _at(fraction: float) -> str:
+    return f"At {100 * fraction:g}%"
+
+
+def _points(difference: Difference, sign: str = "", *, negated: bool = False) -> str:
+    values = difference.mean, difference.low, difference.high
+    if negated:
+        values = -difference.mean, -difference.high, -difference.low
+    mean, low, high = (f"{100 * value:{sign}.1f}" for value in values)
+    return f"{mean} points (95% interval {low} to {high}, {difference.num_seeds} seeds)"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _and(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _do(names: Sequence[str]) -> str:
+    return "does" if len(names) == 1 else "do"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.config.values import merge
-from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError
 from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN
 from lipt.trainer.main_training import Recipe
@@ -17,8 +16,8 @@ from lipt.trainer.main_training.records import Look
 from lipt.trainer.writing.files import write_atomically
 from lipt.trainer.writing.formatting import differences
 
-# Accuracy on the subset that is this high, or has moved less than this since
-# four fifths of the steps, has levelled off.
+# Accuracy on a subset has converged where it is this high, or has risen by less than this since
+# four fifths of the steps.
 _SATURATED = 0.995
 _STILL = 0.01
 LATE = 0.8
@@ -26,41 +25,28 @@ LATE = 0.8
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in a comparison, which one trial fills.
-
-    seed: of the whole pipeline.
-    strategy: a strategy of the coordinator, or a baseline.
-    fraction: of the data set that an epoch has.
-    every: epochs after which the subset was drawn or chosen again; 0 where it stayed.
-    repeat: which of the trainings of this pipeline seed, from 0.
-    """
+    """The key of a trial; `every` is as in `Plan`."""
 
     seed: int
     strategy: str
     fraction: float
     every: int = 0
-    repeat: int = 0
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What one training came to. Files of older versions lack the fields that have defaults.
+    """The results of one training: a line of a comparison's file.
 
-    seed: of the whole pipeline: run, subset, and main training.
-    pretraining_seconds: of the run whose learners or soup were looked at for the subset; 0 where
-        none were. (Older files: of every run that a subset was asked of, but for random ones.)
-    selection_seconds: of the first subset, as the coordinator counted them. The first
-        strategy that asks for signals pays for them.
-    training_seconds: of main training, without the time that accuracies took. (Older files:
-        with it.)
-    bytes_sent: between the coordinator and its workers in that run.
+    seed: of the run, the subset, and main training.
+    pretraining_seconds: of the run whose learners or soup the subset rests on; 0 without.
+    selection_seconds: of the first subset, as counted by the coordinator. The first strategy
+        that asks for signals pays for them.
+    training_seconds: of main training, without the measuring of accuracies.
     subset_accuracy: at the end; None where the examples changed, and for everything.
-    levelled_off: whether accuracy on the subset had, so that more steps would change little.
+    levelled_off: whether accuracy on the subset had converged.
     digest: of the first subset; empty for everything.
-    every, repeat: as in `Cell`.
-    waited_seconds: how long training stood still for subsets that were chosen again.
-    looks: test accuracy over the course of training, whose seconds count from its start.
-    score_name: what accuracies are; of other targets than classes another score.
+    waited_seconds: how long training waited for subsets that were chosen again.
+    looks: test accuracy over the course of training; seconds count from its start.
     """
 
     seed: int
@@ -78,19 +64,18 @@ class Trial:
     bytes_sent: int
     digest: str
     every: int = 0
-    repeat: int = 0
     waited_seconds: float = 0.0
     looks: tuple[Look, ...] = ()
     score_name: str = "accuracy"
 
     @property
     def cell(self) -> Cell:
-        """The place that it fills."""
-        return Cell(self.seed, self.strategy, self.fraction, self.every, self.repeat)
+        """Its key in the comparison."""
+        return Cell(self.seed, self.strategy, self.fraction, self.every)
 
     @property
     def choosing_seconds(self) -> float:
-        """Pre-training, the first selection, and those that training waited for."""
+        """Pre-training, the first selection, and waiting for later ones."""
         return self.pretraining_seconds + self.selection_seconds + self.waited_seconds
 
     @property
@@ -105,20 +90,17 @@ class Trial:
         return tuple(replace(look, seconds=before + look.seconds) for look in self.looks)
 
     def reached(self, target: float) -> tuple[int, float] | None:
-        """When a look first found this accuracy: steps and seconds, choosing included."""
-        for look in self.course:
-            if look.accuracy >= target:
-                return look.step, look.seconds
-        return None
+        """Steps and seconds (choosing included) of the first look with this accuracy."""
+        found = (look for look in self.course if look.accuracy >= target)
+        return next(((look.step, look.seconds) for look in found), None)
 
 
 def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
-    """Whether accuracy on the subset has stopped rising.
+    """Whether accuracy on the subset has converged.
 
     Args:
-        subset_accuracies: (step, accuracy without augmentation), in order, the last step
-            included.
-        num_steps: how many steps there were.
+        subset_accuracies: (step, accuracy without augmentation) in order, the last step included.
+        num_steps: of the training.
     """
     accuracies = list(subset_accuracies)
     final = accuracies[-1][1]
@@ -127,30 +109,20 @@ def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int)
 
 
 class TrialFile:
-    """File of trials: a line of JSON that says what is compared, then a line for each trial.
-
-    A comparison that was stopped goes on after the last whole line.
-
-    Args:
-        path: the file; made where it is missing.
-        identity: what all trials have in common: data, model, recipe, run settings.
-
-    Raises:
-        ConfigError: the file holds trials of another comparison, or something else.
-    """
+    """File of trials: a JSON line of what all have in common, then a line for each trial."""
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
         self._path = path
         self.trials: list[Trial] = []
         if path.exists() and path.stat().st_size:
             found, self.trials = read_trials(path)
-            # Without a trial nothing is lost: a comparison that was refused has left it.
+            # A comparison that failed before its first trial may be replaced.
             if self.trials and found != identity:
                 raise ConfigError(
                     f"{path} is another comparison: {differences(found, identity)}. Give --out "
                     "another name, or remove the file."
                 )
-        # What a kill has cut in two is written again.
+        # Drops a last line that a kill has cut.
         lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
         write_atomically(path, ("\n".join(lines) + "\n").encode())
 
@@ -159,28 +131,23 @@ class TrialFile:
         return next((trial for trial in self.trials if trial.cell == cell), None)
 
     def add(self, trial: Trial) -> None:
-        """Write one more, on disk at once."""
+        """Append a trial, on disk at once."""
         self.trials.append(trial)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(trial)) + "\n")
 
 
 def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
-    """What a comparison's file holds: the identity and the trials.
-
-    Raises:
-        ConfigError: it is not such a file.
-        OSError: it cannot be read.
-    """
+    """A comparison's file: the identity and the trials."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    identity = _parsed(lines[0]) if lines else None
+    identity, *found = map(_parsed, lines or [""])
     if identity is None or "model" not in identity:
         raise ConfigError(
             f"{path} is not a file that 'lipt compare' wrote. Name one, or a file that is not "
             "there yet."
         )
     try:
-        trials = [_trial(values) for line in lines[1:] if (values := _parsed(line)) is not None]
+        trials = [_trial(values) for values in found if values is not None]
     except TypeError as error:
         raise ConfigError(
             f"{path} was written by another version: {error}. Name another file."
@@ -189,6 +156,8 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
 
 
 def _trial(values: dict[str, Any]) -> Trial:
+    if values.get("repeat") == 0:  # of a version that could train a seed several times
+        del values["repeat"]
     looks = tuple(Look(**look) for look in values.pop("looks", ()))
     return Trial(**values, looks=looks)
 
@@ -205,15 +174,13 @@ def _parsed(line: str) -> dict[str, Any] | None:
 class Plan:
     """What is compared.
 
-    recipe: of every training; its steps are the same for all, its seed is decided here.
-        Without `steps`, they are its epochs on the largest subset.
+    recipe: of every training, for equally many steps: its `steps`, or its epochs on the
+        largest subset. Its seed is that of the run.
     run_overrides: settings of the runs, nested as in `RunConfig`.
-    proxy: what judges the examples, as in `client.subset`; each strategy's default where None.
-    baselines: what the strategies are compared with, of `BASELINES`.
-    every: epochs after which strategies choose again, on the weights of that moment, and a
-        random subset is drawn again beside them; 0 for subsets that stay.
-    training_seeds: how many trainings each seed of the pipeline has, with initial weights
-        and orders that all strategies share.
+    proxy: as in `client.subset`; each strategy's default where None.
+    baselines: of `BASELINES`.
+    every: epochs after which strategies choose again, and a random subset is drawn again
+        beside them; 0 for subsets that stay.
     """
 
     strategies: tuple[str, ...]
@@ -224,39 +191,26 @@ class Plan:
     run_overrides: Mapping[str, Any] = field(default_factory=dict)
     baselines: tuple[str, ...] = BASELINES
     every: int = 0
-    training_seeds: int = 1
     proxy: str | None = None
 
     def overrides(self, seed: int) -> dict[str, Any]:
         """The settings of a seed's run."""
         return merge(self.run_overrides, {"model": self.model, "seed": seed})
 
-    def asked(self) -> dict[str, Any]:
-        """What every subset is asked for besides its strategy and size."""
-        return {} if self.proxy is None else {"proxy": self.proxy}
-
     def all_strategies(self) -> tuple[str, ...]:
-        """The fixed kinds of random first, then what was asked for, each once."""
+        """The fixed random subsets first, then the strategies, each once."""
         fixed = [name for name in FIXED if name in self.baselines]
         return tuple(dict.fromkeys((*fixed, *self.strategies)))
 
     def cells(self, seed: int) -> Iterator[Cell]:
         """What is trained for a seed: everything once, the rest for each fraction."""
-        for repeat in range(self.training_seeds):
-            if EVERYTHING in self.baselines:
-                yield Cell(seed, EVERYTHING, 1.0, 0, repeat)
-            for fraction in self.fractions:
-                for strategy, every in self._within_fraction():
-                    yield Cell(seed, strategy, fraction, every, repeat)
-
-    def _within_fraction(self) -> list[tuple[str, int]]:
+        if EVERYTHING in self.baselines:
+            yield Cell(seed, EVERYTHING, 1.0)
         strategies = self.all_strategies()
-        found = [(name, 0) for name in strategies if name in FIXED]
+        rows = [(name, 0) for name in strategies if name in FIXED]
         if REDRAWN in self.baselines:
-            found += [(REDRAWN, every) for every in sorted({1, self.every} - {0})]
-        return found + [(name, self.every) for name in strategies if name not in FIXED]
-
-
-def training_seed(seed: int, repeat: int) -> int:
-    """The recipe's seed of one of the trainings of a pipeline seed; the first has that very one."""
-    return seed if repeat == 0 else derive_seed(seed, "compare-training", repeat)
+            rows += [(REDRAWN, every) for every in sorted({1, self.every} - {0})]
+        rows += [(name, self.every) for name in strategies if name not in FIXED]
+        for fraction in self.fractions:
+            for strategy, every in rows:
+                yield Cell(seed, strategy, fraction, every)

@@ -84,8 +84,6 @@ class Diagnosis:
     def label_issues(self, *, sure: bool = False) -> tuple[LabelIssue, ...]:
         """Every example whose label looks wrong, the worst first.
 
-        On data that is clean but hard, many of them are not wrong and only atypical.
-
         Args:
             sure: no more than half of the wrong labels that there are at least, by the
                 estimate's lower end; none where it cannot be told that any is wrong.
@@ -155,13 +153,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class LabelIssues:
-    """Labels that look wrong, beside the data that they are of.
-
-    Attributes:
-        rows: the data.
-        issues: the worst first.
-        class_names: a name for every label.
-    """
+    """Labels that look wrong, beside the data that they are of."""
 
     rows: Any = field(repr=False)
     issues: tuple[LabelIssue, ...]
@@ -208,7 +200,6 @@ def _require_columns(diagnosis: Diagnosis) -> None:
 
 
 def _require_findings(findings: Findings) -> None:
-    """Check the numbers of examples and classes in the lists; their kinds were checked before."""
     names, counts = len(findings.class_names), len(findings.class_counts)
     if not names or names != counts:
         _refuse(f"there are {names} names of classes and {counts} counts")

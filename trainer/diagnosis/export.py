@@ -76,22 +76,12 @@ def issue_table(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) ->
 def export_issues(
     diagnosis: Diagnosis, path: Path, filepaths: Sequence[str] | None = None
 ) -> bytes:
-    """The bytes of a table file with the suffix of `path`.
-
-    Raises:
-        ConfigError: the suffix is none of the three.
-        MissingExtraError: .parquet without pyarrow.
-    """
+    """The bytes of a table file with the suffix of `path`."""
     return writer_of(path)(issue_table(diagnosis, filepaths))
 
 
 def writer_of(path: Path) -> Callable[[Table], bytes]:
-    """How a table of this name is written; ask before any work is done for it.
-
-    Raises:
-        ConfigError: the suffix is none of the three.
-        MissingExtraError: .parquet without pyarrow.
-    """
+    """How a table of this name is written; ask before any work is done for it."""
     writer = _WRITERS.get(path.suffix.lower())
     if writer is None:
         raise ConfigError(
@@ -104,7 +94,6 @@ def writer_of(path: Path) -> Callable[[Table], bytes]:
 
 
 def _shortest(column_N: np.ndarray) -> list[float]:
-    """As floats without the digits that a float32 does not have."""
     return [round(value, 6) for value in column_N.tolist()]
 
 

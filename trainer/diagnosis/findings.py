@@ -25,10 +25,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class LabelIssue:
-    """An example whose label is likely to be wrong.
-
-    quality: how well its label fits it, low where it does not.
-    """
+    """An example whose label is likely to be wrong."""
 
     id: Id
     given: Label
@@ -73,13 +70,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Examples that are there more than once.
-
-    surplus: how many would go if one of each group were kept.
-    conflicting: groups whose examples do not have one label.
-    threshold: cosine from which two examples are near duplicates.
-    groups: ids, the largest group first; not all of them.
-    """
+    """Examples that are there more than once."""
 
     exact_groups: Count
     near_groups: Count
@@ -181,11 +172,7 @@ _WORST = "the targets furthest from what is expected are those of rows"
 
 @dataclass(frozen=True)
 class Fact:
-    """One kind of finding.
-
-    text: what was found, with its numbers.
-    clear: whether nothing has to be done about it.
-    """
+    """One kind of finding."""
 
     name: str
     text: str

@@ -1,4 +1,4 @@
-"""Gradient matching: its settings, distance, augmentation, and the networks it is done with.
+"""Gradient matching: settings, distance, augmentation, and networks.
 
 Shapes: B examples, R outputs of a layer, N synthetic images, C channels, H x W pixels.
 """
@@ -25,7 +25,7 @@ from lipt.trainer.distillation.synthetic import SyntheticSet
 
 
 class Distillation(BaseModel):
-    """What decides the synthetic images, besides data and model."""
+    """Settings of the synthetic images."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -74,14 +74,6 @@ class Distillation(BaseModel):
         return self.per_class // self.stages
 
 
-# Of each layer's weights the gradient is compared by its direction, a row for each output: the
-# sum of 1 - cos over rows and layers. Biases and normalizations, one number per channel, are
-# left out.
-#
-# Source: Zhao, Mopuri and Bilen 2021, "Dataset Condensation with Gradient Matching"
-# (arXiv:2006.05929), equation 10.
-
-
 def gradients(
     model: nn.Module,
     inputs_B: Tensor,
@@ -90,13 +82,13 @@ def gradients(
     *,
     differentiable: bool = False,
 ) -> tuple[Tensor, ...]:
-    """The gradient of the mean cross-entropy by each of the model's weights of two dimensions on.
+    """The gradient of the weighted mean cross-entropy by each weight of two dimensions or more.
 
     Args:
-        model: whose output for an example does not depend on the batch's others.
+        model: one that treats each example of a batch alone.
         inputs_B: as the model takes them.
         labels_B: int64.
-        weights_B: how much each example counts, their sum above 0.
+        weights_B: their sum is above 0.
         differentiable: whether the gradients can themselves be differentiated by `inputs_B`.
     """
     losses_B = functional.cross_entropy(model(inputs_B), labels_B, reduction="none")
@@ -106,15 +98,12 @@ def gradients(
 
 
 def distance(real: Sequence[Tensor], synthetic: Sequence[Tensor]) -> Tensor:
-    """How far two gradients are from each other; 0-d.
+    """The distance of two gradients, 0-d: the sum of 1 - cos over layers and their R rows.
 
-    Args:
-        real: a tensor for each layer, R first.
-        synthetic: of the same shapes.
+    A row of zeros counts 1. Biases and normalizations are left out.
 
-    Returns:
-        0 where all rows point the same way, 2 for each row that points the opposite way. A row
-        that is all zeros has no direction, and counts 1.
+    Source: Zhao, Mopuri and Bilen 2021, "Dataset Condensation with Gradient Matching"
+    (arXiv:2006.05929), equation 10.
     """
     similarities = [
         functional.cosine_similarity(one.flatten(1), other.flatten(1))
@@ -123,18 +112,15 @@ def distance(real: Sequence[Tensor], synthetic: Sequence[Tensor]) -> Tensor:
     return torch.cat([1 - rows_R for rows_R in similarities]).sum()
 
 
-# Siamese augmentation is drawn once for both batches of a match, so that what differs between
-# their gradients is the images; differentiable by the pixels.
-#
-# Source: Zhao and Bilen 2021, "Dataset Condensation with Differentiable Siamese Augmentation"
-# (arXiv:2102.08259); of its transformations, the two that main training has.
-
-
 @dataclass(frozen=True)
 class Augmentation:
     """A crop out of the image padded with black, and whether it is mirrored.
 
-    top, left: of the crop, in 0..2 padding.
+    It is drawn once for both batches of a match, and differentiable by the pixels. `top` and
+    `left` are in 0..2 padding.
+
+    Source: Zhao and Bilen 2021, "Dataset Condensation with Differentiable Siamese Augmentation"
+    (arXiv:2102.08259); of its transformations, the two that main training has.
     """
 
     padding: int
@@ -144,7 +130,7 @@ class Augmentation:
 
     @classmethod
     def drawn(cls, settings: Distillation, generator: torch.Generator) -> Augmentation:
-        """One of those that the settings allow; it draws as many numbers for all of them."""
+        """Draw one that the settings allow; always draws equally many numbers."""
         padding = 0 if settings.augmentation == "none" else settings.padding
         top, left = torch.randint(2 * padding + 1, (2,), generator=generator).tolist()
         mirrored = bool(torch.randint(2, (1,), generator=generator).item())
@@ -158,25 +144,13 @@ class Augmentation:
         return cropped.flip(-1) if self.mirrored else cropped
 
 
-# A network enters a stage in the state that the stages before have left it in: it was trained on
-# their images as they are trained on in the end, stage by stage.
-
 _BATCH_SIZE = 256
 _MOMENTUM = 0.9
 
 
 @dataclass(frozen=True)
 class Networks:
-    """All networks of a distillation, by number.
-
-    Attributes:
-        model: the name of their model.
-        image: what they are given, with the figures of the real data.
-        num_classes: C.
-        settings: how they are trained.
-        device: where they are.
-        allowed_modules: modules that the model may be imported from.
-    """
+    """All networks of a distillation, by number; `image` has the real data's mean and deviation."""
 
     model: str
     image: ImageFormat
@@ -186,7 +160,7 @@ class Networks:
     allowed_modules: Collection[str] = ()
 
     def normalized(self, pixels_BCHW: Tensor) -> Tensor:
-        """What a network is given of pixels from 0 to 1; differentiable."""
+        """Normalize pixels from 0 to 1; differentiable."""
         mean, std = (
             torch.tensor(figures, device=self.device)[:, None, None]
             for figures in (self.image.mean, self.image.std)
@@ -194,7 +168,7 @@ class Networks:
         return (pixels_BCHW - mean) / std
 
     def enter(self, stage: int, number: int, synthetic: SyntheticSet) -> nn.Module:
-        """A network as it enters a stage.
+        """A network that was trained on the stages before, one after another.
 
         Args:
             stage: from 0.
@@ -202,7 +176,7 @@ class Networks:
             synthetic: the images of the stages before.
 
         Raises:
-            ConfigError: the model mixes the examples of a batch, or cannot be built.
+            ConfigError: the model has batch norm, or cannot be built.
         """
         network = self.untrained(number)
         for before in range(stage):
@@ -214,11 +188,7 @@ class Networks:
         return network
 
     def untrained(self, number: int) -> nn.Module:
-        """A network with its first weights.
-
-        Raises:
-            ConfigError: as `enter`.
-        """
+        """A network with its first weights; errors as of `enter`."""
         network = build_model(
             self.model,
             num_classes=self.num_classes,
@@ -228,10 +198,9 @@ class Networks:
         ).to(self.device)
         if any(isinstance(module, _BatchNorm) for module in network.modules()):
             raise ConfigError(
-                f"{self.model} has batch norm: what it makes of an image depends on the batch, "
-                "and a class's gradient would be another beside others. Distil with a model "
-                "that normalizes each image alone, such as convnet; any model can be trained on "
-                "the result."
+                f"{self.model} has batch norm: a class's gradient would depend on the batch. "
+                "Distil with a model that normalizes each image alone, such as convnet; any model "
+                "can be trained on the result."
             )
         return network
 
@@ -243,7 +212,7 @@ class Networks:
         num_steps: int,
         generator: torch.Generator,
     ) -> None:
-        """Train it in place for some steps of SGD on images from 0 to 1."""
+        """Train in place by SGD on images from 0 to 1."""
         settings = self.settings
         optimizer = torch.optim.SGD(
             network.parameters(), lr=settings.learning_rate, momentum=_MOMENTUM

@@ -1,4 +1,4 @@
-"""Image sets of a distillation: the real ones by class, the synthetic ones, and these in training.
+"""Image sets of a distillation: real ones by class, synthetic ones, and their stages in training.
 
 Shapes: N examples or images, B drawn ones, M of a class, C channels, H x W pixels.
 """
@@ -42,10 +42,8 @@ from lipt.trainer.writing.files import write_atomically
 class RealExamples:
     """Some of a data set's images.
 
-    Attributes:
-        dataset: what they are of.
-        ids: for each class its row numbers, int64, ascending.
-        weights_N: how much each row counts in a gradient.
+    ids: for each class its row numbers, int64, ascending.
+    weights_N: each row's weight in a gradient.
     """
 
     dataset: Dataset
@@ -58,8 +56,8 @@ class RealExamples:
 
         Args:
             dataset: of images with a class each.
-            subset: of these; None for all.
-            at_least: how many of each class there have to be.
+            subset: None for all.
+            at_least: images that each class must have.
 
         Raises:
             DataError: there are no images, no classes, or fewer of one.
@@ -88,7 +86,7 @@ class RealExamples:
         return cls(dataset, ids, weights_N)
 
     def draw(self, label: int, size: int, generator: torch.Generator) -> Tensor:
-        """Row numbers of a class, all different; all of the class where it has no more."""
+        """Distinct row numbers of a class; all of it where it has no more."""
         ids_M = self.ids[label]
         return ids_M[torch.randperm(len(ids_M), generator=generator)[:size]]
 
@@ -97,24 +95,13 @@ class RealExamples:
         return self.dataset.images(ids_B).to(torch.float32) / 255
 
     def without_easiest(self, losses_N: Tensor, share: float, *, at_least: int) -> RealExamples:
-        """Without a share of each class, those with the lowest losses.
-
-        Args:
-            losses_N: of all rows of the data set; only those of these examples are looked at.
-            share: in [0, 1).
-            at_least: how many of each class stay in any case.
-        """
+        """Without a share of each class, those with the lowest losses; `at_least` stay."""
         kept = []
         for ids_M in self.ids:
             num_kept = max(at_least, math.ceil((1 - share) * len(ids_M)))
             hardest_M = losses_N[ids_M].argsort(descending=True, stable=True)
             kept.append(ids_M[hardest_M[:num_kept]].sort().values)
         return replace(self, ids=tuple(kept))
-
-
-# `synthetic.safetensors` is what counts, in the format of `lipt.common.data.sources.distilled`;
-# `manifest.json` and `sheet.png` are for people. The images are bytes from the end of their
-# stage on, so that later stages see the very ones that are trained on.
 
 
 @dataclass(frozen=True)
@@ -124,9 +111,9 @@ class SyntheticSet:
     Attributes:
         images_NCHW: uint8, by stage, then by class.
         labels_N: int64.
-        stages_N: int64, the stage that each was made in, from 0.
+        stages_N: int64, each image's stage, from 0.
         class_names: a name for every label.
-        manifest: how they were made, as JSON.
+        manifest: provenance, as JSON.
     """
 
     images_NCHW: Tensor
@@ -144,7 +131,7 @@ class SyntheticSet:
 
     @property
     def num_stages(self) -> int:
-        """How many stages have made images."""
+        """Finished stages."""
         return int(self.stages_N.max()) + 1 if len(self.stages_N) else 0
 
     @property
@@ -154,7 +141,7 @@ class SyntheticSet:
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
     def extended(self, images_NCHW: Tensor, labels_N: Tensor) -> Self:
-        """With the images of one more stage behind those that are there."""
+        """With the images of one more stage."""
         stages_N = torch.full((len(labels_N),), self.num_stages)
         return type(self)(
             torch.cat([self.images_NCHW, images_NCHW]),
@@ -165,12 +152,12 @@ class SyntheticSet:
         )
 
     def until(self, stage: int) -> tuple[Tensor, Tensor]:
-        """The images and labels of all stages up to one, it included."""
+        """The images and labels of all stages up to one, included."""
         within_N = self.stages_N <= stage
         return self.images_NCHW[within_N], self.labels_N[within_N]
 
     def save(self, folder: Path) -> None:
-        """Write the three files; the set itself whole or not at all.
+        """Write `synthetic.safetensors`, and `manifest.json` and `sheet.png` for people.
 
         Raises:
             OSError: the folder is missing or cannot be written to.
@@ -190,7 +177,7 @@ class SyntheticSet:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What `save` wrote.
+        """Read what `save` wrote.
 
         Raises:
             DataError: the folder holds no such set.
@@ -211,17 +198,15 @@ class SyntheticSet:
         return content.getvalue()
 
 
-# The images of the first stage are trained on, then those of two, and in the end all: each stage
-# was made for a model that has been trained on the ones before.
-
-
 class Stages:
-    """Gives each stage an equal share of the epochs: `fit(model, data, reselect=Stages(...))`.
+    """The images of the first stage, then of two, in the end of all, in equal shares of the epochs.
+
+    `fit(model, data, reselect=Stages(...))` trains in this order.
 
     Args:
         stages_N: the stage of each synthetic image, from 0, int64.
-        ids_N: their row numbers in the data set that is trained on; 0..N-1 where None.
-        fingerprint: of that data set.
+        ids_N: their row numbers in the training data; 0..N-1 where None.
+        fingerprint: of the training data.
     """
 
     num_epochs: int | None = None

@@ -1,9 +1,8 @@
-"""Weighting: the loss of a framework's training step, with every example's weight in it.
+"""Weighting: example weights and soft labels in the losses of a framework's training step.
 
-A step of somebody else's computes its mean inside, with torch.nn.functional's losses or modules
-and models that call these. Within a step they are computed for each example, weighed, and then
-reduced as the step has asked. Which examples a batch has is known from the order in which the
-sampler has dealt them.
+Losses of torch.nn.functional within a step are computed for each example, weighted, and reduced as
+the step asked; the targets of cross-entropies become soft. The sampler's order says which examples
+a batch has.
 
 Shapes: B examples of a batch.
 """
@@ -22,7 +21,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from lipt.trainer.reselection.samplers import SubsetSampler
-from lipt.trainer.subsets.weighted import UnweightedWarning
+from lipt.trainer.subsets.weighted import UnweightedWarning, soft_targets
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +39,23 @@ _LOSSES = frozenset(
 
 
 class WeightedLosses(TorchFunctionMode):
-    """Losses that are computed in the block count each example by its weight.
+    """Weights each example's loss within the block, and mixes soft labels into its target.
+
+    Losses of other shapes, and those without a reduction, stay unweighted; `num_weighted` counts
+    the others, `num_softened` the cross-entropies with soft targets.
 
     Args:
-        weights_B: one for each example of the batch.
-
-    Attributes:
-        num_weighted: how many losses were weighed: those of other shapes stay as they are, and
-            those that the caller wants for each example.
+        weights_B: one for each example.
+        soft_labels_BC: a row for each; None without.
+        alpha: their share of a target.
     """
 
-    def __init__(self, weights_B: Tensor) -> None:
+    def __init__(
+        self, weights_B: Tensor, soft_labels_BC: Tensor | None = None, alpha: float = 0.0
+    ) -> None:
         super().__init__()
-        self._weights_B = weights_B
-        self.num_weighted = 0
+        self._weights_B, self._soft_labels_BC, self._alpha = weights_B, soft_labels_BC, alpha
+        self.num_weighted = self.num_softened = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -66,6 +68,12 @@ class WeightedLosses(TorchFunctionMode):
         reduction = bound.arguments.get("reduction", "mean")
         if reduction == "none" or len(args[0]) != len(self._weights_B):
             return func(*args, **given)
+        if func is functional.cross_entropy and self._soft_labels_BC is not None:
+            labels_B = bound.arguments["target"]
+            if labels_B.shape == self._weights_B.shape and not labels_B.is_floating_point():
+                soft_BC = self._soft_labels_BC.to(labels_B.device)
+                bound.arguments["target"] = soft_targets(labels_B, soft_BC, self._alpha)
+                self.num_softened += 1
         bound.arguments["reduction"] = "none"
         losses = func(*bound.args, **bound.kwargs)
         shape = (-1,) + (1,) * (losses.ndim - 1)
@@ -75,11 +83,7 @@ class WeightedLosses(TorchFunctionMode):
 
 
 class Weighting:
-    """Puts a sampler's weights into the losses of training steps; says so at the first.
-
-    Args:
-        sampler: what training draws its examples from, batch by batch and in order.
-    """
+    """Puts a sampler's weights into the losses of training steps; logs this at the first."""
 
     def __init__(self, sampler: SubsetSampler) -> None:
         self._sampler = sampler
@@ -87,39 +91,42 @@ class Weighting:
         self._said: set[str] = set()
 
     def begin(self, batch: int = 0) -> None:
-        """An epoch begins, with one of its batches."""
+        """Begin an epoch with one of its batches."""
         self._batch = batch - 1
 
     def step(
         self, compute: Callable[..., Any], batch_size: Callable[[], int | None]
     ) -> Callable[..., Any]:
-        """A training step with weights in its losses; `next_batch` goes before each.
+        """A training step with weights in its losses; call `next_batch` before each.
 
         Args:
-            compute: the step as it is.
-            batch_size: B of all but the last batch; None where batches are made in another way.
+            compute: the plain step.
+            batch_size: B of all but the last batch; None where it is unknown.
         """
 
         @functools.wraps(compute)
         def weighted(*args: Any, **kwargs: Any) -> Any:
-            if not self._sampler.is_weighted:
+            sampler = self._sampler
+            if not (sampler.is_weighted or sampler.alpha):
                 return compute(*args, **kwargs)
             size = batch_size()
             if size is None:
                 self._warn("batches are not the DataLoader's own, so that nobody knows whose")
                 return compute(*args, **kwargs)
-            with WeightedLosses(self._sampler.weights(self._batch, size)) as losses:
+            weights_B = sampler.weights(self._batch, size)
+            soft_labels_BC = sampler.soft_labels(self._batch, size)
+            with WeightedLosses(weights_B, soft_labels_BC, sampler.alpha) as losses:
                 result = compute(*args, **kwargs)
-            if losses.num_weighted:
-                self._say()
-            else:
+            if not losses.num_weighted or (sampler.alpha and not losses.num_softened):
                 self._warn("the training step computes no loss of torch.nn.functional's for them")
+            elif sampler.is_weighted:
+                self._say()
             return result
 
         return weighted
 
     def next_batch(self) -> None:
-        """A batch of the epoch is about to be trained on."""
+        """Take the epoch's next batch."""
         self._batch += 1
 
     def _say(self) -> None:
@@ -135,15 +142,9 @@ class Weighting:
         if why not in self._said:
             self._said.add(why)
             warnings.warn(
-                f"{self._sampler.subset.strategy} gives weights to its examples, and they do not "
-                f"count: {why}. Weigh the loss yourself, with subset.dataset(data) and "
-                "WeightedSubsetLoss.",
+                f"The weights or soft labels of the examples by {self._sampler.subset.strategy} do "
+                f"not count: {why}. Compute the loss yourself, with subset.dataset(data) and "
+                "WeightedSubsetLoss or SoftTargetLoss.",
                 UnweightedWarning,
                 stacklevel=3,
             )
-
-
-def dataloader_batch_size(loader: Any) -> int | None:
-    """B of a DataLoader that makes its batches itself."""
-    size = getattr(loader, "batch_size", None)
-    return size if isinstance(size, int) and not isinstance(size, bool) else None

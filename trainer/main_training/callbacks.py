@@ -2,9 +2,7 @@
 
     fit(..., on_epoch=[tensorboard("runs/grand")])
 
-Their packages are imported when a callback is made, and are not dependencies. What they
-cannot write costs a warning: training goes on. Each ends with the last step, or by `close`,
-for where training does not come that far.
+A logger's failure is a warning: training goes on. Each ends with the last step, or by `close`.
 """
 
 from __future__ import annotations
@@ -20,21 +18,19 @@ from lipt.common.imports import import_extra
 from lipt.trainer.main_training.records import EpochRecord, OnEpoch
 from lipt.trainer.subsets.subset import Subset
 
-_AXIS = "step"
-
 
 class LoggerWarning(UserWarning):
     """A logger did not take an epoch's record; training goes on."""
 
 
 class Logger:
-    """Logs every epoch, and ends with the last step; training outlives what goes wrong.
+    """Logs every epoch, and ends with the last step; its failures are warnings.
 
     Args:
-        name: whose, for warnings.
+        name: for warnings.
         log: takes an epoch's record.
-        end: writes out what is left, and ends threads and processes; called once.
-        tag: takes texts that tell what was trained on, by name; those of before are replaced.
+        end: flushes, and ends threads and processes; called once.
+        tag: takes texts about the subset by name, in place of earlier ones.
         keep: takes a file of the subset, by its name and content.
     """
 
@@ -54,14 +50,14 @@ class Logger:
         self._digest = ""
 
     def describe(self, subset: Subset) -> None:
-        """Tell what is trained on, and keep it beside the measures."""
+        """Log the first subset itself."""
         with self._outliving("did not take the subset"):
             self._digest = subset.digest
             self._tag(subset.tags)
             self._keep("subset.json", subset.to_json().encode())
 
     def __call__(self, record: EpochRecord) -> None:
-        """After an epoch."""
+        """Log an epoch."""
         with self._outliving(f"did not take epoch {record.epoch}"):
             self._log(record)
             if record.subset_digest != self._digest:  # chosen again
@@ -71,7 +67,7 @@ class Logger:
                 self.close()
 
     def close(self) -> None:
-        """End it; harmless where it has ended."""
+        """End the logger, once."""
         end, self._end = self._end, None
         if end is not None:
             with self._outliving("did not end"):
@@ -90,11 +86,11 @@ class Logger:
 
 
 def measures(record: EpochRecord) -> dict[str, float]:
-    """What a logger plots over steps: those of the record's numbers that are there."""
+    """The record's numbers, without absent ones, to plot over steps."""
     return {
         name: float(value)
         for name, value in asdict(record).items()
-        if name != _AXIS and isinstance(value, int | float)
+        if name != "step" and isinstance(value, int | float)
     }
 
 
@@ -102,11 +98,10 @@ def tensorboard(log_dir: str) -> Logger:
     """Write scalars for TensorBoard.
 
     Raises:
-        MissingExtraError: tensorboard is not installed.
-        ConfigError: the directory cannot be written to.
+        MissingExtraError: the package is not installed; so in the other two.
+        ConfigError: the logger cannot start; so in the other two.
     """
     import_extra("tensorboard", package="tensorboard", extra="loggers", needed_for="TensorBoard")
-    # torch's own writer needs the package that was just found.
     module = import_extra(
         "torch.utils.tensorboard", package="tensorboard", extra="loggers", needed_for="TensorBoard"
     )
@@ -128,12 +123,7 @@ def tensorboard(log_dir: str) -> Logger:
 
 
 def wandb(project: str, *, name: str | None = None) -> Logger:
-    """Log to Weights & Biases, as one run that ends with the last step.
-
-    Raises:
-        MissingExtraError: wandb is not installed.
-        ConfigError: wandb does not begin a run; the message has its reason.
-    """
+    """Log to Weights & Biases, as one run that ends with the last step."""
     module = import_extra("wandb", package="wandb", extra="loggers", needed_for="wandb")
     run = _opened("wandb", lambda: module.init(project=project, name=name))
 
@@ -155,12 +145,7 @@ def wandb(project: str, *, name: str | None = None) -> Logger:
 
 
 def mlflow(experiment: str, *, name: str | None = None) -> Logger:
-    """Log to the MLflow server that its own settings name, as one run.
-
-    Raises:
-        MissingExtraError: mlflow is not installed.
-        ConfigError: MLflow does not begin a run; the message has its reason.
-    """
+    """Log to the MLflow server that its own settings name, as one run."""
     module = import_extra("mlflow", package="mlflow-skinny", extra="loggers", needed_for="MLflow")
 
     def start() -> Any:

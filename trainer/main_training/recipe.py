@@ -47,11 +47,11 @@ class Recipe(BaseModel):
     """Weight decay of SGD, on all parameters."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of the target that is spread over all classes."""
+    soft_labels: float = Field(default=0.0, ge=0, le=1)
+    """Share of the target that is the subset's soft label; above 0 the subset needs some."""
     augmentation: Literal["crop_flip", "crop", "randaugment", "none"] = "crop_flip"
     """How training images are augmented: shifted and half of them mirrored, only shifted, or
     shifted, mirrored, and then changed by RandAugment."""
-    coreset_augmentation: Literal["crop_flip", "crop", "randaugment"] = "randaugment"
-    """How the copies of an augmented coreset are augmented, where there is one."""
     randaugment_ops: int = Field(default=2, ge=0, le=10)
     """RandAugment's operations per image."""
     randaugment_magnitude: int = Field(default=9, ge=0, lt=NUM_MAGNITUDE_BINS)
@@ -83,10 +83,9 @@ class Recipe(BaseModel):
         return max(1, full + (left > 1 and not self.drop_last))
 
     def batches(self, order_N: Tensor) -> list[Tensor]:
-        """An epoch's order cut into batches.
+        """An epoch's order in batches; a single last example joins the batch before it.
 
-        A last example that is left over alone joins the batch before it: it has no
-        variance, which batch norm refuses.
+        It has no variance, which batch norm refuses.
         """
         batches = list(torch.split(order_N, self.batch_size))
         if self.drop_last:
@@ -106,28 +105,22 @@ class Recipe(BaseModel):
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-# In floating point 1/49 of 49 steps is a little less than one.
-_ROUNDING = 1e-9
-
-
 def evenly(times: int) -> tuple[float, ...]:
-    """The marks between so many equal parts of all steps: 0.25, 0.5 and 0.75 for 4."""
+    """The marks between equal parts of all steps: 0.25, 0.5 and 0.75 for 4."""
     return tuple(part / times for part in range(1, times))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When main training does something besides training.
+    """When main training evaluates and saves.
 
-    Accuracy is taken between epochs: after the last one, and for each of some shares of all
-    steps after the last epoch that ends by then. A comparison of data sets of different
-    sizes wants it at the same steps for all, so the test set can be looked at within epochs.
+    Accuracy is taken after the last epoch, and for each share of all steps after the last epoch
+    that ends by then.
 
-    test_at: shares, in (0, 1), at which the test set is looked at.
-    subset_at: shares at which the subset is, without augmentation; None: never, not even
-        after the last step.
-    within_epochs: whether the test set is looked at on the very steps of `test_at`, in the
-        midst of an epoch, too.
+    test_at: shares, in (0, 1), at which the test set is evaluated.
+    subset_at: shares at which the subset is, without augmentation; None: never.
+    within_epochs: whether the test set is evaluated on the very steps of `test_at`, so that data
+        sets of different sizes can be compared.
     checkpoint_seconds: time between checkpoints; 0 writes one after every epoch.
     """
 
@@ -137,23 +130,23 @@ class Schedule:
     within_epochs: bool = False
 
     def test_steps(self, num_steps: int) -> frozenset[int]:
-        """The steps of `test_at`, of so many in all; the last one is never among them."""
-        return frozenset(mark(share, num_steps) for share in self.test_at) - {num_steps}
+        """The steps of `test_at` among `num_steps`, without the last one."""
+        return frozenset(_mark(share, num_steps) for share in self.test_at) - {num_steps}
 
 
-def mark(share: float, num_steps: int) -> int:
-    """The last step by which no more than a share of all steps has been taken."""
-    return math.floor(share * num_steps + _ROUNDING)
+def _mark(share: float, num_steps: int) -> int:
+    # In floating point 1/49 of 49 steps is a little less than one.
+    return math.floor(share * num_steps + 1e-9)
 
 
 def due(shares: Sequence[float], step: int, next_step: int, num_steps: int) -> bool:
-    """Whether an accuracy is to be taken after an epoch.
+    """Whether an accuracy is taken after an epoch.
 
     Args:
         shares: of all steps, in (0, 1).
         step: steps so far.
-        next_step: what they will be after the next epoch.
-        num_steps: how many there are in all.
+        next_step: steps after the next epoch.
+        num_steps: in all.
     """
-    marks = (mark(share, num_steps) for share in shares)
+    marks = (_mark(share, num_steps) for share in shares)
     return step == num_steps or any(step <= place < next_step for place in marks)

@@ -23,12 +23,12 @@ from lipt.trainer.writing.formatting import differences
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Where training stands after an epoch.
+    """Training after an epoch.
 
     epoch: from 1. step: optimizer steps so far, of num_steps.
-    loss: mean over the epoch's examples, weighted as it was trained on.
-    accuracy: on the epoch's augmented images, as they were trained on.
-    test_accuracy: where the test set was looked at after this epoch.
+    loss: weighted mean over the epoch's examples.
+    accuracy: on the epoch's augmented images.
+    test_accuracy: where the test set was evaluated after this epoch.
     subset_accuracy: on the subset's images without augmentation, likewise.
     """
 
@@ -49,10 +49,10 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Look:
-    """One look at the test set in the course of training.
+    """One evaluation on the test set during training.
 
     step: optimizer steps until then.
-    seconds: of training until then, without the time that accuracies took.
+    seconds: of training until then, without those of evaluation.
     accuracy: in [0, 1].
     """
 
@@ -66,11 +66,11 @@ class Trained:
     """The result of main training.
 
     weights: the model's state dict, on the CPU.
-    kind: of the targets, which says what an accuracy is: of others than classes, another score.
-    evaluation_seconds: those of `seconds` that accuracies took.
+    kind: of the targets; an accuracy of others than classes is another score.
+    evaluation_seconds: those of `seconds` that evaluations took.
     test_accuracy: after the last step; None without a test set.
     subset_accuracies: (step, accuracy on the subset without augmentation), in order.
-    looks: every time that the test set was looked at, in order.
+    looks: every evaluation on the test set, in order.
     """
 
     weights: Weights
@@ -88,10 +88,9 @@ OnStep = Callable[[int, int], None]
 
 
 class JsonLines:
-    """Appends every record to a file, one JSON object per line, on disk at once.
+    """Appends every record to a file, one JSON object per line.
 
-    Training that was killed and goes on writes the epochs since its checkpoint again: of
-    two lines with one epoch the later one counts.
+    Resumed training writes the epochs since its checkpoint again: the later line counts.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,13 +106,9 @@ class JsonLines:
         self._file.close()
 
 
-# A checkpoint is written beside the old one and renamed over it, so that `kill -9` at any moment
-# leaves a whole one. Training that goes on from it ends in the same weights, to the bit on a CPU.
-#
-# Tensors: `model/NAME` and `momentum/NAME` (float, as trained), `indices` and `weights` of
-# the subset where there is one, `generator` (the state of torch's CPU generator, which
-# dropout draws from) and `cuda_generator` likewise, and `source/NAME` where subsets come from a
-# source with a state. The metadata holds the rest as JSON.
+# A checkpoint is a safetensors file with `model/NAME`, `momentum/NAME`, `source/NAME`, the subset's
+# `indices` and `weights`, and the states of the CPU's `generator` and the `cuda_generator`. The
+# metadata holds the rest as JSON.
 
 _FORMAT = "lipt-checkpoint-1"
 _MAX_TENSORS = 200_000
@@ -122,29 +117,19 @@ _SUBSET_FIELDS = ("fingerprint", "digest", "strategy")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training has come.
-
-    evaluation_seconds: those of `seconds` that accuracies took.
-    looks: every time that the test set was looked at, in order.
-    """
+    """How far training has come; fields as of `Trained`."""
 
     epoch: int
     step: int
     num_steps: int
     seconds: float
-    # (step, accuracy on the subset) of every evaluation so far.
     subset_accuracies: tuple[tuple[int, float], ...] = ()
     evaluation_seconds: float = 0.0
     looks: tuple[Look, ...] = ()
 
 
 class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing went wrong
-    """Training has had its time; the same call goes on from its checkpoint.
-
-    Attributes:
-        checkpoint: the file that holds all so far.
-        progress: how far training has come.
-    """
+    """The time limit is reached; the same call continues from `checkpoint`."""
 
     def __init__(self, checkpoint: Path, progress: Progress) -> None:
         super().__init__(
@@ -156,10 +141,10 @@ class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing w
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything that was saved.
+    """A training's whole state.
 
-    identity: what must be the same when training goes on: recipe, model, data.
-    source: the state of where subsets come from, if it has one.
+    identity: recipe, model and data, which must be equal to continue.
+    source: the state of the subset source, if it has one.
     """
 
     progress: Progress
@@ -172,7 +157,7 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write it, whole or not at all, in place of the file that is there."""
+    """Replace the file, whole or not at all."""
     tensors = {
         **{f"model/{name}": tensor for name, tensor in checkpoint.model.items()},
         **{f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()},
@@ -193,11 +178,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -> Checkpoint:
-    """Read what `save_checkpoint` wrote for the same training.
+    """Read a checkpoint of the same training.
 
     Raises:
-        ConfigError: it is not a checkpoint, or one of another recipe, model or data; the
-            message says what differs.
+        ConfigError: it is of another version, recipe, model or data.
         WeightsError: the file is damaged, or holds another model.
     """
     try:
@@ -235,15 +219,10 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
 
 
 def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of another training.
-
-    Args:
-        path: the checkpoint's, for the message.
-        found: the identity that stands in it.
-        wanted: the identity, or a part of it, of the training that is to go on.
+    """Refuse a checkpoint whose identity differs from `wanted`, with both values of each setting.
 
     Raises:
-        ConfigError: they differ; the message has both values of each setting that does.
+        ConfigError: they differ.
     """
     part = {name: found.get(name) for name in wanted}
     differing = differences(part, json.loads(json.dumps(wanted)))
@@ -255,7 +234,7 @@ def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """States of the random generators that layers such as dropout draw from."""
+    """States of torch's generators, from which layers such as dropout draw."""
     states = {"generator": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda_generator"] = torch.cuda.get_rng_state(device)
@@ -263,7 +242,7 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Go on drawing where the checkpoint stopped."""
+    """Continue the checkpoint's draws."""
     torch.set_rng_state(states["generator"])
     if device.type == "cuda" and "cuda_generator" in states:
         torch.cuda.set_rng_state(states["cuda_generator"], device)

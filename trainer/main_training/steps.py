@@ -1,77 +1,48 @@
 """Steps of main training: augmentation, forward pass, loss and optimizer.
 
-Nothing here waits for the device. What is random comes from the recipe's seed and the
-number of the step, so that training that was killed goes on as if it had not been.
+Nothing here waits for the device. Everything random comes from the recipe's seed and the step's
+number, so that resumed training continues to the bit.
 
-Shapes: B examples of a batch, K of them copies, C classes, N examples.
+Shapes: B examples of a batch, C classes, N examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.stored import Stored
+from lipt.common.inputs.model_input import Stored
 from lipt.common.models import build_model, lay_out, memory_format
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.core.learner.augmentation import augment_images
 from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.recipe import Recipe
 
-# The strongest augmentations cost as much as the step that they are for, and few images need
-# them. So the images of a coreset can be copied, and only the copies are augmented strongly: they
-# are trained on beside the data, which is augmented as the recipe says, or not at all.
-#
-# Source: Liu and Mirzasoleiman 2022, "Data-Efficient Augmentation for Training Neural Networks"
-# (arXiv:2210.08363), where the coreset is CRAIG's and is chosen again as training goes on. Here it
-# is any subset.
+# Larger batches fall out of a CPU's caches, and keep a GPU busy.
+_EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
 
 
-def augmented(recipe: Recipe, step: int, examples_B: Stored, copies_K: Tensor | None) -> Stored:
-    """The examples of a step as the model is given them, by draws of their own.
-
-    Args:
-        recipe: how images are augmented, and with which seed.
-        step: counted from 0.
-        examples_B: as they are stored, on any device. Not modified.
-        copies_K: which of them are copies of a coreset's, int64 on the same device; None where
-            there are none. What the others get does not depend on it.
-
-    Returns:
-        Examples of the same shape on the same device. What is no image has no augmentation.
+def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
+    """The augmented examples of a step, counted from 0; what is no image stays unchanged.
 
     Raises:
         DataError: RandAugment is given images that are not bytes with 1 or 3 channels.
     """
-    if not isinstance(examples_B, Tensor):
+    if not isinstance(examples_B, Tensor) or recipe.augmentation == "none":
         return examples_B
     generator = derive_generator(recipe.seed, "main-augmentation", step)
-    images_B = _by(recipe.augmentation, recipe, examples_B, generator)
-    if copies_K is None:
-        return images_B
-    # The copies begin with what is stored: the data's mild augmentation is not theirs.
-    generator = derive_generator(recipe.seed, "coreset-augmentation", step)
-    stored_K = examples_B.index_select(0, copies_K)
-    images_K = _by(recipe.coreset_augmentation, recipe, stored_K, generator)
-    return images_B.index_copy(0, copies_K, images_K)
-
-
-def _by(method: str, recipe: Recipe, images_B: Tensor, generator: torch.Generator) -> Tensor:
-    if method == "none":
-        return images_B
-    shifted_B = crop_flip(
-        images_B, generator=generator, padding=recipe.padding, flip=method != "crop"
-    )
-    if method != "randaugment":
+    flip = recipe.augmentation != "crop"
+    shifted_B = crop_flip(examples_B, generator=generator, padding=recipe.padding, flip=flip)
+    if recipe.augmentation != "randaugment":
         return shifted_B
     config = AugmentationConfig(
         method=AugmentationMethod.RANDAUGMENT,
@@ -81,11 +52,6 @@ def _by(method: str, recipe: Recipe, images_B: Tensor, generator: torch.Generato
     return augment_images(shifted_B, config, generator)
 
 
-# On CPUs twice as fast as 512, whose activations fall out of the caches. A GPU has no such
-# edge, and is kept busy by large ones.
-_EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
-
-
 def place_model(
     model: str | nn.Module,
     train: Dataset,
@@ -93,14 +59,17 @@ def place_model(
     device: torch.device,
     allowed_modules: Collection[str],
 ) -> tuple[nn.Module, ForwardPass]:
-    """The model on its device, built where it is a name, and how `train`'s examples enter it."""
+    """The model on its device, built where it is a name, and its forward pass."""
+    bfloat16 = recipe.precision is Precision.BFLOAT16
+    if recipe.precision is Precision.AUTO and device.type == "cuda":
+        bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     seed = derive_seed(recipe.seed, "normalization")
     forward_pass = ForwardPass(
         input_format(train, torch.arange(len(train)), seed),
         train.target,
         device,
         memory_format(model) if isinstance(model, str) else torch.contiguous_format,
-        _in_bfloat16(recipe.precision, device),
+        bfloat16,
     )
     if not isinstance(model, str):
         return model.to(device), forward_pass
@@ -115,20 +84,13 @@ def place_model(
 
 
 def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: ForwardPass) -> float:
-    """The score on examples without augmentation; of classes, the share that is right.
-
-    Args:
-        model: its training flags are restored.
-        dataset: where examples and targets come from.
-        ids_N: which of its examples, int64, at least one.
-        forward_pass: how they go through the model, as in its training.
+    """The score on a data set's examples without augmentation.
 
     Returns:
-        In [0, 1]; of numbers their R², from -1 on.
+        The share of right classes in [0, 1]; for numbers R², at most 1.
     """
     tally, device = forward_pass.target.tally(), forward_pass.device
-    on_cpu = device.type == "cpu"
-    size = _EVALUATION_BATCH_SIZE if on_cpu else _GPU_EVALUATION_BATCH_SIZE
+    size = _EVALUATION_BATCH_SIZE if device.type == "cpu" else _GPU_EVALUATION_BATCH_SIZE
     with evaluation_mode(model), torch.inference_mode():
         for ids_B in torch.split(ids_N, size):
             logits_BC = forward_pass(model, dataset.examples(ids_B))
@@ -136,18 +98,10 @@ def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: Fo
     return tally.score()
 
 
-def _in_bfloat16(precision: Precision, device: torch.device) -> bool:
-    if precision is Precision.AUTO:
-        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return precision is Precision.BFLOAT16
+class Taken(NamedTuple):
+    """A step's results on the device.
 
-
-@dataclass(frozen=True)
-class Taken:
-    """What a step showed; on the device.
-
-    sums: over the batch, of weighted loss and of how well it was answered (of classes, how many
-        rightly); float64.
+    sums: over the batch, of weighted loss and of merit (of classes: right answers); float64.
     losses_B: each example's loss without its weight, before the step; float32.
     """
 
@@ -156,20 +110,17 @@ class Taken:
 
 
 class Steps:
-    """The steps of one training, by their number.
-
-    Args:
-        model: trained in place.
-        forward_pass: how examples go through it.
-        recipe: how it is trained.
-        num_steps: how many steps there will be in all.
-    """
+    """The optimizer steps of one training, which change `model` in place."""
 
     def __init__(
         self, model: nn.Module, forward_pass: ForwardPass, recipe: Recipe, num_steps: int
     ) -> None:
         self._forward_pass, self._recipe, self.num_steps = forward_pass, recipe, num_steps
-        self._call: Callable[..., Any] = _compiled(model, recipe) if recipe.compile else model
+        self._call: Callable[..., Any] = model
+        if recipe.compile:
+            # For each shape anew: code for any shape is slower for the one that nearly all have.
+            mode = "reduce-overhead" if recipe.cuda_graphs else "default"
+            self._call = torch.compile(model, dynamic=False, mode=mode)
         self._graphs = recipe.compile and recipe.cuda_graphs
         self.sgd = Sgd(
             model,
@@ -185,18 +136,16 @@ class Steps:
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         if self._graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        examples_B = augmented(recipe, step, batch.examples_B, batch.copies_K)
+        examples_B = augmented(recipe, step, batch.examples_B)
         logits_BC = self._forward_pass(self._call, examples_B)
         losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
+        if batch.soft_labels_BC is not None:
+            soft_B = functional.cross_entropy(
+                logits_BC.float(), batch.soft_labels_BC, reduction="none"
+            )
+            losses_B = torch.lerp(losses_B, soft_B, recipe.soft_labels)
         loss = (losses_B * batch.weights_B).mean()
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()
         sums = torch.stack([loss.detach().double() * len(targets_B), merit])
         return Taken(sums, losses_B.detach())
-
-
-def _compiled(model: nn.Module, recipe: Recipe) -> Callable[..., Any]:
-    # For each shape anew: code for any shape would be slower for the one that nearly all have.
-    mode = "reduce-overhead" if recipe.cuda_graphs else "default"
-    compiled: Callable[..., Any] = torch.compile(model, dynamic=False, mode=mode)
-    return compiled

@@ -1,7 +1,7 @@
 """Main training: `fit` prepares a model and its data, `Training` runs the epochs.
 
-Everything random comes from the recipe's seed and the number of the epoch or step, so
-training that was killed goes on as if it had not been.
+Everything random comes from the recipe's seed and the number of the epoch or step, so resumed
+training continues to the bit.
 
 Shapes: N examples of the subset, B of a batch.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -28,7 +27,6 @@ from lipt.common.determinism import (
     tried_kernels,
 )
 from lipt.common.errors import ConfigError, TrainingDivergedError
-from lipt.common.inputs.specs import ImageSpec
 from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
@@ -64,19 +62,14 @@ class Training:
     """The state of one training between epochs.
 
     Args:
-        model: on its device, with the weights to begin with.
-        forward_pass: how examples go through it.
-        train: the data set that the subsets are of.
-        test: what accuracy is measured on, if anything.
+        model: on its device, with its initial weights.
+        forward_pass: the model's.
+        train: the subsets' data set.
+        test: for the accuracy, if any.
         recipe: how to train.
         schedule: when to evaluate and to write checkpoints.
         subset: the first one; all of `train` where None.
-        budget: how many examples decide the number of steps where the recipe counts epochs;
-            those of the first subset where None.
-        coreset: whose copies are trained on as well, with an augmentation of their own.
-
-    Raises:
-        SubsetError: a subset is empty, or another data set's.
+        source: of the subsets before each epoch, if any.
     """
 
     def __init__(
@@ -88,25 +81,25 @@ class Training:
         recipe: Recipe,
         schedule: Schedule,
         subset: Subset | None,
-        budget: int | None = None,
-        coreset: Subset | None = None,
+        source: SubsetSource | None,
     ) -> None:
         self._model, self._forward_pass = model, forward_pass
         self._train, self._test, self._recipe, self._schedule = train, test, recipe, schedule
-        self._device, self._coreset = forward_pass.device, coreset
+        self._device, self._source = forward_pass.device, source
+        self._losses_to = source if isinstance(source, LossDriven) else None
         self._examples = self._examples_of(subset)
-        num_steps = recipe.num_steps(len(self._examples) if budget is None else budget)
+        budget = self._losses_to.budget if self._losses_to is not None else len(self._examples)
+        num_steps = recipe.num_steps(budget)
         self._steps = Steps(model, forward_pass, recipe, num_steps)
         self._progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
-        # The steps in whose midst of an epoch the test set is looked at.
+        # Evaluations within epochs.
         self._marks: frozenset[int] = frozenset()
-        # The moment that training's seconds count from.
         self._began = 0.0
-        # How long accuracies have taken, also since `progress` was last brought up to date.
+        # Also of evaluations since `progress` was last updated.
         self._evaluation_seconds = 0.0
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint of the same training."""
+        """Continue from a checkpoint of the same training."""
         self._model.load_state_dict(checkpoint.model)
         self._steps.num_steps = checkpoint.progress.num_steps
         self._steps.sgd.restore_momentum(checkpoint.momentum)
@@ -117,47 +110,46 @@ class Training:
 
     def run(
         self,
-        reselect: SubsetSource | None,
         on_epoch: Sequence[OnEpoch],
         on_step: OnStep,
         checkpoint: Path | None,
         identity: Mapping[str, Any],
-        ends_at: float = math.inf,
+        ends_at: float,
     ) -> Trained:
         """Train to the last step.
 
         Args:
-            reselect: asked before every epoch for its subset, and told the losses of what
-                was trained on where it looks at them.
             on_epoch: each is called with every epoch's record.
             on_step: called after every step.
             checkpoint: a file to write.
-            identity: what it is a checkpoint of.
-            ends_at: when to pause, on the monotonic clock; there is a checkpoint then.
+            identity: the checkpoint's.
+            ends_at: when to pause with a checkpoint, on the monotonic clock.
 
         Raises:
             TrainingDivergedError: the loss is no longer finite.
             TrainingPaused: the next epoch would end after `ends_at`.
-            SubsetError: a subset that was chosen again is empty, or another data set's.
+            SubsetError: a later subset is empty, or another data set's.
         """
-        told = reselect if isinstance(reselect, LossDriven) else None
         saved_at = monotonic()
         self._began = saved_at - self._progress.seconds
         if self._schedule.within_epochs:
             self._marks = self._schedule.test_steps(self._progress.num_steps)
         while self._progress.step < self._progress.num_steps:
             epoch_began = monotonic()
-            if reselect is not None:
-                reselect.num_epochs = self._num_epochs()
-                self._use(reselect.before_epoch(self._progress.epoch))
-            record = self._train_epoch(on_step, told)
+            if self._source is not None:
+                left = self._progress.num_steps - self._progress.step
+                # With subsets as large as the present one.
+                epochs_left = math.ceil(left / self._steps_per_epoch())
+                self._source.num_epochs = self._progress.epoch + epochs_left
+                self._use(self._source.before_epoch(self._progress.epoch))
+            record = self._train_epoch(on_step)
             for tell in on_epoch:
                 tell(record)
             now, last = monotonic(), record.step == record.num_steps
-            due = now - saved_at >= self._schedule.checkpoint_seconds
+            is_due = now - saved_at >= self._schedule.checkpoint_seconds
             over = not last and now + (now - epoch_began) > ends_at
-            if checkpoint is not None and (due or over or last):
-                save_checkpoint(checkpoint, self._checkpoint(identity, told))
+            if checkpoint is not None and (is_due or over or last):
+                save_checkpoint(checkpoint, self._checkpoint(identity))
                 saved_at = monotonic()
                 if over:
                     raise TrainingPaused(checkpoint, self._progress)
@@ -173,14 +165,20 @@ class Training:
         )
 
     def _examples_of(self, subset: Subset | None) -> Examples:
-        weighted = self._recipe.weighted
-        return Examples(subset, self._train, self._device, weighted=weighted, coreset=self._coreset)
+        recipe = self._recipe
+        return Examples(
+            subset,
+            self._train,
+            self._device,
+            weighted=recipe.weighted,
+            soft=recipe.soft_labels > 0,
+        )
 
     def _use(self, subset: Subset | None) -> None:
         if ("" if subset is None else subset.digest) != self._examples.digest:
             self._examples = self._examples_of(subset)
 
-    def _train_epoch(self, on_step: OnStep, told: LossDriven | None) -> EpochRecord:
+    def _train_epoch(self, on_step: OnStep) -> EpochRecord:
         progress, recipe, examples = self._progress, self._recipe, self._examples
         step, num_steps = progress.step, progress.num_steps
         generator = derive_generator(recipe.seed, "main-order", progress.epoch)
@@ -194,7 +192,7 @@ class Training:
         for batch in examples.batches(batches):
             taken = self._steps.take(step, batch)
             sums += taken.sums
-            if told is not None:
+            if self._losses_to is not None:
                 losses.append(taken.losses_B)
             step += 1
             on_step(step, num_steps)
@@ -207,8 +205,8 @@ class Training:
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
             )
-        if told is not None:
-            told.update(examples.ids_N[torch.cat(batches)], torch.cat(losses).cpu())
+        if self._losses_to is not None:
+            self._losses_to.update(examples.ids_N[torch.cat(batches)], torch.cat(losses).cpu())
         now, evaluated = monotonic(), self._evaluation_seconds - evaluated
         epoch_seconds, seconds = now - epoch_started - evaluated, now - self._began
         self._progress = replace(
@@ -235,12 +233,6 @@ class Training:
             subset_digest=examples.digest,
         )
 
-    def _num_epochs(self) -> int:
-        """How many epochs there will be in all, with subsets as large as the present one."""
-        progress = self._progress
-        left = progress.num_steps - progress.step
-        return progress.epoch + math.ceil(left / self._steps_per_epoch())
-
     def _steps_per_epoch(self) -> int:
         return self._recipe.steps_per_epoch(len(self._examples))
 
@@ -260,13 +252,12 @@ class Training:
         return on_test, on_subset
 
     def _test_accuracy(self, step: int) -> float | None:
-        """The accuracy on the test set after a step, which it was perhaps looked at before."""
         if self._test is None:
             return None
         looks = self._progress.looks
         if not looks or looks[-1].step != step:
             if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)  # the steps' time is not the look's
+                torch.cuda.synchronize(self._device)  # the steps' time is not the evaluation's
             seconds = monotonic() - self._began - self._evaluation_seconds
             found = self._accuracy(self._test, torch.arange(len(self._test)))
             looks = (*looks, Look(step, seconds, found))
@@ -279,7 +270,8 @@ class Training:
         self._evaluation_seconds += monotonic() - started
         return found
 
-    def _checkpoint(self, identity: Mapping[str, Any], told: LossDriven | None) -> Checkpoint:
+    def _checkpoint(self, identity: Mapping[str, Any]) -> Checkpoint:
+        told = self._losses_to
         return Checkpoint(
             progress=self._progress,
             model=copy_to_cpu(self._model.state_dict()),
@@ -296,7 +288,6 @@ def fit(
     train: Dataset,
     *,
     subset: Subset | None = None,
-    coreset: Subset | None = None,
     test: Dataset | None = None,
     recipe: Recipe | None = None,
     schedule: Schedule | None = None,
@@ -306,7 +297,7 @@ def fit(
     max_seconds: float | None = None,
     reselect: SubsetSource | MakeSubsetSource | None = None,
     on_epoch: Sequence[OnEpoch] = (),
-    on_step: OnStep | None = None,
+    on_step: OnStep = lambda *_: None,
     on_resume: Callable[[Progress], object] = lambda _: None,
     allowed_modules: Collection[str] = (),
 ) -> Trained:
@@ -316,61 +307,43 @@ def fit(
         model: a name such as "resnet18", built with the recipe's seed, or a module, which
             is trained in place.
         train: the data set that the subset was chosen from.
-        subset: the examples; where None those that `reselect` begins with, or all of `train`.
-        coreset: examples that are trained on once more as copies, which alone are augmented by the
-            recipe's `coreset_augmentation`: those that need a strong one.
-        test: for the accuracy; never trained on.
+        subset: the examples; None for those of `reselect`, or all of `train`.
+        test: for the accuracy.
         recipe: how to train.
         schedule: when to evaluate and to write checkpoints.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        initial: weights to begin with, such as theta* or theta_p.
-        checkpoint: a file to write, and to go on from where it is there.
-        max_seconds: how long this call may take, for training in pieces: it ends by
-            `TrainingPaused` after the last epoch that is done by then, taking the next one to
-            last as long as the one before. At least one epoch is trained.
-        reselect: asked before every epoch for its subset, such as a `RedrawnRandom` or a
-            `Reselection`; or a function that makes one of the model in training and the first
-            subset, which is None where it is to be asked for:
-            `lambda model, first: Reselection(client, model, "craig", fraction=0.1, first=first)`.
+        initial: initial weights, such as theta* or theta_p.
+        checkpoint: a file to write, and to continue from where it exists.
+        max_seconds: pause after the last epoch that ends by then, after one epoch at least.
+        reselect: source of the subset before every epoch, such as a `RedrawnRandom`, or a function
+            of the model and the first subset (or None) that makes one, such as a `Reselection`.
         on_epoch: each is called with every epoch's record.
-        on_step: called after every optimizer step with (steps done, steps in all). It must
-            not wait for the device.
-        on_resume: called with how far training has come before it goes on from `checkpoint`.
+        on_step: called after every step with (steps done, steps in all); must not wait.
+        on_resume: called with the checkpoint's progress before training continues.
         allowed_modules: modules that `model` may be imported from.
-
-    Returns:
-        The final weights, and how training went.
 
     Raises:
         SubsetError: a subset is empty, or belongs to other data.
-        DataError: the test set has other images or classes than `train`; RandAugment is given
-            images that are not bytes with 1 or 3 channels.
-        ConfigError: labels are to be smoothed and there are numbers; a coreset is to be augmented
-            and there are no images, or `reselect` goes by losses; the checkpoint is another
-            training's, or the device does not exist; there is a limit of time without a checkpoint.
+        DataError: the test set has other inputs or targets, or RandAugment cannot augment `train`.
+        ConfigError: smoothed labels of numbers, a checkpoint of another training, no such device,
+            or a time limit without a checkpoint.
         TrainingPaused: the time is up, and the checkpoint is written.
         TrainingDivergedError: the loss is no longer finite.
         WeightsError: `initial` is another model's.
     """
-    ends_at = _end(max_seconds, checkpoint)
-    recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
-    if test is not None:
-        require_comparable(test, train)
-    _require_fitting(recipe, train, coreset)
+    ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
+    recipe, place = recipe or Recipe(), resolve_device(device)
+    _require_trainable(recipe, train, test, checkpoint, max_seconds)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = {
         "recipe": recipe.model_dump(mode="json"),
         "model": model if isinstance(model, str) else type(model).__name__,
         "data": train.fingerprint,
         "subset": "" if subset is None else subset.digest,
-        "coreset": "" if coreset is None else coreset.digest,
         "re-selection": reselect is not None,
     }
-    with ExitStack() as stack:
-        stack.enter_context(seeded_generators(derive_seed(recipe.seed, "main-layers"), place))
-        on_cpu = place.type == "cpu"
-        kernels = pinned_kernels(torch.get_num_threads()) if on_cpu else tried_kernels()
-        stack.enter_context(kernels)
+    kernels = pinned_kernels(torch.get_num_threads()) if place.type == "cpu" else tried_kernels()
+    with seeded_generators(derive_seed(recipe.seed, "main-layers"), place), kernels:
         if initial is not None:
             check_specs(specs_of(initial), specs_of(built.state_dict()))
             built.load_state_dict(initial)
@@ -381,54 +354,41 @@ def fit(
         source = reselect(built, subset) if callable(reselect) else reselect
         if source is not None:
             identity["selection"] = dict(source.identity)
-            if checkpoint is not None and saved is not None and subset is not None:
+            if checkpoint is not None and saved is not None:
                 require_same(checkpoint, saved.identity, identity)
-                source.subset = subset
-                if isinstance(source, LossDriven):
-                    source.load_state_dict(saved.source)
+                _restore_source(source, saved)
             subset = source.subset if subset is None else subset
-        budget = _budget(source, coreset)
-        training = Training(
-            built, forward_pass, train, test, recipe, schedule, subset, budget, coreset
-        )
+        schedule = schedule or Schedule()
+        training = Training(built, forward_pass, train, test, recipe, schedule, subset, source)
         if saved is not None:
             training.restore(saved)
             on_resume(saved.progress)
-        told = on_step or (lambda *_: None)
-        return training.run(source, on_epoch, told, checkpoint, identity, ends_at)
+        return training.run(on_epoch, on_step, checkpoint, identity, ends_at)
 
 
-def _require_fitting(recipe: Recipe, train: Dataset, coreset: Subset | None) -> None:
+def _require_trainable(
+    recipe: Recipe,
+    train: Dataset,
+    test: Dataset | None,
+    checkpoint: Path | None,
+    max_seconds: float | None,
+) -> None:
+    if max_seconds is not None and checkpoint is None:
+        raise ConfigError(
+            f"training may take {max_seconds:g} s and has no checkpoint, so all of it would be "
+            "lost then. Name a file for a checkpoint, or give no limit."
+        )
+    if test is not None:
+        require_comparable(test, train)
     if recipe.label_smoothing and train.target.kind is TargetKind.NUMBER:
         raise ConfigError(
             f"label_smoothing = {recipe.label_smoothing}: of numbers there is nothing to spread "
             f"over classes, and {train.source} is regression. Leave it at 0."
         )
-    if coreset is not None and not isinstance(train.inputs, ImageSpec):
-        raise ConfigError(
-            f"{train.source} has {train.inputs}, and only images are augmented. Leave out the "
-            "coreset."
-        )
 
 
-def _budget(source: SubsetSource | None, coreset: Subset | None) -> int | None:
-    if not isinstance(source, LossDriven):
-        return None
-    if coreset is not None:
-        raise ConfigError(
-            "examples are drawn by their losses, and a coreset's copies have losses of their "
-            "own. Leave out the coreset, or draw them in another way."
-        )
-    return source.budget
-
-
-def _end(max_seconds: float | None, checkpoint: Path | None) -> float:
-    """The moment by which the call has to end, on the monotonic clock."""
-    if max_seconds is None:
-        return math.inf
-    if checkpoint is None:
-        raise ConfigError(
-            f"training may take {max_seconds:g} s and has no checkpoint, so all of it would be "
-            "lost then. Name a file for a checkpoint, or give no limit."
-        )
-    return monotonic() + max_seconds
+def _restore_source(source: SubsetSource, saved: Checkpoint) -> None:
+    if saved.subset is not None:
+        source.subset = saved.subset
+    if isinstance(source, LossDriven):
+        source.load_state_dict(saved.source)

@@ -1,12 +1,9 @@
-"""Drawing of the pages: templates, and the scales and points by which they place values in SVG.
-
-Shapes: N examples of the data, M that are drawn.
-"""
+"""Drawing of the pages: templates, and the scales and points by which they place values in SVG."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -19,14 +16,11 @@ from lipt.common.imports import import_extra
 from lipt.common.maps import placed, principal_components
 from lipt.common.sizes import format_bytes
 from lipt.common.text import escaped
-from lipt.trainer.comparison.outcomes import Outcome
-from lipt.trainer.views import IngredientView
 from lipt.trainer.writing.formatting import format_percent
 
 WIDTH, HEIGHT = 480, 400
-LEFT, RIGHT, TOP = 56, WIDTH - 12, 12
-# More labels than this would run into each other.
-_MOST_LABELS = 16
+_LEFT, _RIGHT, _TOP, _BELOW = 56, WIDTH - 12, 12, 44
+_MAP_MARGIN = 14
 # Values closer together than this are drawn as one.
 _FLAT = 1e-9
 
@@ -48,54 +42,20 @@ class Scale:
 
 @dataclass(frozen=True)
 class Plot:
-    """Axes of a plot, in pixels from its upper left corner, and the values marked on them."""
+    """Axes of a plot, in pixels from its upper left corner, and the values marked on y."""
 
     height: int
     x: Scale
     y: Scale
-    x_ticks: Sequence[float]
     y_ticks: Sequence[float]
     width: int = WIDTH
 
 
-def accuracy_against_cost(rows: Sequence[Outcome]) -> Plot:
-    """The plot of a comparison's outcomes, at least one, with standard deviations as bars."""
-    ys = [row.mean_accuracy + sign * row.std_accuracy for row in rows for sign in (-1, 1)]
-    x_ticks = nice_ticks(0.0, max(row.total_seconds for row in rows))
+def plot(height: int, num_places: float, ys: Sequence[float]) -> Plot:
+    """A plot whose x runs from 0 to `num_places`, and whose y spans some values."""
     y_ticks = nice_ticks(min(ys), max(ys))
-    x = Scale(x_ticks[0], x_ticks[-1], LEFT, RIGHT)
-    return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, TOP), x_ticks, y_ticks)
-
-
-def accuracy_over_time(rows: Sequence[Outcome]) -> Plot | None:
-    """The plot of test accuracy in the course of training; None where nobody looked."""
-    looks = [look for row in rows for look in row.course]
-    if not looks:
-        return None
-    x_ticks = nice_ticks(0.0, max(look.seconds for look in looks))
-    ys = [look.accuracy for look in looks]
-    y_ticks = nice_ticks(min(ys), max(ys))
-    x = Scale(x_ticks[0], x_ticks[-1], LEFT, RIGHT)
-    return Plot(320, x, Scale(y_ticks[0], y_ticks[-1], 276, TOP), x_ticks, y_ticks)
-
-
-def soup_by_learner(tried: Sequence[IngredientView]) -> Plot:
-    """The plot of the soup's ingredients, at least one: each has the x from its place to the next.
-
-    The ticks of x are the places whose learners are named.
-    """
-    highest = max(max(part.accuracy, part.soup_accuracy) for part in tried)
-    x_ticks = range(0, len(tried), math.ceil(len(tried) / _MOST_LABELS))
-    y_ticks = nice_ticks(0.0, highest)
-    x = Scale(0, len(tried), LEFT, RIGHT)
-    return Plot(240, x, Scale(0.0, y_ticks[-1], 200, TOP), x_ticks, y_ticks)
-
-
-def interval_scale(rows: Sequence[Outcome]) -> Scale:
-    """A line from 0 to 100 that holds zero and every interval around a difference to random."""
-    found = [row.difference for row in rows if row.difference and row.difference.bounded]
-    low = min([0.0, *(difference.low for difference in found)])
-    return Scale(low, max([0.0, *(difference.high for difference in found)]), 0, 100)
+    y = Scale(y_ticks[0], y_ticks[-1], height - _BELOW, _TOP)
+    return Plot(height, Scale(0, num_places, _LEFT, _RIGHT), y, y_ticks)
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -108,9 +68,6 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(index * step, 12) for index in range(first, max(last, first + 1) + 1)]
 
 
-_MARGIN = 14
-
-
 @dataclass(frozen=True)
 class Point:
     """An example on the map; x and y in pixels from its upper left corner."""
@@ -121,54 +78,14 @@ class Point:
     y: float
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The points of one class, either those that a subset has or the others."""
-
-    label: int
-    chosen: bool
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True)
-class ExampleMap:
-    """The examples that are drawn.
-
-    seen_by: what placed them, in words.
-    """
-
-    points: tuple[Point, ...]
-    seen_by: str
-
-    def layers(self, chosen: Collection[int]) -> tuple[Layer, ...]:
-        """What is drawn of a subset, one over the other: those that it has come last."""
-        found: dict[tuple[bool, int], list[Point]] = {}
-        for point in self.points:
-            found.setdefault((point.row in chosen, point.label), []).append(point)
-        return tuple(
-            Layer(label, is_chosen, tuple(points))
-            for (is_chosen, label), points in sorted(found.items())
-        )
-
-
-def draw(
-    ids_M: Tensor, labels_N: NDArray[np.int64], features_MD: Tensor, seen_by: str
-) -> ExampleMap:
-    """The map of some rows.
-
-    Args:
-        ids_M: the rows, at least one.
-        labels_N: of all examples.
-        features_MD: of the rows.
-        seen_by: whose features they are, in words.
-    """
+def draw(ids_M: Tensor, labels_N: NDArray[np.int64], features_MD: Tensor) -> list[Point]:
+    """The map of M of N examples, by the first two principal components of their features."""
     places_M2 = principal_components(features_MD)
-    pixels_M2 = placed(places_M2, width=WIDTH, height=HEIGHT, margin=_MARGIN)
-    points = (
+    pixels_M2 = placed(places_M2, width=WIDTH, height=HEIGHT, margin=_MAP_MARGIN)
+    return [
         Point(row, int(labels_N[row]), x, y)
         for row, (x, y) in zip(ids_M.tolist(), pixels_M2.tolist(), strict=True)
-    )
-    return ExampleMap(tuple(points), seen_by)
+    ]
 
 
 def open_templates(needed_for: str) -> Any:
@@ -176,9 +93,6 @@ def open_templates(needed_for: str) -> Any:
 
     Args:
         needed_for: the command that makes the page, for the message where jinja2 is missing.
-
-    Raises:
-        MissingExtraError: jinja2 is not installed.
     """
     jinja2 = import_extra("jinja2", package="jinja2", extra="report", needed_for=needed_for)
     environment = jinja2.Environment(
@@ -191,14 +105,11 @@ def open_templates(needed_for: str) -> Any:
     )
     environment.filters["percent"] = format_percent
     environment.filters["size"] = format_bytes
+    environment.filters["thousands"] = "{:,}".format
     return environment
 
 
 def _finalize(value: Any) -> Any:
-    """What a value is shown as, before it is escaped: a string without marks that act.
-
-    What a macro made (a string of another class) has been through this already.
-    """
     return escaped(value, keep="\n\t") if type(value) is str else value
 
 

@@ -1,13 +1,11 @@
-"""Contents of a report: gathered into one frozen value before a page is made of it.
-
-Shapes: N examples that are drawn, B of a batch, D features.
-"""
+"""Report: a run's contents are gathered into one frozen value, from which a page is made."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any
 
@@ -17,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.determinism import derive_seed
 from lipt.common.errors import (
     ConfigError,
     InputError,
@@ -26,19 +23,20 @@ from lipt.common.errors import (
     SignalsError,
     SubsetError,
 )
-from lipt.common.maps import rows_to_draw
+from lipt.common.maps import MOST_SUSPECTS, rows_to_draw
 from lipt.common.models import find_head
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.process.devices import resolve_device
 from lipt.common.subsets import Overlap, overlap
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 from lipt.trainer.client.client import Client
+from lipt.trainer.comparison import table
 from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Trial
-from lipt.trainer.comparison.verdict import Answers, answers, verdict
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from lipt.trainer.diagnosis.findings import fit_text
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.steps import place_model
 from lipt.trainer.report.examination import (
@@ -49,44 +47,14 @@ from lipt.trainer.report.examination import (
     pictures_of,
     require_same,
 )
-from lipt.trainer.report.plot import ExampleMap, draw
+from lipt.trainer.report.plot import HEIGHT, WIDTH, Point, draw, open_templates, plot
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import InfoView, RunView
+from lipt.trainer.views import InfoView, LearnerView, RunView
 
-
-@dataclass(frozen=True, kw_only=True)
-class NamedOverlap(Overlap):
-    """What two subsets have in common, which are told apart by their strategies."""
-
-    first: str
-    second: str
-
-
-def overlaps(subsets: Sequence[Subset], labels_N: NDArray[np.int64]) -> tuple[NamedOverlap, ...]:
-    """The overlap of every two of some subsets, in their order."""
-    return tuple(
-        NamedOverlap(
-            first=first.strategy,
-            second=second.strategy,
-            **vars(overlap(first.indices, second.indices, labels_N)),
-        )
-        for first, second in combinations(subsets, 2)
-    )
-
-
-NUM_THUMBNAILS = 48
-# Of these as many are seen at once; the others are folded.
-NUM_UNFOLDED = 12
+NUM_THUMBNAILS = 24
+NUM_SUSPECTS = 24
 _THUMBNAIL_PIXELS = 64
-
-
-@dataclass(frozen=True)
-class ClassShare:
-    """How many examples of a class there are, and how many were kept."""
-
-    name: str
-    available: int
-    kept: int
+_BATCH_SIZE = 256
 
 
 @dataclass(frozen=True)
@@ -100,18 +68,18 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class SubsetStory:
-    """One subset: its classes, and the examples that its strategy wants most and least.
-
-    most_wanted: the strategy's choice where it may keep only these.
-    least_wanted: what it leaves out where it may keep all but these.
-    num_suspects: how many suspects of the diagnosis it keeps.
-    """
+    """One subset: (class, available, kept), and the examples that it wants most and least."""
 
     subset: Subset
-    classes: tuple[ClassShare, ...]
+    classes: tuple[tuple[str, int, int], ...]
     most_wanted: tuple[Thumbnail, ...]
     least_wanted: tuple[Thumbnail, ...]
-    num_suspects: int = 0
+    num_suspects: int
+
+    @property
+    def rows(self) -> frozenset[int]:
+        """Its examples."""
+        return frozenset(self.subset.indices.tolist())
 
 
 def tell_story(
@@ -132,18 +100,11 @@ def tell_story(
     left_out = np.setdiff1d(everything, nearly_all.indices)[:count]
     return SubsetStory(
         subset=subset,
-        classes=tuple(map(ClassShare, dataset.class_names, available_C, kept_C)),
-        most_wanted=thumbnails(dataset, most.indices),
-        least_wanted=thumbnails(dataset, left_out),
+        classes=tuple(zip(dataset.class_names, available_C, kept_C, strict=True)),
+        most_wanted=_thumbnails(dataset, most.indices),
+        least_wanted=_thumbnails(dataset, left_out),
         num_suspects=int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
     )
-
-
-def thumbnails_at_random(dataset: Dataset, seed: int) -> tuple[Thumbnail, ...]:
-    """As many examples as are shown of a subset, drawn from all of them."""
-    generator = np.random.default_rng(derive_seed(seed, "random pictures"))
-    count = min(NUM_THUMBNAILS, len(dataset))
-    return thumbnails(dataset, np.sort(generator.choice(len(dataset), count, replace=False)))
 
 
 def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
@@ -152,8 +113,7 @@ def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
     return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
 
 
-def thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ...]:
-    """Some examples as pictures."""
+def _thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ...]:
     pictures = pictures_of(dataset, rows.tolist(), _THUMBNAIL_PIXELS)
     return tuple(
         Thumbnail(row, dataset.class_names[int(dataset.labels_N[row])], picture)
@@ -161,7 +121,14 @@ def thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ..
     )
 
 
-_BATCH_SIZE = 256
+def overlaps(
+    subsets: Sequence[Subset], labels_N: NDArray[np.int64]
+) -> tuple[tuple[str, str, Overlap], ...]:
+    """The overlap of every two of some subsets, after the names of their strategies."""
+    return tuple(
+        (first.strategy, second.strategy, overlap(first.indices, second.indices, labels_N))
+        for first, second in combinations(subsets, 2)
+    )
 
 
 def features_of(
@@ -171,18 +138,9 @@ def features_of(
     ids_N: Tensor,
     allowed_modules: Collection[str] = (),
 ) -> tuple[Tensor, str]:
-    """The features of some examples, and whose they are, in words.
+    """Finite features of some examples (float32, N x D), and their origin in words.
 
-    Args:
-        client: connected to the run's coordinator, which has the merged weights.
-        run: the run.
-        dataset: the coordinator's data.
-        ids_N: row numbers, int64.
-        allowed_modules: modules whose factories may be imported for the run's model.
-
-    Returns:
-        Finite float32, N x D, on the CPU: what enters the head of theta_p, or their values
-        where the model cannot be had here, and then why.
+    They are theta_p's, or the examples' own values where its model is unavailable here.
 
     Raises:
         UnavailableError: the coordinator is away.
@@ -218,35 +176,20 @@ def _by_merged_model(
     return features_ND
 
 
-NUM_SUSPECTS = 24
-
-
 @dataclass(frozen=True)
 class Report:
-    """What the page is made of.
-
-    class_names: of the data; empty where nothing was chosen.
-    random_choice: examples that were drawn at random, to compare chosen ones with.
-    small: whether its pictures are scaled up.
-    example_map: where examples lie; None where nothing was chosen.
-    overlaps: of the stories' subsets, and of those that were compared at their fractions.
-    diagnosis, suspects: what looks wrong in the data, and the worst of it; None where it was
-        not asked for.
-    made_at: when it was gathered.
-    """
+    """What the page is made of."""
 
     run: RunView
     info: InfoView
     stories: tuple[SubsetStory, ...]
     outcomes: tuple[Outcome, ...]
-    answers: tuple[Answers, ...]
-    verdict: str
-    comparison: dict[str, Any] | None
+    comparison: dict[str, Any] | None = None
     class_names: tuple[str, ...] = ()
-    random_choice: tuple[Thumbnail, ...] = ()
     small: bool = False
-    example_map: ExampleMap | None = None
-    overlaps: tuple[NamedOverlap, ...] = ()
+    points: tuple[Point, ...] = ()
+    seen_by: str = ""
+    overlaps: tuple[tuple[str, str, Overlap], ...] = ()
     diagnosis: Diagnosis | None = None
     suspects: tuple[ExampleView, ...] = ()
     made_at: datetime | None = None
@@ -263,22 +206,17 @@ def gather(
     allowed_modules: Collection[str] = (),
     now: datetime | None = None,
 ) -> Report:
-    """Ask the coordinator for what is missing.
+    """Collect a report, for which the coordinator is asked for missing subsets.
 
     Args:
         client: connected to the run's coordinator.
         run: ready.
         dataset: the coordinator's data, for the pictures and the map.
-        requests: strategies and fractions to tell of.
-        comparison: what `lipt compare` has found.
+        requests: strategies and fractions whose subsets are shown.
+        comparison: identity and trials of `lipt compare`.
         diagnosis: of the same data, for its suspects.
         allowed_modules: modules whose factories may be imported for the run's model.
         now: the date of the page.
-
-    Raises:
-        SubsetError: `dataset` is not the run's, or not the comparison's.
-        DiagnosisError: the diagnosis is of other data.
-        ConfigError: the comparison has no trial.
     """
     own = dataset.fingerprint_like(run.fingerprint)
     if own != run.fingerprint:
@@ -288,32 +226,38 @@ def gather(
         )
     if diagnosis is not None:
         require_same(diagnosis, dataset)
-    if comparison is not None:
-        _require_trials_on(dataset, *comparison)
-    rows = outcomes(comparison[1]) if comparison else []
+    identity, trials = comparison or (None, [])
+    if identity is not None:
+        _require_trials_on(dataset, identity, trials)
     stories = tuple(
         tell_story(client, run, dataset, strategy, fraction, diagnosis)
         for strategy, fraction in requests
     )
-    suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
-    worst = suspects[:NUM_SUSPECTS]
     subsets = [story.subset for story in stories]
-    others = _compared(client, run, requests, comparison)
+    labels_N = dataset.labels_N.numpy()
+    suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
+    points: list[Point] = []
+    seen_by = ""
+    if subsets:
+        chosen = [subset.indices for subset in subsets]
+        ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
+        features_MD, seen_by = features_of(client, run, dataset, ids_M, allowed_modules)
+        points = draw(ids_M, labels_N, features_MD)
+    others = _compared(client, run, requests, identity or {}, trials)
+    views = example_views(diagnosis, suspects[:NUM_SUSPECTS], dataset) if diagnosis else {}
     return Report(
         run=run,
         info=client.info(),
         stories=stories,
-        outcomes=tuple(rows),
-        answers=tuple(answers(rows)),
-        verdict=verdict(rows),
-        comparison=comparison[0] if comparison else None,
+        outcomes=tuple(outcomes(trials)),
+        comparison=identity,
         class_names=dataset.class_names,
-        random_choice=thumbnails_at_random(dataset, run.config.seed) if stories else (),
         small=are_small(dataset),
-        example_map=_map(client, run, dataset, subsets, suspects, allowed_modules),
-        overlaps=overlaps([*subsets, *others], dataset.labels_N.numpy()),
+        points=tuple(points),
+        seen_by=seen_by,
+        overlaps=overlaps([*subsets, *others], labels_N),
         diagnosis=diagnosis,
-        suspects=tuple(example_views(diagnosis, worst, dataset).values()) if diagnosis else (),
+        suspects=tuple(views.values()),
         made_at=now,
     )
 
@@ -327,8 +271,7 @@ def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Seque
         )
     if not trials:
         raise ConfigError(
-            "the comparison has no trial yet, so it says nothing of any strategy. Let 'lipt "
-            "compare' go on, or leave --comparison out."
+            "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
         )
 
 
@@ -336,12 +279,9 @@ def _compared(
     client: Client,
     run: RunView,
     requests: Sequence[tuple[str, float]],
-    comparison: tuple[dict[str, Any], Sequence[Trial]] | None,
+    identity: dict[str, Any],
+    trials: Sequence[Trial],
 ) -> list[Subset]:
-    """The subsets of strategies that were compared at a story's fraction, and are no story."""
-    if comparison is None:
-        return []
-    identity, trials = comparison
     asked = {"proxy": identity["proxy"]} if identity.get("proxy") else {}
     fractions = {fraction for _, fraction in requests}
     compared = dict.fromkeys(
@@ -356,17 +296,57 @@ def _compared(
     ]
 
 
-def _map(
-    client: Client,
-    run: RunView,
-    dataset: Dataset,
-    subsets: Sequence[Subset],
-    suspects: Sequence[int],
-    allowed_modules: Collection[str],
-) -> ExampleMap | None:
-    if not subsets:
-        return None
-    chosen = [subset.indices for subset in subsets]
-    ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
-    features_MD, seen_by = features_of(client, run, dataset, ids_M, allowed_modules)
-    return draw(ids_M, dataset.labels_N.numpy(), features_MD, seen_by)
+def render(report: Report) -> str:
+    """The page: one HTML file, no network, everything escaped."""
+    environment = open_templates("lipt report")
+    run, rows, diagnosis = report.run, report.outcomes, report.diagnosis
+    learners = in_soup_order(run.learners)
+    tried = [learner.ingredient for learner in learners if learner.ingredient is not None]
+    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in tried)]
+    worst = diagnosis.label_issues()[:MOST_SUSPECTS] if diagnosis else ()
+    page: str = environment.get_template("page.html").render(
+        report=report,
+        run=run,
+        soup=run.soup,
+        soup_plot=plot(240, len(tried), heights) if tried else None,
+        costs=run.costs,
+        learners=learners,
+        tried=learners[: len(tried)],
+        header=table.header(rows),
+        cells=table.cells,
+        rows=rows,
+        answers=table.answers(rows),
+        instead_header=table.INSTEAD_HEADER,
+        instead=table.instead(rows),
+        dates=", ".join(_dates(run, report.made_at)),
+        suspected={issue.id: report.class_names[issue.suggested] for issue in worst},
+        fit=fit_text,
+        size=(WIDTH, HEIGHT),
+        config=json.dumps(run.config.model_dump(mode="json"), indent=2),
+        recipe=json.dumps(report.comparison["recipe"], indent=2) if report.comparison else "",
+    )
+    return page
+
+
+def in_soup_order(learners: Sequence[LearnerView]) -> list[LearnerView]:
+    """As the soup tried them; those that it never saw come last."""
+    return sorted(
+        learners,
+        key=lambda learner: (
+            learner.ingredient is None,
+            learner.ingredient.position if learner.ingredient else learner.index,
+        ),
+    )
+
+
+def _dates(run: RunView, made_at: datetime | None) -> list[str]:
+    began, ended = run.created_at, run.ended_at
+    after = ""
+    if began is not None and ended is not None:
+        after = f" after {timedelta(seconds=round((ended - began).total_seconds()))}"
+    found = (("started", began, ""), (run.state, ended, after), ("page made", made_at, ""))
+    return [
+        f"{what} {when.astimezone(UTC):%Y-%m-%d %H:%M} UTC{then}"
+        for what, when, then in found
+        if when is not None
+    ]

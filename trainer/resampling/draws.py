@@ -16,22 +16,13 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import require_budget
 
-# Cycles: random examples in every epoch, without replacement over the epochs.
-#
-# A permutation of all examples is walked through, a budget at a time, and drawn anew when it
-# is used up. So all examples are seen before one is seen again: training on everything, for
-# fewer epochs.
-#
-# Where the permutation ends within an epoch, the epoch takes its rest from the next one, less
-# what it has already; that comes later in the next one. (The authors' code goes back to the
-# beginning of the old permutation there, and so sees its first examples twice.)
-#
-# Source: Okanovic et al. 2024, "Repeated Random Sampling for Minimizing the Time-to-Accuracy
-# of Learning" (arXiv:2305.18424), RS2 without replacement.
-
 
 class Cycles:
-    """A budget of examples for every epoch: a function of seed and epoch alone.
+    """Random examples in every epoch, without replacement over the epochs.
+
+    A permutation of all examples is walked through a budget at a time. Where it ends within an
+    epoch, the epoch takes its rest from the next permutation, less its own examples. (The authors'
+    code goes back to the old permutation's beginning there, and repeats its first examples.)
 
     Args:
         num_examples: N.
@@ -42,6 +33,9 @@ class Cycles:
     Raises:
         BudgetError: the budget is outside 1..N.
         ValueError: there is not one label per example.
+
+    Source: Okanovic et al. 2024, "Repeated Random Sampling for Minimizing the Time-to-Accuracy
+    of Learning" (arXiv:2305.18424), RS2 without replacement.
     """
 
     def __init__(
@@ -52,22 +46,21 @@ class Cycles:
             raise ValueError(f"{len(labels_N)} labels for {num_examples} examples")
         self._num_examples, self._budget, self._seed = num_examples, budget, seed
         self._labels_N = labels_N
-        # The last cycle that was asked for, and its order.
+        # The last cycle and its order.
         self._known = -1, torch.empty(0, dtype=torch.int64)
 
     def draw(self, epoch: int) -> Tensor:
-        """The examples of an epoch, counted from 0: K distinct row numbers, int64, as drawn."""
+        """The examples of an epoch, counted from 0: K distinct row numbers, int64, in order."""
         cycle, start = divmod(epoch * self._budget, self._num_examples)
         here = self._order(cycle)[start : start + self._budget]
         missing = self._budget - len(here)
         return torch.cat([here, self._order(cycle + 1)[:missing]]) if missing else here
 
     def _order(self, cycle: int) -> Tensor:
-        """A cycle's permutation of all examples, as it is walked through."""
         known, order_N = self._known
         if known != cycle:
-            # What was lent moves only a cycle's own first K examples. So its end depends on no
-            # cycle before it, where it is at least two budgets long.
+            # Lending moves only a cycle's own first K examples. So the end of one that is at
+            # least two budgets long depends on no cycle before it.
             first = max(cycle - 1, 0) if 2 * self._budget <= self._num_examples else 0
             if not first <= known < cycle:
                 known, order_N = first, self._permutation(first)
@@ -77,7 +70,7 @@ class Cycles:
         return order_N
 
     def _following(self, order_N: Tensor, cycle: int) -> Tensor:
-        """A cycle's order, given that of the one before: what an epoch has already comes later."""
+        """A cycle's order after `order_N`: what the shared epoch has already comes later."""
         next_N = self._permutation(cycle)
         num_left = cycle * self._num_examples % self._budget
         if not num_left:
@@ -97,11 +90,10 @@ class Cycles:
 
 
 def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Tensor:
-    """Deal out each class evenly over an order, and keep the order within the class.
+    """Spread each class evenly over an order, and keep the order within the class.
 
     The j-th of a class with n examples comes at (j + u) / n of the way, where u in [0, 1) is
-    the class's own. So any stretch has about each class's share of it: with classes of one size
-    the shares differ by one at most.
+    the class's own. So any stretch has about each class's share.
     """
     classes, class_of_N = torch.unique(labels_N[order_N], return_inverse=True)
     offsets_C = torch.rand(len(classes), generator=generator, dtype=torch.float64)
@@ -114,51 +106,43 @@ def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Te
     return order_N[by_class_N[places_N.argsort(stable=True)]]
 
 
-# InfoBatch: every epoch without a share of the easy examples, and the others of them heavier.
-#
-# Easy is what had a loss below the mean when it was last trained on. Of n easy examples m stay,
-# drawn anew every epoch, each with weight n/m: 1/(1 - r) for a pruned share r. So every example
-# counts 1 in the mean over draws, and all that are drawn count N together: the gradient of an
-# epoch is not biased. The last epochs are on everything.
-#
-# Source: Qin et al. 2024, "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data
-# Pruning" (arXiv:2303.04947). As in the authors' code a fixed number of easy examples stays.
-
-
-class InfoBatchOptions(BaseModel):
-    """How examples are drawn by InfoBatch."""
-
+class _Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class InfoBatchOptions(_Options):
+    """Options of InfoBatch."""
 
     prune: float = Field(default=0.5, ge=0, lt=1)
     """Share of the easy examples that an epoch leaves out."""
     annealing: float = Field(default=0.125, ge=0, le=1)
     """Share of all epochs, at the end, that are on all examples."""
 
-    def prunes(self, epoch: int, num_epochs: int | None) -> bool:
-        """Whether an epoch, counted from 0, leaves examples out.
-
-        Args:
-            epoch: which one.
-            num_epochs: how many there are; where None there is no end to be on everything for.
-        """
-        return num_epochs is None or epoch + 1 <= (1 - self.annealing) * num_epochs
+    def share(self, epoch: int, num_epochs: int | None) -> float:
+        """Share of the easy examples that an epoch, counted from 0, leaves out."""
+        early = num_epochs is None or epoch + 1 <= (1 - self.annealing) * num_epochs
+        return self.prune if early else 0.0
 
 
 def draw_pruned(
     losses_N: Tensor, prune: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """An epoch's examples and everybody's weights.
+    """InfoBatch: an epoch without a share of the easy examples, whose rest is heavier.
+
+    Easy is a last loss below the mean. Of n easy examples m stay, each with weight n/m, so that
+    the expected gradient of an epoch is that of all examples.
 
     Args:
-        losses_N: each example's last loss; infinite where it was never trained on, which is
-            not easy.
+        losses_N: each example's last loss; infinite, and not easy, where it has none.
         prune: share of the easy ones that is left out, in [0, 1). One stays in any case.
         generator: the epoch's own, on the CPU.
 
     Returns:
-        K distinct row numbers, int64, in random order; and N weights, float32: n/m for those
-        easy ones that stay, 0 for those that do not, 1 for all others.
+        K distinct row numbers, int64, in random order; and N weights, float32: n/m for the easy
+        ones that stay, 0 for those that do not, 1 for all others.
+
+    Source: Qin et al. 2024, "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data
+    Pruning" (arXiv:2303.04947). As in the authors' code a fixed number of easy examples stays.
     """
     known_N = losses_N.isfinite()
     mean = losses_N[known_N].double().mean()
@@ -173,22 +157,8 @@ def draw_pruned(
     return chosen_K[torch.randperm(len(chosen_K), generator=generator)], weights_N
 
 
-# Stale losses: of a random pool, the examples with the highest losses that are known.
-#
-# Every epoch has its own pool, twice the budget unless told otherwise. A loss is known from the
-# last time that the example was trained on, and costs no forward pass; an example that was
-# never trained on comes before all others.
-#
-# High losses are also those of wrong labels: `hardest_out` leaves the hardest of each pool out.
-#
-# Source: Jin et al. 2026, "OrderDP: A Theoretically Guaranteed Lossless Dynamic Data Pruning
-# Framework" (arXiv:2606.08574). Leaving the hardest out is ours.
-
-
-class StaleOptions(BaseModel):
-    """How examples are drawn by stale losses."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+class StaleOptions(_Options):
+    """Options of drawing by stale losses."""
 
     pool: float = Field(default=2.0, ge=1)
     """Size of an epoch's random pool, in budgets."""
@@ -199,17 +169,19 @@ class StaleOptions(BaseModel):
 def draw_by_losses(
     losses_N: Tensor, budget: int, options: StaleOptions, generator: torch.Generator
 ) -> Tensor:
-    """An epoch's examples.
+    """The examples of an epoch's random pool with the highest last losses, unseen ones first.
 
     Args:
-        losses_N: each example's last loss; infinite where it was never trained on.
+        losses_N: each example's last loss; infinite where it has none.
         budget: K, in 1..N.
-        options: the pool, and what is left out of it. Left out are only examples that were
-            trained on before, and never so many that the budget is not reached.
+        options: the pool. Only seen examples are left out of it, and the budget is reached.
         generator: the epoch's own, on the CPU.
 
     Returns:
-        K distinct row numbers, int64, in random order. Of equal losses any may be taken.
+        K distinct row numbers, int64, in random order.
+
+    Source: Jin et al. 2026, "OrderDP: A Theoretically Guaranteed Lossless Dynamic Data Pruning
+    Framework" (arXiv:2606.08574). Leaving the hardest out, against wrong labels, is ours.
     """
     num_examples = len(losses_N)
     pool_size = min(num_examples, max(budget, round(options.pool * budget)))
@@ -223,18 +195,11 @@ def draw_by_losses(
     return chosen_K[torch.randperm(budget, generator=generator)]
 
 
-# Last losses: what each example's loss was when it was last trained on.
-#
-# Losses are noted batch by batch, wherever they lie, and taken over between epochs: an epoch is
-# drawn by what was known before it, and no batch waits for the device. In training on several
-# ranks each has the losses of its own share; what is taken over is everybody's.
-
-
 class LastLosses:
-    """The losses that examples are drawn by.
+    """Each example's loss when it was last trained on.
 
-    Args:
-        num_examples: N.
+    Losses are noted batch by batch and taken over between epochs, so no batch waits for the
+    device. Each of several ranks notes its own; those of all are taken over.
 
     Attributes:
         known_N: float32, on the CPU; infinite for an example that was never trained on.
@@ -247,11 +212,7 @@ class LastLosses:
         self._gathered: list[tuple[Tensor, Tensor]] = []
 
     def note(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Keep a batch's losses until the next `settle`.
-
-        Args:
-            ids_B: row numbers, integers, on any device.
-            losses_B: one for each, on any device; with or without a gradient.
+        """Keep a batch's losses, on any device, until the next `settle`.
 
         Raises:
             ConfigError: there is not one loss per example.
@@ -262,11 +223,11 @@ class LastLosses:
                 f"{list(losses_B.shape)} are not one loss per example. Compute the loss with "
                 'reduction="none".'
             )
-        # Not the caller's own memory, which may change, nor what the loss was computed from.
+        # Copies: the caller may change its tensors, and the graph is let go.
         self._noted.append((ids_B.detach().clone(), losses_B.detach().clone()))
 
     def gather(self) -> None:
-        """Tell all ranks what each has noted; where there are several, call it on every one."""
+        """Exchange noted losses; with several ranks, call it on every one."""
         mine = [_together(self._noted)]
         self._noted = []
         everybodys: list[list[tuple[Tensor, Tensor]]] = [mine]
@@ -276,27 +237,27 @@ class LastLosses:
         self._gathered += [part for rank in everybodys for part in rank]
 
     def settle(self) -> None:
-        """Take over what all ranks have noted; where there are several, call it on every one.
+        """Take over all ranks' losses; with several ranks, call it on every one.
 
         Raises:
             IndexError: a row number is outside 0..N-1.
         """
         self.gather()
         ids, losses = _together(self._gathered)
-        # NumPy's, where the last of several values for one index is the one that stays.
+        # In NumPy, the last of several values for one index stays.
         self.known_N.numpy()[ids.numpy()] = losses.numpy()
         self._gathered = []
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All of it, as tensors: what is known, and what this rank knows besides."""
+        """The known losses, and those that this rank has noted."""
         ids, losses = _together([*self._gathered, *self._noted])
         return {"known": self.known_N.clone(), "noted_ids": ids, "noted_losses": losses}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
+        """Continue from a `state_dict`.
 
         Raises:
-            ConfigError: it is the state for other data.
+            ConfigError: it is of other data.
         """
         if len(state["known"]) != len(self.known_N):
             raise ConfigError(

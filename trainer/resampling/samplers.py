@@ -1,7 +1,7 @@
 """Samplers that draw other examples for every epoch, for a DataLoader of one's own.
 
-What is drawn is decided in the process that owns the DataLoader; its workers are given row
-numbers only. Ranks share one order, each taking every `num_ranks`-th example of it.
+The process that owns the DataLoader draws; its workers receive row numbers. Ranks share one order,
+each taking every `num_ranks`-th example of it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lipt.trainer.resampling.draws import (
     draw_pruned,
 )
 from lipt.trainer.reselection.samplers import Uneven, deal, in_blocks, require_rank
-from lipt.trainer.subsets.data import ExampleT_co, MapStyle
+from lipt.trainer.subsets.data import MapStyle
 
 
 class WithIds(Dataset[tuple[int, Any]]):
     """A map-style data set whose examples come as (row number, example)."""
 
-    def __init__(self, dataset: MapStyle[ExampleT_co]) -> None:
+    def __init__(self, dataset: MapStyle[Any]) -> None:
         self._dataset = dataset
 
     def __len__(self) -> int:
@@ -42,13 +42,13 @@ class WithIds(Dataset[tuple[int, Any]]):
         return row, self._dataset[row]
 
 
-def with_ids(dataset: MapStyle[ExampleT_co]) -> WithIds:
+def with_ids(dataset: MapStyle[Any]) -> WithIds:
     """The same data set, with each example's row number: `for ids, (images, labels) in loader`."""
     return WithIds(dataset)
 
 
 class EpochSampler(Sampler[int], ABC):
-    """Draws an epoch's examples when `set_epoch` names it; the first epoch's unasked.
+    """Draws an epoch's examples when `set_epoch` names it; epoch 0 without being told.
 
     Args:
         rank: which of the processes this is, from 0.
@@ -68,7 +68,7 @@ class EpochSampler(Sampler[int], ABC):
         self._drawn: Tensor | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the examples of this epoch; call it before each epoch, on every rank."""
+        """Draw this epoch's examples; call it before each epoch, on every rank."""
         if epoch != self._epoch or self._drawn is None:
             self._epoch = epoch
             self._drawn = self._draw(epoch)
@@ -81,11 +81,11 @@ class EpochSampler(Sampler[int], ABC):
             yield from share_B.tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs to go on in the same order; `torch.save` takes it as it is."""
+        """A checkpoint's state, for `torch.save`."""
         return {"epoch": self._epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken: with `set_epoch` of the same epoch or the next."""
+        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
         self._epoch, self._drawn = state["epoch"], self._draw(state["epoch"])
 
     @abstractmethod
@@ -99,30 +99,24 @@ class EpochSampler(Sampler[int], ABC):
 
 
 class LossSampler(EpochSampler):
-    """Draws an epoch by the losses that examples had when they were last trained on.
-
-    Args:
-        num_examples: of the data set.
-        rank, num_ranks, uneven: as of `EpochSampler`.
-    """
+    """Draws an epoch by the examples' last losses; arguments as of `EpochSampler`."""
 
     def __init__(self, num_examples: int, *, rank: int, num_ranks: int, uneven: Uneven) -> None:
         super().__init__(rank=rank, num_ranks=num_ranks, uneven=uneven)
         self._losses = LastLosses(num_examples)
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the examples of this epoch; call it before each epoch, on every rank."""
+        """Draw this epoch's examples; call it before each epoch, on every rank."""
         if epoch != self._epoch:
             self._losses.settle()
         super().set_epoch(epoch)
 
     def update(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Tell what a batch's losses were; later epochs are drawn by them.
+        """Note a batch's losses, by which later epochs are drawn.
 
         Args:
             ids_B: row numbers of the batch's examples, as `with_ids` gives them.
-            losses_B: their losses (`reduction="none"`, without weights), on any device: they
-                are read between epochs, so that no batch waits for a device.
+            losses_B: their losses (`reduction="none"`, without weights), on any device.
 
         Raises:
             ConfigError: there is not one loss per example.
@@ -130,22 +124,18 @@ class LossSampler(EpochSampler):
         self._losses.note(ids_B, losses_B)
 
     def gather(self) -> None:
-        """Tell all ranks of this one's losses, on every rank, before a checkpoint.
-
-        `set_epoch` does so in any case. A checkpoint that one rank writes for all has only
-        that rank's losses of the present epoch without it.
-        """
+        """Exchange the present epoch's losses, on every rank, before one rank's checkpoint."""
         self._losses.gather()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs to go on in the same order; `torch.save` takes it as it is."""
+        """A checkpoint's state, for `torch.save`."""
         return super().state_dict() | {"losses": self._losses.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken: with `set_epoch` of the same epoch or the next.
+        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next.
 
         Raises:
-            ConfigError: it is the state of a sampler of other data.
+            ConfigError: it is of other data.
         """
         self._losses.load_state_dict(state["losses"])
         super().load_state_dict(state)
@@ -160,21 +150,18 @@ class RedrawingSampler(EpochSampler):
             sampler.set_epoch(epoch)
             for images, labels in loader: ...
 
-    An epoch's examples and their order depend on the seed and the epoch alone.
-
     Args:
         num_examples: of the data set.
         fraction: of the data set, per epoch; this or `budget`.
-        budget: how many examples per epoch; this or `fraction`.
+        budget: examples per epoch; this or `fraction`.
         seed: of the draws; the same on every rank.
         labels: one integer per example; where given, every epoch has its share of each class.
         rank: which of the processes this is, from 0.
         num_ranks: how many processes train together.
-        uneven: what happens where the budget does not divide by `num_ranks`: see
-            `SubsetSampler`. Synchronized training needs "drop" or "repeat".
+        uneven: as in `SubsetSampler`. Synchronized training needs "drop" or "repeat".
 
     Raises:
-        BudgetError: not one of `fraction` and `budget`, or one that cannot be drawn.
+        BudgetError: not one of `fraction` and `budget`, or one out of range.
         ConfigError: `rank` is not one of `num_ranks`.
         ValueError: there is not one label per example.
 
@@ -203,7 +190,7 @@ class RedrawingSampler(EpochSampler):
 
 
 class StaleLossSampler(LossSampler):
-    """Of a random pool, the examples with the highest losses that are known.
+    """The examples of a random pool with the highest last losses.
 
         sampler = StaleLossSampler(len(data), fraction=0.1)
         loader = DataLoader(with_ids(data), batch_size=256, sampler=sampler)
@@ -213,16 +200,12 @@ class StaleLossSampler(LossSampler):
                 losses = cross_entropy(network(images), labels, reduction="none")
                 sampler.update(ids, losses)
 
-    The other arguments are those of `RedrawingSampler`.
+    The other arguments and errors are those of `RedrawingSampler`.
 
     Args:
         pool: size of an epoch's random pool, in budgets.
         hardest_out: share of the pool that is left out at the hard end; 0.05 where labels
             are noisy.
-
-    Raises:
-        BudgetError: not one of `fraction` and `budget`, or one that cannot be drawn.
-        ConfigError: `rank` is not one of `num_ranks`, or an option is out of range.
 
     Source: Jin et al. 2026 (arXiv:2606.08574), OrderDP.
     """
@@ -262,16 +245,12 @@ class InfoBatchSampler(LossSampler):
                 sampler.update(ids, losses)
                 loss = (losses * sampler.weights(ids)).mean()
 
-    The other arguments are those of `RedrawingSampler`.
+    The other arguments and errors are those of `RedrawingSampler`.
 
     Args:
-        num_epochs: how many epochs training has in all.
+        num_epochs: of the whole training.
         prune: share of the easy examples, of losses below the mean, that an epoch leaves out.
         annealing: share of all epochs, at the end, that are on all examples.
-
-    Raises:
-        BudgetError: there is no example.
-        ConfigError: `rank` is not one of `num_ranks`, or an option is out of range.
 
     Source: Qin et al. 2024 (arXiv:2303.04947).
     """
@@ -295,12 +274,12 @@ class InfoBatchSampler(LossSampler):
         self._weights_N = torch.ones(num_examples)
 
     def weights(self, ids_B: Tensor) -> Tensor:
-        """What a batch's examples count in the present epoch; float32, where `ids_B` lies."""
+        """The weights of a batch's examples in the present epoch; float32, on `ids_B`'s device."""
         self._share()  # drawn by now
         return self._weights_N[ids_B.cpu()].to(ids_B.device)
 
     def _draw(self, epoch: int) -> Tensor:
         generator = derive_generator(self._seed, "redrawing-infobatch", epoch)
-        prune = self._options.prune if self._options.prunes(epoch, self._num_epochs) else 0.0
+        prune = self._options.share(epoch, self._num_epochs)
         ids_K, self._weights_N = draw_pruned(self._losses.known_N, prune, generator)
         return ids_K

@@ -1,21 +1,19 @@
 """Sources of main training's subsets that draw other examples before every epoch.
 
-Training takes the steps of a fixed subset of the same budget and sees more of the data. They
-need no coordinator. Losses are those of main training's own steps: no example goes through the
-model once more, and the losses lie in the checkpoint.
+Training takes the steps of a fixed subset of the same budget and sees more of the data. Losses are
+those of main training's own steps, and lie in its checkpoint.
 
 Shapes: N examples of the data set, K of an epoch, M trained on in an epoch.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Generator, Tensor
+from torch import Tensor
 
 from lipt.common.config.values import validate
 from lipt.common.data import Dataset
@@ -35,10 +33,10 @@ from lipt.trainer.subsets.subset import Subset
 
 
 class RedrawnRandom:
-    """Random examples with each class's share, re-drawn every epoch: see `Cycles`.
+    """Random examples with each class's share, redrawn every epoch: see `Cycles`.
 
     Args:
-        train: what is drawn from.
+        train: the data set.
         budget: examples per epoch.
         seed: of the draws.
 
@@ -56,10 +54,8 @@ class RedrawnRandom:
 
     def before_epoch(self, epoch: int) -> Subset:
         """The subset of an epoch, counted from 0: a function of the seed and the epoch."""
-        ids_K = self._cycles.draw(epoch)
-        self.subset = redrawn_subset(
-            ids_K, torch.ones(len(ids_K)), self._fingerprint, "redrawn_random"
-        )
+        ids_K, weights_K = self._cycles.draw(epoch), torch.ones(self.identity["budget"])
+        self.subset = redrawn_subset(ids_K, weights_K, self._fingerprint, "redrawn_random")
         return self.subset
 
 
@@ -77,9 +73,7 @@ def redrawn_subset(
     return Subset(indices, weights, fingerprint, digest, strategy, manifest or {})
 
 
-class _RedrawnByLosses(ABC):
-    """A source that knows each example's last loss."""
-
+class _RedrawnByLosses:
     num_epochs: int | None = None
 
     def __init__(
@@ -91,10 +85,20 @@ class _RedrawnByLosses(ABC):
         self.identity: Mapping[str, Any] = asked | options.model_dump()
         self._name, self._seed, self._fingerprint = name, seed, train.fingerprint
         self._losses = LastLosses(len(train))
+        self.subset = self.before_epoch(0)
 
-    @abstractmethod
     def before_epoch(self, epoch: int) -> Subset:
-        """The subset of an epoch, counted from 0, by the losses that are known."""
+        """The subset of an epoch, counted from 0, by the losses so far."""
+        generator = derive_generator(self._seed, f"redrawing-{self._name}", epoch)
+        ids_K, weights_K, manifest = self._draw(epoch, generator)
+        strategy = f"redrawn_{self._name}"
+        self.subset = redrawn_subset(ids_K, weights_K, self._fingerprint, strategy, manifest)
+        return self.subset
+
+    def _draw(
+        self, epoch: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        raise NotImplementedError
 
     def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
         """Take an epoch's losses."""
@@ -102,27 +106,18 @@ class _RedrawnByLosses(ABC):
         self._losses.settle()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The losses that are known."""
+        """The losses so far."""
         return self._losses.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with these losses."""
+        """Continue with these losses."""
         self._losses.load_state_dict(state)
-
-    def _generator(self, epoch: int) -> Generator:
-        return derive_generator(self._seed, f"redrawing-{self._name}", epoch)
 
 
 class RedrawnStale(_RedrawnByLosses):
-    """Of a random pool, those with the highest losses that are known: see `draw_by_losses`.
+    """The examples of a random pool with the highest last losses: see `draw_by_losses`.
 
-    The other arguments are those of `RedrawnRandom`.
-
-    Args:
-        options: the pool, and what is left out of it.
-
-    Raises:
-        BudgetError: the budget is outside 1..N.
+    Arguments and errors are those of `RedrawnRandom`, and `options`.
     """
 
     def __init__(
@@ -130,34 +125,21 @@ class RedrawnStale(_RedrawnByLosses):
     ) -> None:
         self._options = options or StaleOptions()
         super().__init__("stale", train, budget, seed, self._options)
-        self.subset = self.before_epoch(0)
 
-    def before_epoch(self, epoch: int) -> Subset:
-        """The subset of an epoch, counted from 0, by the losses that are known."""
-        ids_K = draw_by_losses(
-            self._losses.known_N, self.budget, self._options, self._generator(epoch)
-        )
-        self.subset = redrawn_subset(
-            ids_K, torch.ones(len(ids_K)), self._fingerprint, "redrawn_stale"
-        )
-        return self.subset
+    def _draw(
+        self,
+        epoch: int,  # noqa: ARG002 - InfoBatch's draw depends on it
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        ids_K = draw_by_losses(self._losses.known_N, self.budget, self._options, generator)
+        return ids_K, torch.ones(len(ids_K)), {}
 
 
 class RedrawnInfoBatch(_RedrawnByLosses):
     """All but a share of the easy examples: see `draw_pruned`.
 
-    How many examples an epoch has, the losses decide. The budget decides for how many steps
-    is trained: those of a fixed subset of that size. Where `num_epochs` says that the end is
-    near, epochs are on everything.
-
-    The other arguments are those of `RedrawnRandom`.
-
-    Args:
-        budget: examples of the fixed subset whose steps are taken.
-        options: what is left out, and until when.
-
-    Raises:
-        BudgetError: the budget is outside 1..N.
+    The budget decides the number of steps, the losses the size of each epoch. Arguments and errors
+    are those of `RedrawnRandom`, and `options`.
     """
 
     def __init__(
@@ -165,18 +147,14 @@ class RedrawnInfoBatch(_RedrawnByLosses):
     ) -> None:
         self._options = options or InfoBatchOptions()
         super().__init__("infobatch", train, budget, seed, self._options)
-        self.subset = self.before_epoch(0)
 
-    def before_epoch(self, epoch: int) -> Subset:
-        """The subset of an epoch, counted from 0, by the losses that are known."""
-        prune = self._options.prune if self._options.prunes(epoch, self.num_epochs) else 0.0
-        ids_K, weights_N = draw_pruned(self._losses.known_N, prune, self._generator(epoch))
-        # Their mean is above 1, and is to be: fewer steps then move the model as far.
-        manifest = {ABSOLUTE_WEIGHTS: True}
-        self.subset = redrawn_subset(
-            ids_K, weights_N[ids_K], self._fingerprint, "redrawn_infobatch", manifest
-        )
-        return self.subset
+    def _draw(
+        self, epoch: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        prune = self._options.share(epoch, self.num_epochs)
+        ids_K, weights_N = draw_pruned(self._losses.known_N, prune, generator)
+        # Their mean is above 1: fewer steps then move the model as far.
+        return ids_K, weights_N[ids_K], {ABSOLUTE_WEIGHTS: True}
 
 
 class RandomOptions(BaseModel):
@@ -195,7 +173,7 @@ _OPTIONS: Mapping[str, type[RandomOptions | StaleOptions | InfoBatchOptions]] = 
 def redraw(
     name: str, options: Mapping[str, object] | None = None
 ) -> Callable[[Dataset, int, int], SubsetSource]:
-    """Make sources of a data set, budget and seed, as `lipt train --redraw NAME` names them.
+    """A function of data set, budget and seed that makes the source of `lipt train --redraw`.
 
     Raises:
         UnknownNameError: there is no such way to redraw.

@@ -1,8 +1,7 @@
 """Re-selection: the subset chosen again every R epochs, on the weights of that moment.
 
-Training never dies of it. While the coordinator is away, or in trouble, the old subset stays,
-one warning says so, and the next epoch asks again. With several processes, rank 0 asks and the
-others are told, so that all of them train on the same subset.
+While the coordinator is away the old subset stays, one warning says so, and the next epoch asks
+again. With several processes, rank 0 asks and broadcasts the answer.
 
 Source: LiPT (Ro et al. 2023), section 4: every 20 epochs.
 """
@@ -30,15 +29,15 @@ if TYPE_CHECKING:
 
 
 class ReselectionWarning(UserWarning):
-    """A subset was due and could not be had; training goes on with the old one."""
+    """A due subset is unavailable; training goes on with the old one."""
 
 
 @dataclass(frozen=True)
 class Selected:
-    """One re-selection, for the record.
+    """One re-selection.
 
-    stale_epochs: how many epochs old the weights were when their subset came into use.
-    waited_seconds: how long training stood still for it.
+    stale_epochs: age of the weights when their subset came into use.
+    waited_seconds: how long training waited for it.
     """
 
     epoch: int
@@ -48,7 +47,7 @@ class Selected:
 
 
 class SelectionOptions(TypedDict, total=False):
-    """The keywords of `Reselection`, which explains them."""
+    """The keywords of `Reselection`."""
 
     run: str
     fraction: float | None
@@ -58,6 +57,7 @@ class SelectionOptions(TypedDict, total=False):
     preset: str | None
     balanced: bool | None
     proxy: str | None
+    soft_labels: bool
     prefetch: bool
     num_epochs: int | None
     first: Subset | None
@@ -67,30 +67,27 @@ class Reselection:
     """Asks a coordinator for a model's subset whenever one is due.
 
     Args:
-        client: connected to the coordinator; `reconnect_seconds` bounds how long an epoch
-            waits for one that is away.
-        model: in training; its state dict is what the coordinator selects on. Wrappers
-            (DistributedDataParallel, torch.compile) are looked through.
+        client: its `reconnect_seconds` limits how long an epoch waits for the coordinator.
+        model: in training; the coordinator selects on its state dict, without wrappers
+            (DistributedDataParallel, torch.compile).
         strategy: one of `client.strategies()`.
         run: whose data and model these are: id, name, or "latest".
         fraction: of the data set; this or `budget`.
-        budget: how many examples; this or `fraction`.
+        budget: number of examples; this or `fraction`.
         every: epochs between selections, R.
-        options: the strategy's own, by name; an ordinary warm-up (`pretraining`) is that of the
-            first subset alone.
-        preset: one of the strategy's: what `options` and `balanced` leave open.
-        balanced: equal shares per class; the strategy's default where None.
-        proxy: what judges the examples, as in `client.subset`; the strategy's default where
-            None. One of the learners has nothing to say of weights in training.
-        prefetch: ask one epoch early, in a thread, so that training does not wait; the
-            subset is then that of weights one epoch old.
-        num_epochs: how many epochs training has in all, where that is known: no subset is
-            asked for that none of them would use. It may be set later; `fit` does so.
+        options: the strategy's own, by name; a warm-up (`pretraining`) is that of the first
+            subset alone.
+        preset: as in `client.subset`.
+        balanced: as in `client.subset`.
+        proxy: as in `client.subset`.
+        soft_labels: as in `client.subset`.
+        prefetch: ask one epoch early, in a thread, on weights one epoch old.
+        num_epochs: of the whole training, where known: no subset is requested for later ones.
         first: the subset of the first epochs; selected on theta_p where None.
 
     Raises:
-        ConfigError: `every` is below 1, or the strategy does not look at weights in training.
-        LiptError: the first subset cannot be had.
+        ConfigError: `every` is below 1, or the strategy does not use weights in training.
+        LiptError: the first subset is refused.
     """
 
     def __init__(
@@ -107,6 +104,7 @@ class Reselection:
         preset: str | None = None,
         balanced: bool | None = None,
         proxy: str | None = None,
+        soft_labels: bool = False,
         prefetch: bool = False,
         num_epochs: int | None = None,
         first: Subset | None = None,
@@ -125,26 +123,21 @@ class Reselection:
             "fraction": fraction,
             "budget": budget,
             "balanced": balanced,
-            # Left out where there is none, so that older checkpoints are of the same selection.
-            **({} if preset is None else {"preset": preset}),
-            # Not where it is not given: a checkpoint of an older version has the same identity.
-            **({} if proxy is None else {"proxy": proxy}),
         }
+        asked |= {"preset": preset, "proxy": proxy, "soft_labels": soft_labels}
         texts = {name: str(value) for name, value in (options or {}).items()}
-        # What is asked for, and how often, as JSON.
         self.identity: Mapping[str, Any] = {
             **asked,
             "options": texts,
             "every": every,
             "prefetch": prefetch,
         }
-        ask: Any = partial(client.subset, **asked)
-        self._ask_first: Callable[..., Subset] = partial(ask, options=options)
         # Weights in training have their own pre-training.
         later = {name: value for name, value in (options or {}).items() if name != "pretraining"}
-        self._ask: Callable[..., Subset] = partial(ask, options=later if options else options)
+        later_options = later if options else options
+        self._ask: Callable[..., Subset] = partial(client.subset, **asked, options=later_options)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="reselect")
-        # What was asked for early; nobody waits for that of another rank than 0.
+        # The prefetched subset; on other ranks than 0, never waited for.
         self._asked: Future[Subset] | None = None
         self._due = self._warned = False
         self._last_epoch: int | None = None
@@ -152,25 +145,23 @@ class Reselection:
 
         def ask_first() -> Subset:
             require_reselectable(client, strategy)
-            return self._ask_first(weights=None, previous=None)
+            return client.subset(**asked, options=options, weights=None, previous=None)
 
         self.subset = self._on_rank_0(ask_first) if first is None else first
 
     @property
     def waited_seconds(self) -> float:
-        """How long training has stood still for subsets, in all."""
+        """Seconds that training has waited for subsets."""
         return sum(selected.waited_seconds for selected in self.history)
 
     def before_epoch(self, epoch: int) -> Subset:
-        """The subset to train on in an epoch, counted from 0; asks where one is due.
+        """The subset of an epoch, counted from 0; asks where one is due.
 
-        Call it before every epoch, on every rank, with growing numbers; the same number
-        again changes nothing, nor does one that is not among `num_epochs`. Training that
-        goes on from a checkpoint begins with that epoch's number, after `subset` was set to
-        the checkpoint's.
+        Call it before every epoch, on every rank, with growing numbers; repeating a number changes
+        nothing. Resumed training sets `subset` first, and begins with the next epoch's number.
 
         Raises:
-            LiptError: the coordinator refuses the question itself, as it would every time.
+            LiptError: a refusal that asking again would not change.
         """
         if epoch == self._last_epoch or not self._comes(epoch):
             return self.subset
@@ -192,11 +183,11 @@ class Reselection:
         return self.subset
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs to go on with this subset; JSON takes it as it is."""
+        """A checkpoint's state, as JSON values."""
         return {"epoch": self._last_epoch, "due": self._due, "subset": self.subset.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; what was asked for meanwhile is not waited for.
+        """Continue from a `state_dict`; a prefetched subset is dropped.
 
         Raises:
             SubsetError: the subset is damaged.
@@ -238,7 +229,6 @@ class Reselection:
         return self._ask(weights=_weights_of(self._model), previous=self.subset)
 
     def _on_rank_0(self, ask: Callable[[], Subset]) -> Subset:
-        """Ask once per training, and tell all ranks the answer, or the refusal."""
         rank, num_ranks = _rank_of_ranks()
         if num_ranks == 1:
             return ask()
@@ -256,17 +246,17 @@ class Reselection:
 
 
 def require_reselectable(client: Client, strategy: str) -> None:
-    """Refuse now what would be refused at the first re-selection, in the midst of training.
+    """Refuse a strategy that uses a run's learners, before training begins.
 
     Raises:
-        ConfigError: the strategy looks at a run's learners, and not at weights in training.
+        ConfigError: it does.
     """
     views = [view for view in client.strategies() if view.name == strategy]
     if views and "learners" in views[0].needs:
         raise ConfigError(
-            f"{strategy} looks at how a run's learners came to see the data, so the weights of a "
-            "model in training give it nothing to choose by again. Train on its one subset "
-            "(client.subset, or 'lipt subset get'), or take another strategy."
+            f"{strategy} selects by a run's learners, which weights in training do not change. "
+            "Train on its one subset (client.subset, or 'lipt subset get'), or take another "
+            "strategy."
         )
 
 
@@ -277,7 +267,6 @@ def _rank_of_ranks() -> tuple[int, int]:
 
 
 def _weights_of(model: nn.Module) -> bytes:
-    """The state dict of the model itself as a safetensors file."""
     inner = model
     if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
         inner = inner.module

@@ -1,4 +1,4 @@
-"""Notebook: what shows itself in a cell, as a small table or as pictures with a line below each."""
+"""HTML for a notebook: a small table, or pictures with captions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_PIXELS, _SHOWN_PIXELS = 96, 56
 
 
 def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Names and what they are, one below the other."""
+    """A table of names and texts."""
     left = "style='text-align:left'"
     cells = "".join(
         f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>"
@@ -25,7 +25,7 @@ def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def thumbnails(pictures: Sequence[tuple[Any, str]]) -> str:
-    """Images in a row with a line below each; what is no image has its line alone."""
+    """Images in a row with captions; what is no image has its caption alone."""
     cells = "".join(
         "<figure style='display:inline-block;margin:4px;text-align:center'>"
         f"{_picture(example)}<figcaption>{escape(text)}</figcaption></figure>"
@@ -47,7 +47,6 @@ def _picture(example: Any) -> str:
 
 
 def _image(example: Any) -> Image.Image | None:
-    """A picture of what an example may be; None where it is none."""
     if isinstance(example, Image.Image):
         return example.convert("RGB")
     if "uint8" not in str(getattr(example, "dtype", "")):

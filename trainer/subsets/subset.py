@@ -19,8 +19,6 @@ from lipt.trainer.subsets.data import (
     ExampleT_co,
     MapStyle,
     RowNumbers,
-    Selectable,
-    TableT_co,
     require_same_data,
     rows_of,
 )
@@ -41,30 +39,29 @@ if TYPE_CHECKING:
     from lipt.common.data.parallel import Progress
     from lipt.trainer.subsets.weighted import WeightedData
 
-# What messages call a subset that lies in no file of its own.
+# The name in messages of a subset without a file of its own.
 _JSON = Path("subset.json")
 
-# The fields that are texts of a file's metadata.
 _TEXTS = ("fingerprint", "digest", "strategy")
+_COLUMNS = (("indices", np.int64), ("weights", np.float32), ("soft_labels", np.float16))
 
 
 @dataclass(frozen=True)
 class Subset:
-    """Chosen examples of one data set; a value that cannot differ from its digest.
+    """Chosen examples of one data set, checked against their digest.
 
     Attributes:
         indices: int64, ascending and distinct: row numbers in the data set.
         weights: float32, one per index: how much each counts in the loss.
         fingerprint: of the data set that the indices belong to.
         digest: SHA-256 of the indices as little-endian int64 followed by the
-            weights as little-endian float32.
+            weights as little-endian float32, and by the soft labels as little-endian float16.
         strategy: the algorithm that chose them.
-        manifest: how it came about: configuration, versions, seconds; `stopped_early` says
-            why there are fewer examples than the budget, where there are.
-        kept: whether this is the `previous` subset of the request, which still serves. Of
-            the answer, not of the subset: it is neither compared nor written to a file.
-        handed_over: whether the two arrays, int64 and float32, are given up by who made them,
-            so that they are kept as they are; else copies are taken.
+        manifest: provenance: configuration, versions, seconds.
+        soft_labels: float16, one row of chances per index, as targets to train on beside the
+            labels; None where none were asked for.
+        kept: whether this answer is the request's `previous` subset; neither compared nor saved.
+        handed_over: whether the arrays are kept without a copy.
 
     Raises:
         SubsetError: the columns do not fit each other, or not the digest.
@@ -77,17 +74,19 @@ class Subset:
     digest: str
     strategy: str
     manifest: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    soft_labels: NDArray[np.float16] | None = field(default=None, compare=False)
     kept: bool = field(default=False, compare=False)
     handed_over: InitVar[bool] = False
 
     def __post_init__(self, handed_over: bool) -> None:
-        for name, dtype in (("indices", np.int64), ("weights", np.float32)):
-            take = np.asarray if handed_over else np.array
-            column = take(getattr(self, name), dtype=dtype)
-            column.setflags(write=False)
-            object.__setattr__(self, name, column)
-        _require_consistent(self.indices, self.weights)
-        found = subset_digest(self.indices, self.weights)
+        take = np.asarray if handed_over else np.array
+        for name, dtype in _COLUMNS:
+            if getattr(self, name) is not None:
+                column = take(getattr(self, name), dtype=dtype)
+                column.setflags(write=False)
+                object.__setattr__(self, name, column)
+        _require_consistent(self.indices, self.weights, self.soft_labels)
+        found = subset_digest(self.indices, self.weights, self.soft_labels)
         if found != self.digest:
             raise SubsetError(
                 f"the subset's {len(self.indices)} examples have the digest {found}, but "
@@ -105,13 +104,15 @@ class Subset:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What a person wants to know of it at a glance, by name."""
+        """A summary by name."""
         data, costs = self.manifest.get("data"), self.manifest.get("costs")
         num_examples = data.get("num_examples") if isinstance(data, Mapping) else None
         share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
         facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
         if self.is_weighted:
             facts.append(("weights", f"{self.weights.min():.3g} to {self.weights.max():.3g}"))
+        if self.soft_labels is not None:
+            facts.append(("soft labels", f"recommended alpha {self.recommended_alpha:.2g}"))
         if isinstance(costs, Mapping):
             seconds = sum(value for name, value in costs.items() if name.endswith("_seconds"))
             facts.append(("took", f"{seconds:.1f} s"))
@@ -121,13 +122,20 @@ class Subset:
         return facts
 
     @property
+    def recommended_alpha(self) -> float:
+        """How much of a training target should be the soft label, in [0, 1]."""
+        told = self.manifest.get("soft_labels")
+        alpha = told.get("recommended_alpha") if isinstance(told, Mapping) else None
+        return float(alpha) if isinstance(alpha, int | float) and 0 <= alpha <= 1 else 0.0
+
+    @property
     def stopped_early(self) -> str:
-        """Why there are fewer examples than the budget, as a sentence; or empty."""
+        """Why there are fewer examples than the budget; or empty."""
         return str(self.manifest.get("stopped_early") or "")
 
     @property
     def quarantined(self) -> tuple[int, ...]:
-        """Ids of images that the coordinator found broken and left out, ascending."""
+        """Ids of broken images that the coordinator left out, ascending."""
         data = self.manifest.get("data")
         ids = data.get("quarantined") if isinstance(data, Mapping) else None
         if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
@@ -136,10 +144,7 @@ class Subset:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What an experiment tracker is told of it, so that it is found from what it trained.
-
-        `mlflow.set_tags(subset.tags)`, `wandb.config.update(subset.tags)`, and so with any other.
-        """
+        """Tags for an experiment tracker, as in `mlflow.set_tags(subset.tags)`."""
         tags = {
             "lipt.subset_digest": self.digest,
             "lipt.strategy": self.strategy,
@@ -158,25 +163,23 @@ class Subset:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether its examples are to count differently in the loss."""
+        """Whether its examples count differently in the loss."""
         return bool(len(self)) and bool(self.weights.min() != self.weights.max())
 
     def dataset(self, data: Any, *, check: bool = True, normalized: bool = True) -> WeightedData:
         """The chosen examples with their weights: (image, label, weight).
 
-        An example that is a dictionary gets its weight under "weight". `WeightedSubsetLoss`
-        takes the weights, and `WeightedCollate` takes them through a collate of your own.
+        Where there are soft labels, they follow: (image, label, weight, soft label). An example
+        that is a dictionary gets them under "weight" and "soft_label". `WeightedSubsetLoss` and
+        `SoftTargetLoss` take them, `WeightedCollate` a collate function of your own.
 
         Args:
-            data: what the subset was chosen from, in any form that `lipt.select` takes.
-            check: as in `apply`.
-            normalized: weights of mean 1, so that the learning rate means what it means
-                without them; else as the strategy gave them.
-
-        Raises:
-            SubsetError: as `apply`.
+            data: the data that the subset was chosen from, in any form that `lipt.select` takes.
+            check: as in `apply`; errors too.
+            normalized: whether weights are scaled to mean 1, which keeps the learning rate's
+                meaning.
         """
-        import torch  # noqa: PLC0415 - not before it is needed
+        import torch  # noqa: PLC0415 - slow
 
         from lipt.trainer.subsets.weighted import WeightedData, normalized_weights  # noqa: PLC0415
 
@@ -184,7 +187,10 @@ class Subset:
         require_same_data(rows, self, check=check)
         weights_K = torch.from_numpy(self.weights.copy())
         weights_K = normalized_weights(weights_K) if normalized else weights_K
-        return WeightedData(rows, RowNumbers(self.indices), weights_K, self.facts)
+        soft_labels_KC = None
+        if self.soft_labels is not None:
+            soft_labels_KC = torch.from_numpy(self.soft_labels.astype(np.float32))
+        return WeightedData(rows, RowNumbers(self.indices), weights_K, soft_labels_KC)
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
@@ -194,37 +200,27 @@ class Subset:
         Warns where there are weights: `dataset` gives the examples with them.
 
         Args:
-            dataset: the one that the subset was chosen from: of `lipt.common.data`, of
-                torchvision, of Hugging Face, the user's own pairs of image and label, or the
-                (X, y) that `lipt.select` was given.
-            check: whether its fingerprint is compared with the subset's, which reads 64 rows
-                of it, or all where it has no `targets` or the fingerprint is a full one. Its
-                length always is.
+            dataset: the one that the subset was chosen from: of `lipt.common.data`, torchvision
+                or Hugging Face, pairs of image and label, or (X, y).
+            check: whether its fingerprint is compared, which reads 64 rows, or all where it has
+                no `targets` or the fingerprint is a full one. Its length always is.
 
         Raises:
-            SubsetError: it is other data (both values are named), or its fingerprint cannot
-                be computed.
+            SubsetError: it is other data, or its fingerprint cannot be computed.
         """
-        from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - not before it is needed
+        from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - slow
 
-        # torch's own annotation asks for its Dataset, and uses no more than this.
+        # torch's annotation asks for its own Dataset, and uses no more than this.
         source: Any = rows_of(dataset)
         require_same_data(source, self, check=check)
         self._warn_of_weights()
         return Chosen(source, RowNumbers(self.indices))
 
-    def hf_select(self, dataset: Selectable[TableT_co], *, check: bool = True) -> TableT_co:
+    def hf_select(self, dataset: Any, *, check: bool = True) -> Any:
         """The chosen rows of a Hugging Face `datasets.Dataset`, by its own `select`.
 
-        Warns where there are weights, as `apply` does.
-
-        Args:
-            dataset: the one that the subset was chosen from.
-            check: as in `apply`; the fingerprint is that of a coordinator on `parquet:PATH`
-                with the same images and labels.
-
-        Raises:
-            SubsetError: as `apply`.
+        The fingerprint is that of a coordinator on `parquet:PATH` with the same images and labels;
+        else as `apply`.
         """
         require_same_data(dataset, self, check=check)
         self._warn_of_weights()
@@ -236,8 +232,8 @@ class Subset:
 
             warnings.warn(
                 f"{self.strategy} gives weights to its examples, from {self.weights.min():.3g} to "
-                f"{self.weights.max():.3g}, and they are left behind here. Take "
-                "subset.dataset(data), which gives (image, label, weight), and WeightedSubsetLoss.",
+                f"{self.weights.max():.3g}, which are lost here. Take subset.dataset(data) and "
+                "WeightedSubsetLoss.",
                 UnweightedWarning,
                 stacklevel=3,
             )
@@ -245,9 +241,8 @@ class Subset:
     def save(self, path: str | Path) -> Path:
         """Write .npy, .csv, .json or .parquet, whole or not at all.
 
-        `numpy.load` of a .npy gives the indices; `pandas.read_csv` and
-        `read_parquet` give the columns index and weight. A NAME.csv has its manifest beside it,
-        in NAME.manifest.json.
+        `numpy.load` of a .npy gives the indices; `pandas.read_csv` and `read_parquet` the columns
+        index and weight. The manifest of NAME.csv is in NAME.manifest.json.
 
         Raises:
             SubsetError: the suffix is none of the four.
@@ -255,7 +250,7 @@ class Subset:
             OSError: the directory is missing or cannot be written to.
         """
         target = Path(path)
-        codec_of(target)  # before there is a file
+        codec_of(target)  # checked before there is a file
         with replacing(target) as temporary:
             with temporary.open("wb") as file:
                 encode(self._content(), target, file)
@@ -268,8 +263,7 @@ class Subset:
         """Read what `save` wrote, equal in every field.
 
         Raises:
-            SubsetError: the suffix is none of the four, the file is damaged, or
-                its examples differ from its digest.
+            SubsetError: the suffix is none of the four, or the file is damaged.
             MissingExtraError: .parquet without pyarrow.
             OSError: the file cannot be read.
         """
@@ -288,14 +282,13 @@ class Subset:
     ) -> list[Path]:
         """Write the chosen images themselves, as tar shards in WebDataset's convention.
 
-        Image files stay byte for byte as they are at the source; pixels become PNG. The folder
-        is there whole or not at all, with the subset in it as `subset.json`, and the names of
-        the data's classes as `classes.txt`.
+        Image files are copied byte for byte; pixels become PNG. The folder appears whole or not at
+        all, with `subset.json` and `classes.txt` beside the shards.
 
         Args:
             dataset: the one that the subset was chosen from, of `lipt.open_dataset`.
-            folder: to be made; may be there as long as it is empty.
-            examples_per_shard: how many go into one file, at most.
+            folder: a new or empty one.
+            examples_per_shard: at most.
             on_progress: called with (examples done, examples in all).
 
         Returns:
@@ -303,8 +296,8 @@ class Subset:
 
         Raises:
             SubsetError: it is other data, or the subset is empty.
-            DataError: an image can no longer be read, or there are none.
-            FileExistsError: there is something in the folder.
+            DataError: an image cannot be read, or there are none.
+            FileExistsError: the folder is not empty.
             OSError: it cannot be written.
         """
         from lipt.trainer.subsets.written_out import write_webdataset  # noqa: PLC0415 - Pillow
@@ -332,14 +325,14 @@ class Subset:
         return write_parquet(self, dataset, Path(folder), examples_per_shard, on_progress)
 
     def to_json(self) -> str:
-        """The content of a .json file, to be kept inside of something else."""
+        """The content of a .json file."""
         file = io.BytesIO()
         encode(self._content(), _JSON, file)
         return file.getvalue().decode()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` gave, equal in every field.
+        """Read what `to_json` gave.
 
         Raises:
             SubsetError: it is damaged.
@@ -349,7 +342,7 @@ class Subset:
     def _content(self) -> Content:
         metadata = {name: getattr(self, name) for name in _TEXTS}
         metadata["manifest"] = dict(self.manifest)
-        return Content(self.indices, self.weights, metadata)
+        return Content(self.indices, self.weights, metadata, self.soft_labels)
 
     @classmethod
     def _decoded(cls, file: BinaryIO, source: Path, beside: bytes = b"") -> Self:
@@ -361,11 +354,11 @@ class Subset:
                 f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again."
             )
         columns = content.indices_N, content.weights_N
-        return cls(*columns, **texts, manifest=found, handed_over=True)
+        soft = content.soft_labels_NC
+        return cls(*columns, **texts, manifest=found, soft_labels=soft, handed_over=True)
 
 
 def _manifest_beside(source: Path) -> bytes:
-    """What the file beside a .csv holds; nothing for a format that holds its own."""
     beside = manifest_beside(source)
     if beside is None:
         return b""
@@ -378,7 +371,11 @@ def _manifest_beside(source: Path) -> bytes:
         ) from None
 
 
-def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:
+def _require_consistent(
+    indices_N: NDArray[np.int64],
+    weights_N: NDArray[np.float32],
+    soft_labels_NC: NDArray[np.float16] | None,
+) -> None:
     if indices_N.ndim != 1 or indices_N.shape != weights_N.shape:
         raise SubsetError(
             f"a subset is two columns of one length; these have the shapes {indices_N.shape} "
@@ -389,8 +386,16 @@ def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.floa
             "a subset's indices are row numbers in ascending order, each once; these are not. "
             "Sort them with their weights and drop duplicates."
         )
-    # Of these two, one is not finite where any is: no array of answers for each.
+    # One of these two is not finite where any is.
     if len(weights_N) and not np.isfinite([weights_N.min(), weights_N.max()]).all():
         raise SubsetError(
             "a subset's weights have to be finite; these are not. Give one number per index."
         )
+    if soft_labels_NC is not None:
+        # Not all of them at once: a comparison is as large as they are.
+        in_range = soft_labels_NC.min(initial=0) >= 0 and soft_labels_NC.max(initial=0) <= 1
+        if soft_labels_NC.ndim != 2 or len(soft_labels_NC) != len(indices_N) or not in_range:
+            raise SubsetError(
+                f"soft labels are chances in [0, 1], a row for each of {len(indices_N)} examples; "
+                f"these, of shape {soft_labels_NC.shape}, are not. Get the subset again."
+            )

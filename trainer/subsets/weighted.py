@@ -1,4 +1,4 @@
-"""Weighted training: examples with their weights, and a loss in which they count.
+"""Weighted training: examples with their weights, and losses that use them.
 
 Shapes: K examples of the subset, B of a batch, C classes.
 """
@@ -14,28 +14,26 @@ from torch.nn import functional
 from torch.utils.data import Dataset, default_collate
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.subsets.data import ExampleT_co, MapStyle
-from lipt.trainer.subsets.notebook import as_table, thumbnails
+from lipt.trainer.subsets.data import MapStyle
+
+# The keys of an example's weight and soft label, where examples are dictionaries.
+WEIGHT, SOFT_LABEL = "weight", "soft_label"
 
 
 def weighted_cross_entropy(
     logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, *, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Mean over the batch of each example's cross-entropy times its weight.
+    """Mean over the batch of each example's cross-entropy times its weight, 0-d, float32.
 
-    The sum is divided by B, not by the weights' sum: a batch of heavy examples then moves
-    the model further than one of light ones, as in training on all that they stand for.
-    Give weights with mean 1 over the subset (`normalized_weights`), and the learning rate
-    means what it means without them.
+    The sum is divided by B, not by the weights' sum: a batch of heavy examples moves the model
+    further, as in training on all that they stand for. Weights of mean 1 over the subset
+    (`normalized_weights`) keep the learning rate's meaning.
 
     Args:
         logits_BC: the model's outputs, any floating dtype.
         labels_B: int64.
         weights_B: one per example, on the same device.
-        label_smoothing: share of the target that goes to all classes.
-
-    Returns:
-        0-d, float32.
+        label_smoothing: share of the target that is spread over all classes.
     """
     losses_B = example_losses(logits_BC, labels_B, label_smoothing=label_smoothing)
     return (losses_B * weights_B).mean()
@@ -55,15 +53,15 @@ def normalized_weights(weights_N: Tensor) -> Tensor:
 
 
 class WeightedSubsetLoss(nn.Module):
-    """A loss in which every example counts as much as its subset says.
+    """A loss in which every example counts by its weight in the subset.
 
         loss_of = WeightedSubsetLoss()
         for images, labels, weights in DataLoader(subset.dataset(data), batch_size=64):
             loss = loss_of(model(images), labels, weights)
 
     Args:
-        criterion: gives one loss for each example, such as
-            `nn.CrossEntropyLoss(reduction="none")`, which is the one where None.
+        criterion: gives one loss for each example; None for
+            `nn.CrossEntropyLoss(reduction="none")`.
     """
 
     def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
@@ -72,11 +70,6 @@ class WeightedSubsetLoss(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor, weights_B: Tensor) -> Tensor:
         """Mean over the batch of each example's loss times its weight, 0-d.
-
-        Args:
-            outputs: the model's, one row for each example.
-            targets: what `criterion` takes with them.
-            weights_B: one for each example.
 
         Raises:
             ConfigError: `criterion` does not give one loss for each example.
@@ -91,87 +84,106 @@ class WeightedSubsetLoss(nn.Module):
         return (losses_B * weights_B).mean()
 
 
-# The key of an example's weight, where examples are dictionaries.
-WEIGHT = "weight"
-# Pictures in a notebook.
-_NUM_SHOWN = 16
+def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tensor:
+    """(1 - alpha) onehot + alpha soft label; B x C float32."""
+    hard_BC = functional.one_hot(labels_B, soft_labels_BC.shape[1])
+    return torch.lerp(hard_BC.float(), soft_labels_BC.float(), alpha)
+
+
+class SoftTargetLoss(nn.Module):
+    """Cross-entropy with targets between an example's label and its soft label.
+
+        loss_of = SoftTargetLoss(subset.recommended_alpha)
+        for images, labels, weights, soft_labels in DataLoader(subset.dataset(data)):
+            loss = loss_of(model(images), labels, weights, soft_labels)
+
+    Args:
+        alpha: the soft label's share of the target, in [0, 1].
+
+    Raises:
+        ConfigError: alpha is outside [0, 1].
+    """
+
+    def __init__(self, alpha: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1:
+            raise ConfigError(f"alpha {alpha} is outside [0, 1]. Try subset.recommended_alpha.")
+        self.alpha = alpha
+
+    def forward(
+        self, logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, soft_labels_BC: Tensor
+    ) -> Tensor:
+        """Mean over the batch of each example's loss times its weight, 0-d."""
+        targets_BC = soft_targets(labels_B, soft_labels_BC, self.alpha)
+        losses_B = functional.cross_entropy(logits_BC.float(), targets_BC, reduction="none")
+        return (losses_B * weights_B).mean()
 
 
 class UnweightedWarning(UserWarning):
-    """Examples of a subset that has weights are taken without them."""
+    """A weighted subset's examples are taken without their weights."""
 
 
 class WeightedData(Dataset[Any]):
     """The chosen examples, each with its weight as the last of a tuple or under "weight".
 
+    Soft labels follow the weight, or are under "soft_label".
+
     Args:
         rows: the whole data set.
         indices: K row numbers.
         weights_K: one for each, float32.
-        facts: what a notebook is told of the subset.
+        soft_labels_KC: a row for each, float32; None without.
     """
 
     def __init__(
         self,
-        rows: MapStyle[ExampleT_co],
+        rows: MapStyle[Any],
         indices: Sequence[int],
         weights_K: Tensor,
-        facts: Sequence[tuple[str, str]] = (),
+        soft_labels_KC: Tensor | None = None,
     ) -> None:
         self._rows, self._indices, self._weights_K = rows, indices, weights_K
-        self._facts = facts
+        self._soft_labels_KC = soft_labels_KC
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __getitem__(self, place: int) -> Any:
-        row: Any = self._rows[self._indices[place]]
-        weight = self._weights_K[place]
+        row = self._rows[self._indices[place]]
+        more = {WEIGHT: self._weights_K[place]}
+        if self._soft_labels_KC is not None:
+            more[SOFT_LABEL] = self._soft_labels_KC[place]
         if isinstance(row, Mapping):
-            return {**row, WEIGHT: weight}
-        return (*row, weight) if isinstance(row, tuple | list) else (row, weight)
-
-    def _repr_html_(self) -> str:
-        places = torch.linspace(0, len(self) - 1, min(len(self), _NUM_SHOWN)).int().tolist()
-        shown = [(self._rows[self._indices[place]], self._indices[place]) for place in places]
-        pictures = [_shown(example, row) for example, row in shown]
-        return as_table("Examples with weights", self._facts) + thumbnails(pictures)
-
-
-def _shown(example: Any, row: int) -> tuple[Any, str]:
-    if isinstance(example, Mapping):
-        return example.get("image"), f"row {row}"
-    if isinstance(example, tuple | list) and len(example) > 1:
-        return example[0], f"row {row}: {example[1]}"
-    return example, f"row {row}"
+            return {**row, **more}
+        return (*(row if isinstance(row, tuple | list) else (row,)), *more.values())
 
 
 class WeightedCollate:
-    """Puts weighted examples into batches by a function that knows nothing of weights.
+    """Makes batches of weighted examples by a function that takes unweighted ones.
 
         loader = DataLoader(subset.dataset(data), collate_fn=WeightedCollate(pad))
 
-    Weights come as the last of a tuple, or under "weight" of a dictionary. Not needed where the
-    DataLoader's own way of making batches will do.
+    A batch has its weights, and soft labels, as the last of a tuple, or under "weight" and
+    "soft_label" of a dictionary. The DataLoader's default collate needs no such wrapper.
 
     Args:
-        collate: makes a batch of examples as the data set has them, such as one that pads.
+        collate: makes a batch of the data set's own examples, such as one that pads.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any] = default_collate) -> None:
         self._collate = collate
 
     def __call__(self, examples: Sequence[Any]) -> Any:
-        """A batch with its B weights."""
+        """A batch with its B weights, and B x C soft labels where there are some."""
         if isinstance(examples[0], Mapping):
-            weights_B = torch.stack([example[WEIGHT] for example in examples])
-            plain = [
-                {name: value for name, value in example.items() if name != WEIGHT}
-                for example in examples
-            ]
+            plain = [dict(example) for example in examples]
+            keys = [key for key in (WEIGHT, SOFT_LABEL) if key in plain[0]]
+            more = {key: torch.stack([example.pop(key) for example in plain]) for key in keys}
             batch = self._collate(plain)
-            batch[WEIGHT] = weights_B
+            batch.update(more)
             return batch
-        weights_B = torch.stack([example[-1] for example in examples])
-        batch = self._collate([tuple(example[:-1]) for example in examples])
-        return (*batch, weights_B)
+        # A weight is one number, a soft label a row of them.
+        last = 2 if examples[0][-1].ndim else 1
+        batch = self._collate([tuple(example[:-last]) for example in examples])
+        columns = zip(*(example[-last:] for example in examples), strict=True)
+        return (*batch, *map(torch.stack, columns))

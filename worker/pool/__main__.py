@@ -8,7 +8,7 @@ from lipt.common.process.service import end_at_signals
 def main() -> None:
     """Entry point of the console script."""
     end_at_signals("lipt-worker-pool")
-    from lipt.worker.pool.cli import main as run
+    from lipt.worker.pool.up import main as run
 
     run()
 

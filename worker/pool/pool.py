@@ -1,33 +1,33 @@
-"""Pool: keeps as many workers running as there are learners for, until it is told to stop.
+"""Pool: as many workers as there are learners for, until it is told to stop.
 
-`opened` makes one from its settings; `DemandSource` asks the coordinator what there is to do.
+It grows as soon as there are more open learners than workers. It shrinks slowly, and takes nobody
+away who has a learner: a worker that got none for a while leaves by itself, and the pool ends
+workers only where no learner is open at all. So a short pause between two runs costs no worker.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from lipt.common.access.tokens import TokenSource
-from lipt.common.errors import ConfigError, IncompatibleProtocolError, LiptError, ProcessEndedError
-from lipt.common.imports import import_extra
+from lipt.common.backoff import Backoff
+from lipt.common.errors import IncompatibleProtocolError, LiptError, ProcessEndedError
 from lipt.common.network.tls import TlsFiles, split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import info_pb2, info_pb2_grpc, worker_pb2, worker_pb2_grpc
-from lipt.worker.pool.processes import Ended, Engine, LocalEngine
-from lipt.worker.pool.ray_engine import RayEngine, RayOptions
-from lipt.worker.pool.scaling import Bounds, Demand, Plan, Restraint, plan
+from lipt.worker.pool.processes import Ended, LocalEngine
+from lipt.worker.pool.ray_engine import RayEngine
 from lipt.worker.settings import PoolSettings
 
 logger = logging.getLogger(__name__)
@@ -35,44 +35,120 @@ logger = logging.getLogger(__name__)
 # How long it waits for news of learners before it looks after its workers again.
 _POLL_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
+_CALL_SECONDS = 20.0
 # A command line that is not understood, in every shell.
 _USAGE = 2
+# A worker that ended with an error before it was so old has probably never worked.
+_YOUNG_SECONDS = 60.0
+_BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
 
 
 @dataclass(frozen=True)
-class PoolOptions:
-    """How many workers, and what each is told.
+class Demand:
+    """Open learners at the coordinator, and ranges for workers that have the data.
 
-    bounds: how many there may be.
-    idle_seconds: how long one stays with nothing to do.
-    arguments: of every `lipt-worker`.
+    num_queued: they wait for a worker.
+    num_leased: workers have them.
+    num_coming: their runs are on the way to training.
+    num_ranges: of passes over the data, for workers that have it; 0 where these have not.
     """
 
-    bounds: Bounds
-    idle_seconds: float
-    arguments: Sequence[str]
+    num_queued: int = 0
+    num_leased: int = 0
+    num_coming: int = 0
+    num_ranges: int = 0
+
+    @property
+    def num_open(self) -> int:
+        """All of them."""
+        return self.num_queued + self.num_leased + self.num_coming + self.num_ranges
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to change: so many workers are started, or all above the fewest are ended."""
+
+    num_to_start: int = 0
+    shrink: bool = False
+    reason: str = ""
+
+
+def plan(
+    demand: Demand,
+    num_present: int,
+    settings: PoolSettings,
+    *,
+    quiet_since: float,
+    not_before: float,
+    now: float,
+) -> Plan:
+    """What to do about the number of workers.
+
+    Args:
+        demand: what there is to do.
+        num_present: workers that were started and have not ended, placed or not.
+        settings: the pool's.
+        quiet_since: when `demand` last had an open learner.
+        not_before: no worker is started earlier; see `Restraint`.
+        now: on the same clock.
+    """
+    wanted = max(settings.min_workers, min(settings.workers, demand.num_open))
+    missing = wanted - num_present
+    if missing > 0:
+        if now < not_before:
+            return Plan()
+        return Plan(missing, reason=_why_more(demand, wanted, settings.min_workers))
+    quiet_seconds = now - quiet_since
+    too_many = num_present > settings.min_workers and not demand.num_open
+    if too_many and quiet_seconds >= settings.idle_seconds:
+        return Plan(shrink=True, reason=f"there has been no learner for {quiet_seconds:.0f} s")
+    return Plan()
+
+
+def _why_more(demand: Demand, wanted: int, fewest: int) -> str:
+    if demand.num_open < fewest:
+        return f"there are always {fewest}"
+    words = {
+        "waiting": demand.num_queued,
+        "with a worker": demand.num_leased,
+        "about to come": demand.num_coming,
+        "ranges of a pass over the data": demand.num_ranges,
+    }
+    counts = ", ".join(f"{count} {word}" for word, count in words.items() if count)
+    most = f", and there are {wanted} workers at most" if demand.num_open > wanted else ""
+    return f"learners: {counts}{most}"
+
+
+@dataclass(frozen=True)
+class Restraint:
+    """When the next worker may start, after `num_in_vain` in a row were started for nothing."""
+
+    num_in_vain: int = 0
+    not_before: float = -math.inf
+
+    def after_vain(self, now: float, *, at_least_seconds: float = 0.0) -> Restraint:
+        """What it is after one more; workers that end at the same time are one reason to wait."""
+        if now < self.not_before:
+            return self
+        number = self.num_in_vain + 1
+        pause = max(_BACKOFF.pause_seconds(number), at_least_seconds)
+        return Restraint(number, now + pause)
 
 
 class Pool:
-    """One pool; the engine is the caller's, who closes it."""
+    """One pool; the engine, where its workers run, is the caller's, who closes it."""
 
     def __init__(
         self,
-        options: PoolOptions,
+        settings: PoolSettings,
+        arguments: Sequence[str],
         source: DemandSource,
-        engine: Engine,
+        engine: LocalEngine | RayEngine,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep workers of `engine` running for what `source` has.
-
-        Args:
-            options: how many, and what they are told.
-            source: what there is to do.
-            engine: where they run.
-            clock: monotonic seconds.
-        """
-        self._options = options
+        self._settings = settings
+        self._arguments = arguments
         self._source = source
         self._engine = engine
         self._clock = clock
@@ -108,7 +184,10 @@ class Pool:
             except IncompatibleProtocolError:
                 raise
             except LiptError as error:
-                self._complain(error)
+                # Said once: the coordinator may be away for hours; its workers wait as well.
+                if self._complained_of is not type(error):
+                    logger.warning("%s Trying again until it answers.", error)
+                self._complained_of = type(error)
                 self._stopping.wait(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
                 continue
             self._complained_of = None
@@ -116,11 +195,7 @@ class Pool:
                 self.tend(found)
 
     def tend(self, demand: Demand) -> None:
-        """Take leave of who has ended, and start or stop as many as the demand asks for.
-
-        Raises:
-            ProcessEndedError: as `run`.
-        """
+        """Take leave of who has ended, and start or stop as many as the demand asks for."""
         now = self._clock()
         if demand != self._demand:
             self._demand, self._changed_at = demand, now
@@ -132,35 +207,27 @@ class Pool:
         decided = plan(
             demand,
             len(self._workers) - len(self._leaving),
-            self._options.bounds,
+            self._settings,
             quiet_since=self._quiet_since,
-            idle_seconds=self._options.idle_seconds,
             not_before=max(self._failures.not_before, self._in_vain.not_before),
             now=now,
         )
-        self._carry_out(decided, now)
-
-    def _carry_out(self, decided: Plan, now: float) -> None:
+        fewest, idle_seconds = self._settings.min_workers, self._settings.idle_seconds
         if decided.shrink:
-            fewest = self._options.bounds.fewest
             going = {number for number in self._workers if number >= fewest} - self._leaving
             logger.info("ending %s: %s", _workers(len(going)), decided.reason)
             self._engine.stop(going)
             self._leaving |= going
         if decided.num_to_start:
             logger.info("starting %s: %s", _workers(decided.num_to_start), decided.reason)
-            number = 0
-            for _ in range(decided.num_to_start):
-                while number in self._workers:
-                    number += 1
-                self._engine.start(number, self._arguments(number))
-                self._workers[number] = now
-
-    def _arguments(self, number: int) -> list[str]:
-        # The fewest are there whatever there is to do; who is not needed leaves by itself.
-        if number < self._options.bounds.fewest:
-            return list(self._options.arguments)
-        return ["--max-idle-seconds", f"{self._options.idle_seconds:g}", *self._options.arguments]
+        number = 0
+        for _ in range(decided.num_to_start):
+            while number in self._workers:
+                number += 1
+            # The fewest are there whatever there is to do; who is not needed leaves by itself.
+            leaves = ["--max-idle-seconds", f"{idle_seconds:g}"] if number >= fewest else []
+            self._engine.start(number, [*leaves, *self._arguments])
+            self._workers[number] = now
 
     def _say_goodbye(self, ended: Ended, demand: Demand, now: float) -> None:
         age_seconds = now - self._workers.pop(ended.number)
@@ -172,49 +239,32 @@ class Pool:
             raise ProcessEndedError(f"{name} does not take its arguments:\n{ended.tail}")
         if ended.status == 0:
             logger.info("%s is done; %s left", name, _workers(len(self._workers)))
-            unchanged_seconds = now - self._changed_at
-            if demand.num_open and unchanged_seconds >= self._options.idle_seconds:
-                self._left_in_vain(name, demand, now)
+            idle_seconds = self._settings.idle_seconds
+            if demand.num_open and now - self._changed_at >= idle_seconds:
+                self._in_vain = self._in_vain.after_vain(now, at_least_seconds=idle_seconds)
+                if demand.num_queued:
+                    logger.warning(
+                        "%s left without a learner, and %d wait: lipt doctor and lipt run watch "
+                        "say what keeps workers from them",
+                        name,
+                        demand.num_queued,
+                    )
             return
-        failed = ended.status is not None
-        self._failures = self._failures.after_end(failed=failed, age_seconds=age_seconds, now=now)
+        if ended.status is not None:
+            old = age_seconds >= _YOUNG_SECONDS
+            self._failures = Restraint() if old else self._failures.after_vain(now)
         how = "was lost" if ended.status is None else f"ended with status {ended.status}"
         logger.warning("%s %s after %.0f s; it said last:\n%s", name, how, age_seconds, ended.tail)
-
-    def _left_in_vain(self, name: str, demand: Demand, now: float) -> None:
-        self._in_vain = self._in_vain.after_vain(now, at_least_seconds=self._options.idle_seconds)
-        if demand.num_queued:
-            logger.warning(
-                "%s left without a learner, and %d wait: lipt doctor and lipt run watch say what "
-                "keeps workers from them",
-                name,
-                demand.num_queued,
-            )
-
-    def _complain(self, error: LiptError) -> None:
-        # Said once: the coordinator may be away for hours, and its workers wait for it as well.
-        if self._complained_of is not type(error):
-            logger.warning("%s Trying again until it answers.", error)
-        self._complained_of = type(error)
 
 
 def _workers(number: int) -> str:
     return f"{number} worker{'' if number == 1 else 's'}"
 
 
-_CALL_SECONDS = 20.0
-
-
 class DemandSource:
-    """A pool's calls to its coordinator."""
+    """A pool's calls to its coordinator; ranges count for workers that have the data."""
 
     def __init__(self, channel: grpc.Channel, *, has_data: bool = False) -> None:
-        """Ask over a channel.
-
-        Args:
-            channel: to the coordinator.
-            has_data: whether the pool's workers have the data: ranges count for no others.
-        """
         self._has_data = has_data
         # Whatever counts here: the coordinator is told what it has said.
         self._num_ranges = 0
@@ -224,12 +274,7 @@ class DemandSource:
         self._interrupted = threading.Event()
 
     def require_same_protocol(self) -> None:
-        """See that the coordinator speaks this protocol.
-
-        Raises:
-            IncompatibleProtocolError: it speaks another.
-            LiptError: it cannot be asked.
-        """
+        """Refuse a coordinator of another protocol, with an `IncompatibleProtocolError`."""
         try:
             info = self._info.GetInfo(info_pb2.GetInfoRequest(), timeout=_CALL_SECONDS)
         except grpc.RpcError as error:
@@ -241,11 +286,7 @@ class DemandSource:
             )
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
-        """The demand as soon as it is not `known`, at the time-out, or when interrupted.
-
-        Raises:
-            LiptError: the coordinator does not answer, or refuses to.
-        """
+        """The demand as soon as it is not `known`, at the time-out, or when interrupted."""
         request = worker_pb2.GetDemandRequest(wait_seconds=wait_seconds)
         if known is not None:
             request.known.CopyFrom(
@@ -298,45 +339,20 @@ def opened(
     """
     split_address(settings.coordinator)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
-    secret = settings.token.get_secret_value() if settings.token is not None else None
-    token = TokenSource.from_options(settings.token_file, secret)
-    options = PoolOptions(
-        Bounds(settings.min_workers, settings.workers),
-        settings.idle_seconds,
-        [*_own_arguments(settings), *worker_arguments],
-    )
+    token = TokenSource.from_options(settings.token_file, settings.token)
+    arguments = [*own_arguments(settings), *worker_arguments]
     # Its interpreter loads nothing of the engine's before the files have been read.
-    engine = _engine(settings, say)
+    engine = RayEngine(settings) if settings.ray else LocalEngine(settings.gpus_per_worker, say)
+    has_data = any(word.partition("=")[0] == "--worker-data" for word in worker_arguments)
     try:
         with open_channel(settings.coordinator, tls, token) as channel:
-            source = DemandSource(channel, has_data=_have_data(worker_arguments))
-            yield Pool(options, source, engine)
+            yield Pool(settings, arguments, DemandSource(channel, has_data=has_data), engine)
     finally:
         logger.info("ending all workers")
         engine.close()
 
 
-def _have_data(worker_arguments: Sequence[str]) -> bool:
-    return any(word.partition("=")[0] == "--worker-data" for word in worker_arguments)
-
-
-def _engine(settings: PoolSettings, say: Callable[[str], object]) -> Engine:
-    if settings.ray is None:
-        return LocalEngine(gpus_per_worker=settings.gpus_per_worker, say=say)
-    options = RayOptions(
-        settings.ray,
-        settings.cpus_per_worker,
-        settings.gpus_per_worker,
-        dict(map(_resource, settings.resources)),
-        _runtime_env(settings),
-        _environment(settings),
-    )
-    engine = RayEngine(options)
-    engine.require_reachable(settings.coordinator)
-    return engine
-
-
-def _own_arguments(settings: PoolSettings) -> list[str]:
+def own_arguments(settings: PoolSettings) -> list[str]:
     """What every worker is told of the pool's own settings: paths, and no secret."""
     files = {
         "--tls-cert": settings.tls_cert,
@@ -350,51 +366,3 @@ def _own_arguments(settings: PoolSettings) -> list[str]:
         **{flag: str(path.absolute()) for flag, path in files.items() if path is not None},
     }
     return [word for flag in flags.items() for word in flag]
-
-
-def _environment(settings: PoolSettings) -> dict[str, str]:
-    if settings.token is None or settings.token_file is not None:
-        return {}
-    return {"LIPT_TOKEN": settings.token.get_secret_value()}
-
-
-def _resource(text: str) -> tuple[str, float]:
-    name, _, amount = text.partition("=")
-    try:
-        return name, float(amount)
-    except ValueError:
-        raise ConfigError(
-            f"--resource {text!r} is not NAME=AMOUNT. Example: --resource accelerator=1"
-        ) from None
-
-
-def _runtime_env(settings: PoolSettings) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    if (path := settings.runtime_env) is not None:
-        made = _mapping(path)
-    if settings.working_dir is not None:
-        made["working_dir"] = str(settings.working_dir.absolute())
-    return made
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--runtime-env {path} cannot be read: {error.strerror}.") from None
-    try:
-        found = json.loads(text) if path.suffix == ".json" else _yaml(text)
-    except ValueError as error:
-        raise ConfigError(f"--runtime-env {path} cannot be read: {error}.") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"--runtime-env {path} is no mapping. Example: pip: [lipt]")
-    return found
-
-
-def _yaml(text: str) -> object:
-    # It comes with Ray, which reads such files with it.
-    yaml = import_extra("yaml", package="pyyaml", extra="ray", needed_for="--runtime-env")
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(error) from None

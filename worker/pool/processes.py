@@ -17,8 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
 
 # A worker that is told to end gives its learner back, also to a coordinator that is slow or gone.
 STOP_SECONDS = 15.0
@@ -103,10 +101,7 @@ class Child:
 
 
 def become() -> None:
-    """In the new process: end with the parent from now on, and become the program.
-
-    The command line is PARENT MODULE ARGUMENTS.
-    """
+    """In the new process, told PARENT MODULE ARGUMENTS: end with the parent, become the program."""
     _, parent, module, *arguments = sys.argv
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
@@ -129,53 +124,30 @@ class Ended:
     tail: str = ""
 
 
-class Engine(Protocol):
-    """Where workers run. Numbers are the pool's; one is given again once its worker has ended."""
-
-    def start(self, number: int, arguments: Sequence[str]) -> None:
-        """Have a worker started with these arguments of `lipt-worker`, as soon as there is room.
-
-        An engine may start it again, here or elsewhere, when the machine that it ran on is gone.
-        """
-        ...
-
-    def ended(self) -> Sequence[Ended]:
-        """Those that have ended since this was asked last."""
-        ...
-
-    def stop(self, numbers: Collection[int]) -> None:
-        """Let workers give back what they have and end; `ended` tells of them later."""
-        ...
-
-    def close(self) -> None:
-        """Stop all, and return when they have ended or had their time."""
-        ...
-
-
-# Of 0 for all of it: the number of a worker's GPU, where two share one.
-_WHOLE = 1.0
-
-
 class LocalEngine:
-    """Runs workers as children of this process.
+    """Runs workers as children of this process; a number is free again once its worker has ended.
 
     Args:
         gpus_per_worker: 0 for the CPU; 1 gives worker n the device `cuda:n`, 0.5 has two share one.
         say: takes each line that a worker prints, with its number in front.
     """
 
-    def __init__(self, *, gpus_per_worker: float, say: Callable[[str], object]) -> None:
+    def __init__(self, gpus_per_worker: float, say: Callable[[str], object]) -> None:
         self._gpus = gpus_per_worker
         self._say = say
         self._children: dict[int, Child] = {}
 
     def start(self, number: int, arguments: Sequence[str]) -> None:
         """Start a worker now."""
-        device = f"cuda:{int(number * min(self._gpus, _WHOLE))}" if self._gpus else "cpu"
-        say = partial(self._say_of, number)
+        device = f"cuda:{int(number * min(self._gpus, 1.0))}" if self._gpus else "cpu"
         # In front, so that a device that the user names comes later and wins.
         arguments = ["--device", device, *arguments]
-        self._children[number] = Child("lipt.worker", arguments, os.environ, say)
+        self._children[number] = Child(
+            "lipt.worker",
+            arguments,
+            os.environ,
+            lambda line: self._say(f"worker {number} | {line}"),
+        )
 
     def ended(self) -> list[Ended]:
         """Those that have ended since this was asked last."""
@@ -200,6 +172,3 @@ class LocalEngine:
         for child in self._children.values():
             child.end(max(0.0, deadline - time.monotonic()))
         self._children.clear()
-
-    def _say_of(self, number: int, line: str) -> None:
-        self._say(f"worker {number} | {line}")

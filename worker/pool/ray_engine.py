@@ -1,8 +1,8 @@
 """Ray engine: workers as tasks of a Ray cluster, which places and restarts them.
 
 A task is one `lipt-worker`. Ray looks for a node with room for it, adds one where it scales itself,
-and starts it again elsewhere when the node is gone; what a worker had in hand is the coordinator's
-to give to another. Nothing of the cluster is changed, and nothing left on it.
+and starts it again elsewhere when the node is gone. Nothing of the cluster is changed, and nothing
+left on it.
 """
 
 from __future__ import annotations
@@ -14,81 +14,63 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.imports import import_extra
 from lipt.common.network.tls import is_loopback, split_address
 from lipt.worker.pool.processes import STOP_SECONDS, Child, Ended
+from lipt.worker.settings import PoolSettings
 
-logger = logging.getLogger(__name__)
-
-LOCAL = "local"
+_LOCAL = "local"
 _CLIENT_SCHEME = "ray://"
 _KNOCK_SECONDS = 10.0
 # Beyond the worker's own: cancelling goes through several processes of Ray's.
 _CLOSE_SECONDS = STOP_SECONDS + 10.0
-
-
-@dataclass(frozen=True)
-class RayOptions:
-    """What Ray is told.
-
-    Attributes:
-        address: of a cluster as `ray.init` takes it, or "local" to start one here.
-        cpus_per_worker: CPUs that are set aside for a worker; Ray limits nobody to them.
-        gpus_per_worker: GPUs that a worker sees; less than 1 has several share one.
-        resources: further resources of a node, by name, that a worker takes so much of.
-        runtime_env: what nodes are given before a worker starts, in Ray's own form.
-        environment: variables of the workers. They go to them alone, and are shown nowhere.
-    """
-
-    address: str
-    cpus_per_worker: float = 1.0
-    gpus_per_worker: float = 0.0
-    resources: Mapping[str, float] = field(default_factory=dict)
-    runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+# How soon a task notices that it is cancelled.
+_SLICE_SECONDS = 0.2
 
 
 class RayEngine:
-    """Runs workers on a Ray cluster.
+    """Runs workers on the Ray cluster that the settings name.
 
     Raises:
         MissingExtraError: Ray is not installed.
+        ConfigError: an option of Ray's cannot be read, or workers could not reach the coordinator.
         UnreachableError: there is no cluster at the address, or it is of another version.
     """
 
-    def __init__(self, options: RayOptions) -> None:
+    def __init__(self, settings: PoolSettings) -> None:
+        resources = dict(map(_resource, settings.resources))
+        runtime_env = _runtime_env(settings.runtime_env, settings.working_dir)
         self._ray: Any = import_extra(
             "ray", package="ray", extra="ray", needed_for="a worker pool on Ray"
         )
-        self._options = options
+        # The token goes to the workers alone, and is shown nowhere.
+        self._environment = {}
+        if settings.token is not None and settings.token_file is None:
+            self._environment = {"LIPT_TOKEN": settings.token.get_secret_value()}
         self._tasks: dict[int, Any] = {}
-        _connect(self._ray, options)
+        _connect(self._ray, settings.ray or _LOCAL, runtime_env)
         # By CUDA_VISIBLE_DEVICES Ray lets a worker see the GPUs that are its own.
-        self._device = "cuda" if options.gpus_per_worker else "cpu"
+        self._device = "cuda" if settings.gpus_per_worker else "cpu"
         self._run: Callable[..., Any] = (
             self._ray.remote(run_worker)
             .options(
                 name="lipt-worker",
-                num_cpus=options.cpus_per_worker,
-                num_gpus=options.gpus_per_worker,
-                resources=dict(options.resources) or None,
+                num_cpus=settings.cpus_per_worker,
+                num_gpus=settings.gpus_per_worker,
+                resources=resources or None,
                 scheduling_strategy="SPREAD",
                 # However many machines vanish under it.
                 max_retries=-1,
             )
             .remote
         )
+        self._require_reachable(settings.coordinator)
 
-    def require_reachable(self, coordinator: str) -> None:
-        """See that every node can reach the coordinator, as far as its address tells.
-
-        Raises:
-            ConfigError: it is a loopback address, and there are nodes on other machines.
-        """
+    def _require_reachable(self, coordinator: str) -> None:
         host, _ = split_address(coordinator)
         if not is_loopback(host):
             return
@@ -103,10 +85,10 @@ class RayEngine:
             )
 
     def start(self, number: int, arguments: Sequence[str]) -> None:
-        """Have Ray place a worker."""
+        """Have Ray place a worker, as soon as there is room."""
         # In front, so that a device that the user names comes later and wins.
         words = ["--device", self._device, *arguments]
-        self._tasks[number] = self._run(words, dict(self._options.environment))
+        self._tasks[number] = self._run(words, dict(self._environment))
 
     def ended(self) -> list[Ended]:
         """Those that have ended since this was asked last; whom Ray starts again are not."""
@@ -148,16 +130,46 @@ class RayEngine:
         self._ray.shutdown()
 
 
-def _connect(ray: Any, options: RayOptions) -> None:
-    if options.address == LOCAL:
+def _resource(text: str) -> tuple[str, float]:
+    name, _, amount = text.partition("=")
+    try:
+        return name, float(amount)
+    except ValueError:
+        raise ConfigError(
+            f"--resource {text!r} is not NAME=AMOUNT. Example: --resource accelerator=1"
+        ) from None
+
+
+def _runtime_env(path: Path | None, working_dir: Path | None) -> dict[str, Any]:
+    made: Any = {}
+    if path is not None:
+        # It comes with Ray, which reads such files with it; JSON is YAML.
+        yaml = import_extra("yaml", package="pyyaml", extra="ray", needed_for="--runtime-env")
+        try:
+            made = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise ConfigError(f"--runtime-env {path} cannot be read: {error}.") from None
+        if not isinstance(made, dict):
+            raise ConfigError(f"--runtime-env {path} is no mapping. Example: pip: [lipt]")
+    folder = {} if working_dir is None else {"working_dir": str(working_dir.absolute())}
+    return {**made, **folder}
+
+
+def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
+    started_here = {}
+    if address == _LOCAL:
         # A cluster that is started by the way is not to report to anybody; who wants it says so.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    started_here = {"include_dashboard": False} if options.address == LOCAL else {}
+        started_here = {"include_dashboard": False}
     try:
-        _knock(options.address)
+        if address not in (_LOCAL, "auto"):
+            # Ray itself would try for more than a minute.
+            with suppress(ConfigError):  # an address of another form is Ray's to judge
+                listener = split_address(address.removeprefix(_CLIENT_SCHEME))
+                socket.create_connection(listener, timeout=_KNOCK_SECONDS).close()
         ray.init(
-            address=options.address,
-            runtime_env=dict(options.runtime_env) or None,
+            address=address,
+            runtime_env=runtime_env or None,
             namespace="lipt",
             # What workers print stays in Ray's own logs: there may be hundreds of them.
             log_to_driver=False,
@@ -166,27 +178,10 @@ def _connect(ray: Any, options: RayOptions) -> None:
         )
     except (OSError, RuntimeError, ValueError) as error:
         raise UnreachableError(
-            f"no Ray cluster can be used at {options.address!r}: {error}. Start one (ray start "
-            "--head --port 6379), and give --ray HOST:6379; auto on a machine of the cluster, "
+            f"no Ray cluster can be used at {address!r}: {error}. Start one (ray start --head "
+            "--port 6379), and give --ray HOST:6379; auto on a machine of the cluster, "
             "ray://HOST:10001 from outside, or local to start one here."
         ) from None
-
-
-def _knock(address: str) -> None:
-    """See that somebody listens: Ray itself would try for more than a minute.
-
-    Raises:
-        OSError: nobody does.
-    """
-    if address in (LOCAL, "auto"):
-        return
-    with suppress(ConfigError):  # an address of another form is Ray's to judge
-        host_and_port = split_address(address.removeprefix(_CLIENT_SCHEME))
-        socket.create_connection(host_and_port, timeout=_KNOCK_SECONDS).close()
-
-
-# How soon a task notices that it is cancelled.
-_SLICE_SECONDS = 0.2
 
 
 def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:

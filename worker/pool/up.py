@@ -1,6 +1,6 @@
-"""Up: `lipt up`, a coordinator and a pool of workers in one command, until Ctrl-C.
+"""`lipt-worker-pool`, and `lipt up`: a coordinator and a pool of workers in one command.
 
-The `lipt` command finds it through the entry point group `lipt.commands`. The coordinator is a
+The `lipt` command finds `lipt up` by the entry point group `lipt.commands`. Its coordinator is a
 process of its own, told by its command line: this package does not import it.
 """
 
@@ -10,31 +10,15 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.common.terminal import say
-from lipt.worker.pool.cli import (
-    CpusPerWorker,
-    GpusPerWorker,
-    IdleSeconds,
-    Level,
-    MinWorkers,
-    Ray,
-    Resources,
-    RuntimeEnv,
-    TlsCa,
-    TlsCert,
-    TlsKeyFile,
-    TokenFile,
-    WorkerArguments,
-    Workers,
-    WorkingDir,
-)
+from lipt.common.config.flags import refusing, service_app, with_flags
+from lipt.common.terminal import Version, say
+from lipt.worker.settings import PoolSettings
 
 if TYPE_CHECKING:
     import threading
@@ -47,12 +31,59 @@ _STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
 # What is set for workers and trainers is not the coordinator's own.
 _PEERS_OWN = ("LIPT_TLS_", "LIPT_TOKEN")
+_FLAGS = (
+    "workers min_workers idle_seconds ray gpus_per_worker cpus_per_worker runtime_env working_dir "
+    "tls_cert tls_key tls_ca token_file log_level"
+)
 
+pool_app = service_app()
 app = typer.Typer(rich_markup_mode=None)
+
+WorkerArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- WORKER_FLAGS]",
+        help="After --: flags for every lipt-worker, such as --allow-module mine.",
+        show_default=False,
+    ),
+]
+
+
+@pool_app.command()
+@with_flags(PoolSettings, f"coordinator {_FLAGS}", resource="resources")
+def worker_pool(
+    flags: dict[str, Any],
+    worker_arguments: WorkerArguments = None,
+    version: Version = False,  # noqa: ARG001 - shown before anything else
+) -> None:
+    """Keep as many workers running as there are learners for, here or on a Ray cluster."""
+    with refusing("lipt-worker-pool"):
+        _run_pool(flags, worker_arguments or [])
+
+
+def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
+    import logging
+
+    from lipt.common.config.settings import load_settings
+    from lipt.common.observability.logs import configure_logging
+    from lipt.worker.pool.pool import opened
+
+    settings = load_settings(PoolSettings, config=None, flags=flags)
+    configure_logging(settings.log_level)
+    say_here = logging.getLogger(__name__).info
+    with opened(settings, worker_arguments, say=partial(say, err=True)) as pool:
+        # Only now: connecting to Ray sets handlers, too.
+        _on_signals(pool.stop)
+        most, where = settings.workers, settings.where
+        say_here("up to %d workers for %s, %s", most, settings.coordinator, where)
+        pool.run()
+    say_here("stopped")
 
 
 @app.command()
+@with_flags(PoolSettings, _FLAGS, resource="resources")
 def up(
+    flags: dict[str, Any],
     worker_arguments: WorkerArguments = None,
     data: Annotated[
         str | None, typer.Option(help="The data, as lipt-coordinator --data takes it.")
@@ -85,22 +116,15 @@ def up(
         list[str] | None,
         typer.Option(help="Module that a run's model may be imported from; for all. Repeatable."),
     ] = None,
-    workers: Workers = None,
-    min_workers: MinWorkers = None,
-    idle_seconds: IdleSeconds = None,
-    ray: Ray = None,
-    gpus_per_worker: GpusPerWorker = None,
-    cpus_per_worker: CpusPerWorker = None,
-    resource: Resources = None,
-    runtime_env: RuntimeEnv = None,
-    working_dir: WorkingDir = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKeyFile = None,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
-    log_level: Level = None,
 ) -> None:
     """Start a coordinator here and workers, on this machine or on Ray, until Ctrl-C."""
+    import threading
+
+    from lipt.common.config.settings import load_settings
+    from lipt.common.imports import module_of
+    from lipt.common.observability.logs import configure_logging
+    from lipt.worker.pool.pool import opened
+
     modules = [word for module in allow_module or () for word in ("--allow-module", module)]
     coordinator = {
         "--data": data,
@@ -108,69 +132,24 @@ def up(
         "--config": config,
         "--listen": listen,
         "--state-dir": state_dir,
-        "--log-level": log_level,
+        "--log-level": flags["log_level"],
     }
     words = [str(word) for flag in coordinator.items() if flag[1] is not None for word in flag]
     words += [*modules, *(["--insecure"] if insecure else [])]
-    own_modules = [spec for spec in (data, model) if spec and _is_users_own(spec)]
-    for spec in own_modules:
-        modules += ["--allow-module", spec.partition(":")[0]]
-    pool = {
-        "workers": workers,
-        "min_workers": min_workers,
-        "idle_seconds": idle_seconds,
-        "ray": ray,
-        "gpus_per_worker": gpus_per_worker,
-        "cpus_per_worker": cpus_per_worker,
-        "resources": tuple(resource) if resource else None,
-        "runtime_env": runtime_env,
-        "working_dir": working_dir,
-        "tls_cert": tls_cert,
-        "tls_key": tls_key,
-        "tls_ca": tls_ca,
-        "token_file": token_file,
-        "log_level": log_level,
-    }
-    _run(_Start(words, pool, [*modules, *(worker_arguments or [])], data or "the data", address))
-
-
-def _is_users_own(spec: str) -> bool:
-    from lipt.common.imports import is_factory_spec
-
-    return is_factory_spec(spec)
-
-
-@dataclass(frozen=True)
-class _Start:
-    """What is to be started."""
-
-    coordinator_arguments: list[str]
-    pool_flags: dict[str, Any]
-    worker_arguments: list[str]
-    data: str
-    address: str | None
-
-
-def _run(start: _Start) -> None:
-    import threading
-
-    from lipt.common.config.settings import load_settings
-    from lipt.common.observability.logs import configure_logging
-    from lipt.worker.pool.pool import opened
-    from lipt.worker.settings import PoolSettings
-
+    for own in filter(None, map(module_of, filter(None, (data, model)))):
+        modules += ["--allow-module", own]
     # What is wrong with the pool's flags is said before anything is started.
-    settings = load_settings(PoolSettings, config=None, flags=start.pool_flags)
+    settings = load_settings(PoolSettings, config=None, flags=flags)
     configure_logging(settings.log_level)
     stopping = threading.Event()
     _on_signals(stopping.set)
     print_line = partial(say, err=True)
-    with _coordinator(start.coordinator_arguments, stopping, print_line) as (child, listening):
+    with _coordinator(words, stopping, print_line) as (child, listening):
         if not listening:
             return
-        address = _reachable(listening, start.address, here=settings.ray is None)
-        settings = settings.model_copy(update={"coordinator": address})
-        with opened(settings, start.worker_arguments, say=print_line) as pool:
+        reached = _reachable(listening, address, here=settings.ray is None)
+        settings = settings.model_copy(update={"coordinator": reached})
+        with opened(settings, [*modules, *(worker_arguments or [])], say=print_line) as pool:
 
             def stop() -> None:
                 stopping.set()
@@ -178,7 +157,7 @@ def _run(start: _Start) -> None:
 
             # Again, for connecting to Ray sets handlers, too.
             _on_signals(stop)
-            _tell(start.data, listening, settings)
+            _tell(data or "the data", listening, settings)
             watch = threading.Thread(target=_follow, args=(child, stop, stopping), daemon=True)
             watch.start()
             if not stopping.is_set():
@@ -223,11 +202,6 @@ def _coordinator(
 
 
 def _require_alive(child: Child) -> None:
-    """See that the coordinator runs.
-
-    Raises:
-        ProcessEndedError: it does not.
-    """
     from lipt.common.errors import ProcessEndedError
 
     if (status := child.poll()) is not None:
@@ -251,7 +225,7 @@ def _reachable(listening: str, host: str | None, *, here: bool) -> str:
     return f"{host or ('localhost' if here else socket.gethostname())}:{port}"
 
 
-def _tell(data: str, listening: str, settings: Any) -> None:
+def _tell(data: str, listening: str, settings: PoolSettings) -> None:
     most = settings.workers
     flag = "" if listening == _DEFAULT_ADDRESS else f" --coordinator {settings.coordinator}"
     say(
@@ -261,3 +235,8 @@ def _tell(data: str, listening: str, settings: Any) -> None:
     say(f"    lipt run start --watch{flag}")
     say(f"    lipt subset get --fraction 0.1 --out subset.npy{flag}")
     say("Ctrl-C ends all of it, and keeps what is done.")
+
+
+def main() -> None:
+    """Entry point of the console script `lipt-worker-pool`."""
+    pool_app()

@@ -1,4 +1,11 @@
-"""Bundled data: sets that installed packages carry, for tests and first steps."""
+"""Bundled data: sets that installed packages carry, for tests and first steps.
+
+scikit-learn's files are read without importing it: with scipy and pandas that takes a second, in
+every process of a demo or a test. A name ends in "-test" for every fifth row of each class, in
+"-train" for the rest.
+
+Shapes: N rows, D columns.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +24,42 @@ from numpy.typing import NDArray
 
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows
-from lipt.common.data.sources.tables.files import Cell
-from lipt.common.data.sources.tables.texts import hashing_tokenizer, text_columns
+from lipt.common.data.sources.table_files import Cell
+from lipt.common.data.sources.texts import hashing_tokenizer, text_columns
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError, MissingExtraError
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 
-# Bundled data: files inside scikit-learn, read without importing it, and their two parts.
+_FILES: Mapping[str, str] = MappingProxyType(
+    {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}
+)
+BUNDLED_TABLES = tuple(f"{name}{part}" for name in _FILES for part in ("", "-train", "-test"))
+PYDOCS = ("pydocs", "pydocs-train", "pydocs-test")
 
 _TEST_EVERY = 5
+# The digits' brightnesses are 0..16.
+_MAX_BRIGHTNESS = 16
+_NUM_DIGITS = 10
+# ImageNet's validation set has 6% (Northcutt et al. 2021, arXiv:2103.14749).
+_MISLABELLED_SHARE = 0.05
+
+# Packages with 250 paragraphs and more, which no distribution leaves out.
+_TOPICS = ("asyncio", "decimal", "email", "http", "importlib", "logging", "unittest", "xml")
+_FILE_OF = {"decimal": "_pydecimal.py"}
+_FEWEST_WORDS = 8
+# Three in four paragraphs are shorter.
+_LENGTH = 32
+_VOCABULARY = 2**13
 
 
-def bundled_file(name: str, *, needed_for: str) -> Path:
-    """A file of scikit-learn's data.
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
-    """
+def _bundled_file(name: str, *, needed_for: str) -> Path:
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise MissingExtraError("scikit-learn", extra="demo", needed_for=needed_for)
     return Path(package.submodule_search_locations[0]) / "datasets" / "data" / name
 
 
-def rows_of_part(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows of "NAME-test", every fifth of each class; of "NAME", all; of others, the rest."""
+def _rows_of_part(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
     if "-" not in source:
         return np.arange(len(labels_N))
     places_N = np.empty_like(labels_N)  # each row's place among those of its class
@@ -52,33 +70,19 @@ def rows_of_part(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(is_test_N if source.endswith("-test") else ~is_test_N)
 
 
-# Digits: 1,797 handwritten digits inside scikit-learn, which need no network.
-#
-# Its file is read without importing it: with scipy and pandas that takes a second, in every
-# process of a demo or a test.
-
-# The file's brightnesses are 0..16.
-_MAX_BRIGHTNESS = 16
-_NUM_CLASSES = 10
-
-# ImageNet's validation set has 6% (Northcutt et al. 2021, arXiv:2103.14749).
-_MISLABELLED_SHARE = 0.05
-
-
 def digits_rows(source: str) -> ArrayRows:
-    """The digits as 1 x 8 x 8 images, their brightness spread over 0..255.
+    """1,797 handwritten digits as 1 x 8 x 8 images, their brightness spread over 0..255.
 
     Args:
-        source: "digits" for all 1,797; "digits-test" for every fifth of each class, 355 in
-            all, and "digits-train" for the others; "digits-mislabelled" for the latter with
-            5% of the labels made wrong on purpose, always the same ones.
+        source: "digits", "digits-train" or "digits-test"; "digits-mislabelled" for the training
+            part with 5% of the labels made wrong on purpose, always the same ones.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
 
     Source: Alpaydin & Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI.
     """
-    file = bundled_file("digits.csv.gz", needed_for="the data set digits")
+    file = _bundled_file("digits.csv.gz", needed_for="the data set digits")
     stamp = Stamp.of([file])
     # A line has 64 brightnesses and the label.
     lines_NL = np.loadtxt(file, delimiter=",")
@@ -86,15 +90,11 @@ def digits_rows(source: str) -> ArrayRows:
     images_NCHW = np.rint(brightness_NCHW * (255 / _MAX_BRIGHTNESS)).astype(np.uint8)
     labels_N = lines_NL[:, -1].astype(np.int64)
     # The order of the file is by writer, so every part has digits of all of them.
-    rows = rows_of_part(source, labels_N)
+    rows = _rows_of_part(source, labels_N)
     given_N = torch.from_numpy(labels_N[rows])
-    return ArrayRows(
-        source=source,
-        names=tuple("0123456789"),
-        labels_N=_with_wrong_labels(given_N) if source == "digits-mislabelled" else given_N,
-        images_NCHW=images_NCHW[rows],
-        stamp=stamp,
-    )
+    if source == "digits-mislabelled":
+        given_N = _with_wrong_labels(given_N)
+    return ArrayRows(source, tuple("0123456789"), given_N, images_NCHW[rows], stamp=stamp)
 
 
 def _with_wrong_labels(labels_N: torch.Tensor) -> torch.Tensor:
@@ -103,25 +103,14 @@ def _with_wrong_labels(labels_N: torch.Tensor) -> torch.Tensor:
     num_wrong = round(_MISLABELLED_SHARE * len(labels_N))
     rows_W = torch.randperm(len(labels_N), generator=generator)[:num_wrong]
     # Never by a whole turn, which would end where it began.
-    further_W = torch.randint(1, _NUM_CLASSES, (num_wrong,), generator=generator)
+    further_W = torch.randint(1, _NUM_DIGITS, (num_wrong,), generator=generator)
     wrong_N = labels_N.clone()
-    wrong_N[rows_W] = (labels_N[rows_W] + further_W) % _NUM_CLASSES
+    wrong_N[rows_W] = (labels_N[rows_W] + further_W) % _NUM_DIGITS
     return wrong_N
 
 
-# Bundled tables: breast_cancer and wine, numbers measured by physicians and chemists.
-#
-# Shapes: N rows, D columns.
-
-_FILES: Mapping[str, str] = MappingProxyType(
-    {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}
-)
-
-BUNDLED_TABLES = tuple(f"{name}{part}" for name in _FILES for part in ("", "-train", "-test"))
-
-
 def bundled_table_rows(source: str) -> ColumnRows:
-    """One of them, or every fifth row of each class as its test part, and the rest.
+    """Measurements by physicians and chemists.
 
     Args:
         source: "breast_cancer", 569 tumours by 30 measurements, malignant or benign; "wine", 178
@@ -133,70 +122,47 @@ def bundled_table_rows(source: str) -> ColumnRows:
     Source: Wolberg, Mangasarian, Street & Street 1995 and Forina et al. 1991, UCI.
     """
     name = source.partition("-")[0]
-    file = bundled_file(_FILES[name], needed_for=f"the data set {name}")
+    file = _bundled_file(_FILES[name], needed_for=f"the data set {name}")
     stamp = Stamp.of([file])
     with file.open(encoding="utf-8", newline="") as opened:
         # The first line has the numbers of rows and columns, and the classes' names.
         (_, num_columns, *names), *lines = csv.reader(opened)
     values_NL = np.array(lines, dtype=np.float64)
     labels_N = values_NL[:, -1].astype(np.int64)
-    rows = rows_of_part(source, labels_N)
+    rows = _rows_of_part(source, labels_N)
     numbers_ND = torch.from_numpy(values_NL[rows, : int(num_columns)].astype(np.float32))
     column = Column("", ColumnType.FLOAT32, (int(num_columns),), standardized=True)
-    return ColumnRows(
-        source=source,
-        names=tuple(names),
-        labels_N=torch.from_numpy(labels_N[rows]),
-        columns=(column,),
-        tensors={"": numbers_ND},
-        stamp=stamp,
-    )
-
-
-# Pydocs: the documentation inside Python's own standard library, by the package it is about.
-#
-# Real English that needs no network: every paragraph of the docstrings of eight packages, of 8
-# words and more, each once. It is read from their sources, which are not imported. The rows are
-# those of one version of Python: another one's are other data, with another fingerprint.
-#
-# Shapes: N paragraphs.
-
-# Packages with 250 paragraphs and more, which no distribution leaves out.
-_TOPICS = ("asyncio", "decimal", "email", "http", "importlib", "logging", "unittest", "xml")
-_FILE_OF = {"decimal": "_pydecimal.py"}
-_FEWEST_WORDS = 8
-# Three in four paragraphs are shorter.
-_LENGTH = 32
-_VOCABULARY = 2**13
-
-PYDOCS = ("pydocs", "pydocs-train", "pydocs-test")
+    given_N = torch.from_numpy(labels_N[rows])
+    return ColumnRows(source, tuple(names), given_N, (column,), {"": numbers_ND}, stamp=stamp)
 
 
 def pydocs_rows(source: str) -> ColumnRows:
-    """The paragraphs as tokens of the built-in tokenizer.
+    """Paragraphs of the docstrings of Python's standard library, by package, as tokens.
+
+    They are read from the sources of eight packages, which are not imported: every paragraph of 8
+    words and more, once. Another version of Python has other data, with another fingerprint.
 
     Args:
-        source: "pydocs" for all, "pydocs-test" for every fifth of each package, and
-            "pydocs-train" for the others.
+        source: "pydocs", "pydocs-train" or "pydocs-test".
 
     Raises:
         DataError: this Python has come without the sources of its standard library.
     """
-    files = [file for topic in _TOPICS for file in _files(topic)]
-    stamp = Stamp.of(files)
-    labelled = [(text, label) for label, topic in enumerate(_TOPICS) for text in _texts(topic)]
+    files = {topic: _files(topic) for topic in _TOPICS}
+    stamp = Stamp.of([file for of_topic in files.values() for file in of_topic])
     # What two packages say word for word is the later one's.
-    texts = list(dict(labelled))
-    labels_N = np.array(list(dict(labelled).values()), dtype=np.int64)
-    rows = rows_of_part(source, labels_N)
+    labelled = {
+        text: label
+        for label, of_topic in enumerate(files.values())
+        for file in of_topic
+        for text in _paragraphs(file)
+    }
+    texts = list(labelled)
+    labels_N = np.array(list(labelled.values()), dtype=np.int64)
+    rows = _rows_of_part(source, labels_N)
     chunk: list[list[Cell]] = [[texts[row] for row in rows]]
-    columns, tensors = text_columns(
-        "",
-        [chunk],
-        hashing_tokenizer(_LENGTH, _VOCABULARY),
-        num_texts=len(rows),
-        length=_LENGTH,
-    )
+    tokenizer = hashing_tokenizer(_LENGTH, _VOCABULARY)
+    columns, tensors = text_columns("", [chunk], tokenizer, num_texts=len(rows), length=_LENGTH)
     return ColumnRows(
         source, _TOPICS, torch.from_numpy(labels_N[rows]), columns, tensors, stamp=stamp
     )
@@ -214,10 +180,9 @@ def _files(topic: str) -> list[Path]:
     return [file for file in files if not {"test", "tests"} & set(file.relative_to(place).parts)]
 
 
-def _texts(topic: str) -> Iterator[str]:
-    for file in _files(topic):
-        for node in ast.walk(ast.parse(file.read_bytes())):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
-                    if len(re.findall(r"\w+", paragraph)) >= _FEWEST_WORDS:
-                        yield " ".join(paragraph.split())
+def _paragraphs(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
+                if len(re.findall(r"\w+", paragraph)) >= _FEWEST_WORDS:
+                    yield " ".join(paragraph.split())

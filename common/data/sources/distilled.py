@@ -37,7 +37,7 @@ _MAX_METADATA_BYTES = 2**22
 
 @dataclass(frozen=True)
 class DistilledFile:
-    """What the file holds, checked."""
+    """The file's contents, checked."""
 
     images_NCHW: Tensor
     labels_N: Tensor
@@ -53,6 +53,10 @@ def read_distilled(folder: Path) -> DistilledFile:
         DataError: there is no such file, or it holds something else.
     """
     path = folder / FILE_NAME
+
+    def refused(problem: object) -> DataError:
+        return DataError(f"{path} is no distilled set: {problem}. Name a folder of 'lipt distill'.")
+
     try:
         container = read_container(
             path, max_bytes=_MAX_BYTES, max_tensors=3, max_metadata_bytes=_MAX_METADATA_BYTES
@@ -61,46 +65,32 @@ def read_distilled(folder: Path) -> DistilledFile:
         manifest = json.loads(container.metadata[MANIFEST])
         images, labels, stages = (container.tensor(name) for name in (IMAGES, LABELS, STAGES))
     except (WeightsError, BlobTooLargeError) as error:
-        raise _refused(path, error.problem) from error
+        raise refused(error.problem) from error
     except KeyError as error:
-        raise _refused(path, f"it lacks {error}") from error
+        raise refused(f"it lacks {error}") from error
     except (ValueError, RecursionError) as error:
-        raise _refused(path, f"its metadata is not JSON ({error})") from error
+        raise refused(f"its metadata is not JSON ({error})") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _refused(path, f"{CLASS_NAMES} is not a list of texts")
+        raise refused(f"{CLASS_NAMES} is not a list of texts")
     if not isinstance(manifest, dict):
-        raise _refused(path, f"{MANIFEST} is not an object")
+        raise refused(f"{MANIFEST} is not an object")
     size = len(images) if images.ndim == 4 else 0
     fitting = images.dtype == torch.uint8 and labels.dtype == stages.dtype == torch.int64
     if not size or not fitting or not labels.shape == stages.shape == (size,):
-        raise _refused(
-            path,
+        raise refused(
             f"{IMAGES} is {images.dtype} {list(images.shape)}, {LABELS} {labels.dtype} "
-            f"{list(labels.shape)} and {STAGES} {stages.dtype} {list(stages.shape)}",
+            f"{list(labels.shape)} and {STAGES} {stages.dtype} {list(stages.shape)}"
         )
     numbers = sorted(set(stages.tolist()))
     if numbers != list(range(len(numbers))):
-        raise _refused(path, "its stages are not numbered from 0")
+        raise refused("its stages are not numbered from 0")
     require_labels(labels, len(names), str(path))
     return DistilledFile(images, labels, stages, tuple(names), manifest)
 
 
 def distilled_rows(source: str, path: Path) -> ArrayRows:
-    """The synthetic images of a folder as a data set.
-
-    Raises:
-        DataError: as `read_distilled`.
-    """
+    """The synthetic images of a folder as a data set; raises as `read_distilled`."""
     stamp = Stamp.of([path / FILE_NAME])
     found = read_distilled(path)
-    return ArrayRows(
-        source=source,
-        names=found.class_names,
-        labels_N=found.labels_N,
-        images_NCHW=found.images_NCHW.numpy(),
-        stamp=stamp,
-    )
-
-
-def _refused(path: Path, problem: str) -> DataError:
-    return DataError(f"{path} is no distilled set: {problem}. Name a folder of 'lipt distill'.")
+    images_NCHW = found.images_NCHW.numpy()
+    return ArrayRows(source, found.class_names, found.labels_N, images_NCHW, stamp=stamp)

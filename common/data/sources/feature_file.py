@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,11 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
+from lipt.common.data.sources.query import split_query
 from lipt.common.data.sources.rows import ColumnRows, numbered_classes
-from lipt.common.data.sources.tables.files import named_rows
-from lipt.common.data.sources.tables.query import split_query
+from lipt.common.data.sources.table_files import named_rows
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
-from lipt.common.inputs.columns import MAX_DIMENSIONS, Column, ColumnType
+from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values
 from lipt.common.weights.files import read_container
 
@@ -73,7 +72,7 @@ def features_rows(source: str, path: Path) -> FeatureRows:
 
     Raises:
         ConfigError: an option does not exist, or has another value.
-        DataError: the file is neither, or what it holds is not as the module's docstring has it.
+        DataError: the file cannot be read, or differs from the module's docstring.
     """
     file, query = split_query(source, path, ("standardize",))
     standardized = query.one_of("standardize", ("yes", "no")) == "yes"
@@ -91,12 +90,14 @@ def features_rows(source: str, path: Path) -> FeatureRows:
         paired_NP = _floats(file, _PAIRED, tensors[_PAIRED], len(labels_N))
         if paired_NP.ndim != 2:
             raise DataError(f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions. Give N x p.")
-    shape = tuple(examples.shape[1:])
+    if targets is not None:
+        names = targets.strata_names
+    column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
     return FeatureRows(
         source=source,
-        names=_class_names(targets, names, labels_N, source),
+        names=names or numbered_classes(labels_N, source),
         labels_N=labels_N,
-        columns=(Column("", ColumnType.FLOAT32, shape, standardized=standardized),),
+        columns=(column,),
         tensors={"": examples},
         stamp=stamp,
         targets=targets,
@@ -143,11 +144,7 @@ def _read_npz(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 
 
 def _require_sizes(path: Path) -> None:
-    """Compare what the arrays' headers declare with what lies behind them, before any is read.
-
-    Raises:
-        ValueError: an array is larger or smaller than its header says, or holds objects.
-    """
+    """Compare the sizes that arrays' headers declare with the file's, before any is read."""
     read_header = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
@@ -172,28 +169,19 @@ def _targets(path: Path, labels: Tensor, names: tuple[str, ...]) -> TargetValues
     """Numbers or labels; None where they are classes."""
     if labels.ndim == 2:
         binary = bool(((labels == 0) | (labels == 1)).all())
-        if binary or not labels.is_floating_point():
-            return label_values(labels, names or None, str(path))
-        return number_values(labels, names or None, str(path))
+        values_of = number_values if labels.is_floating_point() and not binary else label_values
+        return values_of(labels, names or None, str(path))
     if labels.ndim == 1 and labels.is_floating_point():
         return number_values(labels[:, None], None, str(path))
     return None
-
-
-def _class_names(
-    targets: TargetValues | None, names: tuple[str, ...], labels_N: Tensor, source: str
-) -> tuple[str, ...]:
-    if targets is not None:
-        return targets.strata_names
-    return names or numbered_classes(labels_N, source)
 
 
 def _labels(path: Path, labels_N: Tensor) -> Tensor:
     if labels_N.ndim != 1 or labels_N.is_floating_point() or not len(labels_N):
         raise DataError(
             f"{path}: {_LABELS} is {labels_N.dtype} of the shape {list(labels_N.shape)}. Give a "
-            "whole number for each example, that of its class; floats for numbers to be told "
-            "(regression), or N x C of 0 and 1 for labels (multi-label)."
+            "class's whole number for each example, floats (regression), or N x C of 0 and 1 "
+            "(multi-label)."
         )
     negative = torch.nonzero(labels_N < 0).flatten().tolist()
     if negative:
@@ -205,7 +193,7 @@ def _labels(path: Path, labels_N: Tensor) -> Tensor:
 
 
 def _floats(path: Path, name: str, values: Tensor, num_examples: int) -> Tensor:
-    shape: Sequence[int] = values.shape
+    shape = tuple(values.shape)
     if not 2 <= len(shape) <= MAX_DIMENSIONS + 1 or shape[0] != num_examples or 0 in shape:
         raise DataError(
             f"{path}: {name} has the shape {list(shape)}, but {_LABELS} has {num_examples} labels. "

@@ -1,4 +1,4 @@
-"""Image files: encoded images, the CIFAR archives and folders of classes."""
+"""Image files: encoded images on a disk or inside another file, CIFAR, and folders of classes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from numpy.typing import NDArray
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows
 from lipt.common.errors import DataError
-from lipt.common.images.decode import check_file, decode_file
-from lipt.common.images.formats import Header
+from lipt.common.images.formats import Header, check_file, decode_file
 
-# Encoded rows: image files, on a disk or inside another file, decoded when they are read.
+# torchvision's.
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_HOW = "It has to hold a directory for each class with at least one image in it."
 
 
 @dataclass(frozen=True)
 class EncodedRows(ImageRows):
-    """Labelled image files; a broken one is named by its row and where it lies.
+    """Labelled image files; errors name the row and the file.
 
     Attributes:
         open: gives a row's file, seekable, in any thread; raises OSError or DataError.
-        where: says where a person finds a row's file.
+        where: a row's file, for messages.
     """
 
     open: Callable[[int], BinaryIO]
@@ -64,18 +65,14 @@ class EncodedRows(ImageRows):
             ) from error
 
 
-# CIFAR-10 and CIFAR-100: read as their authors distribute them, by torchvision's reader.
-#
-# torchvision compares every file's digest before it unpickles it.
-
-
 def cifar_rows(source: str, path: Path) -> ArrayRows:
-    """The images, 3 x 32 x 32, in their files' order; CIFAR-100's labels are the fine ones.
+    """CIFAR's images, 3 x 32 x 32, in their files' order; CIFAR-100's labels are the fine ones.
+
+    torchvision's reader compares every file's digest before it unpickles it.
 
     Args:
-        source: the name under which the user opens them: CIFAR-100 where it begins with
-            "cifar100", and the 10,000 test images where it has "-test" before its colon,
-            else the 50,000 training images.
+        source: CIFAR-100 where it begins with "cifar100"; the 10,000 test images where it has
+            "-test" before its colon, else the 50,000 training images.
         path: the directory that holds `cifar-10-batches-py` or `cifar-100-python`, or that
             directory itself.
 
@@ -99,33 +96,20 @@ def cifar_rows(source: str, path: Path) -> ArrayRows:
             f"{source}: {root / reader.base_folder} is missing, or its files are not the "
             f"published ones ({error}). Download {reader.url} and unpack it in {root}."
         ) from error
-    return ArrayRows(
-        source=source,
-        names=tuple(data.classes),
-        labels_N=torch.tensor(data.targets, dtype=torch.int64),
-        images_NCHW=np.ascontiguousarray(data.data.transpose(0, 3, 1, 2)),
-        stamp=stamp,
-    )
-
-
-# Image folder: a directory of images for each class, numbered as torchvision numbers them.
-#
-# The files are listed as torchvision's `ImageFolder` does, so that the ids of a subset mean the
-# same images in a training script that uses it. Importing torchvision itself takes as long as
-# torch.
-
-# torchvision's.
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-_HOW = "It has to hold a directory for each class with at least one image in it."
+    labels_N = torch.tensor(data.targets, dtype=torch.int64)
+    images_NCHW = np.ascontiguousarray(data.data.transpose(0, 3, 1, 2))
+    return ArrayRows(source, tuple(data.classes), labels_N, images_NCHW, stamp=stamp)
 
 
 def imagefolder_rows(source: str, path: Path) -> EncodedRows:
-    """The images below `path`, classes and files in sorted order.
+    """The images in a directory per class, classes and files in sorted order.
+
+    They are listed as torchvision's `ImageFolder` does, so that ids mean the same images in a
+    training script that uses it. To import torchvision itself takes as long as torch.
 
     Args:
         source: the name under which the user opens them.
-        path: holds a directory per class; files with other extensions than torchvision's
-            are passed over.
+        path: holds the directories; files with other extensions than torchvision's are passed over.
 
     Raises:
         DataError: there is no such directory, no class in it, or a class without images.
@@ -145,16 +129,14 @@ def imagefolder_rows(source: str, path: Path) -> EncodedRows:
         lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"
         raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_HOW}")
     files = [file for of_class in by_class for file in of_class]
-    folders = sorted({str(Path(file).parent) for file in files})
+    counts_C = torch.tensor([len(of_class) for of_class in by_class])
     return EncodedRows(
         source=source,
         names=tuple(classes),
-        labels_N=torch.arange(len(classes)).repeat_interleave(
-            torch.tensor([len(of_class) for of_class in by_class])
-        ),
+        labels_N=torch.arange(len(classes)).repeat_interleave(counts_C),
         open=lambda row: Path(files[row]).open("rb"),
         where=files.__getitem__,
-        stamp=Stamp.of(files, folders),
+        stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
     )
 
 

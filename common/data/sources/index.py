@@ -1,9 +1,18 @@
-"""Kept indexes: what a scan of large files found, stamped with the files it read."""
+"""Kept indexes: what a scan of many files found, stamped with the files and kept on disk.
+
+    NAME.DIGEST.safetensors    NAME says what the content depends on, DIGEST what it is
+
+Nothing is synced or locked: a file appears as a whole, two processes that make one at once write
+the same, and a damaged one does not have its digest any more and is made again. They lie in the
+user's cache directory, which XDG_CACHE_HOME may name.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
+import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,77 +26,76 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lipt.common.data.room import make_room
-from lipt.common.data.sources.remote import is_url, looks
+from lipt.common.data.sources.storage import is_url, stat_remote
+from lipt.common.sizes import format_bytes
 from lipt.common.weights.files import write_packed
 
-# Stamp: what a source's files look like from outside, to notice when they are changed.
-#
-# Their names, sizes, inodes and times are compared, and not what is in them: that takes
-# milliseconds, and is done before and after everything that is computed on them. A copy that
-# keeps the time of a file's content (mtime) has another time of its own (ctime). Of files behind
-# URLs, what the server says is compared: sizes, entity tags, times.
+logger = logging.getLogger(__name__)
 
-# A look at so many takes 0.1 to 0.3 s on a local disk. Of more, as many evenly spaced ones are
-# looked at, and the folders: whatever is put in a file's place changes its folder's times.
+# Those used last stay. An index of a million images takes about 60 MB, a million pairs of 512
+# features 4 GB.
+MOST_FILES = 64
+MOST_BYTES = 32 * 2**30
+
+# A stamp of so many takes 0.1 to 0.3 s on a local disk.
 MAX_FILES = 20_000
+
+# Larger values made of all rows are in a mapped file of the cache directory.
+MEMORY_BYTES = 2**28
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """The look of some files, and of folders, at one moment."""
+    """Names, sizes, inodes and times of files at one moment; of URLs what the server says.
+
+    A copy that keeps the time of a file's content (mtime) has another time of its own (ctime).
+    """
 
     paths: tuple[str, ...]
     digest: str
 
     @classmethod
     def of(cls, files: Sequence[str | os.PathLike[str]], folders: Sequence[str] = ()) -> Stamp:
-        """How files look now.
+        """The stamp now.
 
         Args:
-            files: what a data set is read from.
-            folders: those that the files are in; looked at where there are too many files.
+            files: those that a data set is read from. Of too many, evenly spaced ones count.
+            folders: of the files, which count where there are too many: a replaced file changes
+                its folder's times.
         """
         step = max(1, -(-len(files) // MAX_FILES))
         paths = (*(os.fspath(file) for file in files[::step]), *(folders if step > 1 else ()))
-        return cls(paths, _look(paths))
+        return cls(paths, _digest(paths))
 
     def holds(self) -> bool:
-        """Whether they still look so."""
-        return _look(self.paths) == self.digest
+        """Whether nothing has changed since."""
+        return _digest(self.paths) == self.digest
 
 
-def _look(paths: tuple[str, ...]) -> str:
+def _digest(paths: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     urls = [path for path in paths if is_url(path)]
-    answers = dict(zip(urls, looks(urls), strict=True)) if urls else {}
+    remote = dict(zip(urls, stat_remote(urls), strict=True)) if urls else {}
     for path in paths:
-        seen: tuple[int | None, ...]
-        if path in answers:
-            digest.update(repr((path, answers[path])).encode())
-            continue
-        try:
-            stat = os.stat(path)  # noqa: PTH116 - a Path for each would cost more than the call
-            seen = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
-        except OSError as error:
-            seen = (error.errno,)
+        seen: tuple[object, ...]
+        if path in remote:
+            seen = remote[path]
+        else:
+            try:
+                stat = os.stat(path)  # noqa: PTH116 - a Path for each would cost more than the call
+                seen = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+            except OSError as error:
+                seen = (error.errno,)
         digest.update(repr((path, seen)).encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
-# Packed names: very many short texts as one block of bytes, which a file can be mapped to.
-#
-# A Python list of a million paths takes 150 MB and more; packed they take what their letters do.
-#
-# Shapes: N names.
-
-
 @dataclass(frozen=True)
 class PackedNames:
-    """Names in order.
+    """Very many texts as one block of bytes, which a file can be mapped to.
 
     Attributes:
-        letters: uint8, of all of them, one behind the other, as UTF-8.
+        letters: uint8, all texts one behind the other, as UTF-8.
         ends_N: int64, where each ends in `letters`.
     """
 
@@ -112,23 +120,6 @@ class PackedNames:
         return len(self.ends_N)
 
 
-# Kept indexes: what was found out about very many files, on disk, so that it is found out once.
-#
-#     NAME.DIGEST.safetensors    NAME says what the content depends on, DIGEST what it is
-#
-# Nothing has to be synced or locked: a file appears as a whole, two processes that make the same
-# one at once write the same, and one that a crash or the disk has damaged does not have its digest
-# any more, and is made again. They lie in the user's cache directory, which XDG_CACHE_HOME may
-# name.
-
-logger = logging.getLogger(__name__)
-
-# Those that were used last; an index of a million images takes about 60 MB, and a million pairs
-# of 512 features 4 GB.
-MOST_FILES = 64
-MOST_BYTES = 32 * 2**30
-
-
 def index_folder() -> Path:
     """Where indexes are kept."""
     return user_cache_path("lipt") / "indexes"
@@ -151,12 +142,16 @@ def kept(
         return found
     made = make()
     try:
-        path = _write(folder, name, made)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}.") as temporary:
+            path = Path(temporary) / "index"
+            write_packed(path, made)
+            path = path.replace(folder / _file_name(name, path))
         loaded = load_file(path)
     except (OSError, SafetensorError) as error:
         logger.warning(
-            "what was found out about the data is not kept in %s, and will be found out again at "
-            "the next opening: %s. Name a directory that can be written with XDG_CACHE_HOME",
+            "the index of the data is not kept in %s, so the next opening scans again: %s. "
+            "Name a directory that can be written with XDG_CACHE_HOME",
             folder,
             error,
         )
@@ -176,14 +171,6 @@ def _find(folder: Path, name: str) -> Mapping[str, Tensor] | None:
         except (OSError, SafetensorError) as error:  # another process may have removed it
             logger.warning("%s cannot be used: %s", path, error)
     return None
-
-
-def _write(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}.") as temporary:
-        path = Path(temporary) / "index"
-        write_packed(path, tensors)
-        return path.replace(folder / _file_name(name, path))
 
 
 def _file_name(name: str, path: Path) -> str:
@@ -209,13 +196,43 @@ def _forget_oldest(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-# Large values: room for what is made of all rows, in a mapped file where it is much.
+def make_room(
+    shape: tuple[int, ...], dtype: torch.dtype, folder: Path | None, *, memory_bytes: int
+) -> Tensor:
+    """An uninitialized tensor on the CPU: in memory, or where it is large in a mapped file.
 
+    Pages of a file go to the disk when memory runs short. The file has no name: it is gone with
+    the last tensor on it, however the process ends.
 
-# Beyond it, values are in a file of the cache directory from the start.
-MEMORY_BYTES = 2**28
+    Args:
+        shape: of the tensor.
+        dtype: of its values.
+        folder: where the file is made; None for memory alone, which is also taken where the folder
+            has no room.
+        memory_bytes: what is held in memory at the most, where a file can be made.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    # Where room cannot be taken at once, as on macOS, there is no file.
+    can_be_taken = hasattr(os, "posix_fallocate")
+    if folder is None or not can_be_taken or num_bytes <= memory_bytes:
+        return torch.empty(shape, dtype=dtype)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            # Taken at once: a full disk would end the process when a page is written.
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+            mapped = mmap.mmap(file.fileno(), num_bytes)
+    except OSError as error:
+        logger.warning(
+            "%s are held in memory, as they cannot be mapped in %s: %s",
+            format_bytes(num_bytes),
+            folder,
+            error,
+        )
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(mapped, dtype=dtype).view(shape)
 
 
 def room_for(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An uninitialized tensor; a large one has no name on the disk, and is gone with its user."""
+    """An uninitialized tensor; a large one is in a file of the cache directory."""
     return make_room(shape, dtype, index_folder(), memory_bytes=MEMORY_BYTES)

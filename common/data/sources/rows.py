@@ -1,4 +1,4 @@
-"""Rows: what a source gives to `load`, by number, before anything is resized.
+"""Rows: a source's examples by number, before anything is resized.
 
 Pixels are NumPy arrays here, because Pillow's are; data sets hand out tensors.
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from lipt.common.data.sources.index import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, fit_pixels
-from lipt.common.inputs.columns import Column
+from lipt.common.inputs.specs import Column
 from lipt.common.targets.values import TargetValues
 
 # More classes than any labelled image set has: such a label is a mistake, not a class.
@@ -38,8 +38,8 @@ class Rows(ABC):
         source: the name under which the user opened the data.
         names: a name for every label; None numbers them.
         labels_N: int64, on the CPU; where there are `targets`, the stratum of each example.
-        stamp: of the files that they are read from, taken before; None where none are known.
-        targets: what a model is to give where that is no single class.
+        stamp: of the files that they are read from, taken before; None without files.
+        targets: of examples without a single class.
         encoded: whether rows are image files rather than pixels or other values.
         concurrent: whether rows may be read from several threads.
     """
@@ -124,6 +124,11 @@ class PixelRows(ImageRows):
         return _header(pixels_CHW), fit_pixels(pixels_CHW, channels, size)
 
 
+def _header(pixels_CHW: NDArray[np.uint8]) -> Header:
+    channels, height, width = pixels_CHW.shape
+    return Header(height, width, grayscale=channels == 1)
+
+
 @dataclass(frozen=True)
 class ArrayRows(PixelRows):
     """Images of one size that are in memory already."""
@@ -141,7 +146,7 @@ class ColumnRows(Rows):
     """Examples that are no images, in memory: a tensor of all N for each of the columns.
 
     Attributes:
-        columns: what the tensors are, in the order in which a row's bytes are its own.
+        columns: the tensors' formats, in the order of a row's bytes.
         tensors: by the columns' names, N x shape, contiguous, on the CPU.
     """
 
@@ -154,11 +159,6 @@ class ColumnRows(Rows):
         return b"".join(
             part.contiguous().flatten().view(torch.uint8).numpy().tobytes() for part in parts
         )
-
-
-def _header(pixels_CHW: NDArray[np.uint8]) -> Header:
-    channels, height, width = pixels_CHW.shape
-    return Header(height, width, grayscale=channels == 1)
 
 
 def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:

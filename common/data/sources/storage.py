@@ -1,32 +1,97 @@
-"""Storage: local files and fsspec URLs, read by ranges."""
+"""Storage: files on a disk or behind a URL of fsspec's, listed and read in ranges.
+
+Credentials come from the environment or the store's own files: a command line is seen by everybody
+on the machine.
+"""
+
+# ruff: noqa: D102 - methods of io and of `LocalFiles` are described once
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import threading
 from collections import deque
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
-from lipt.common.data.sources.remote import Remote, is_url, open_remote
-from lipt.common.errors import DataError
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.imports import import_extra
 
-# Ranges: reading a remote file in parts, of which more is fetched the longer they follow on.
-#
-# A request costs about as long as a hundred kilobytes take. So a part is fetched with some of what
-# follows it, which doubles while parts are read in order; what is read here and there is fetched
-# alone.
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
-_LEAST, _MOST = 16 * 2**10, 4 * 2**20
+_URL = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9+.-]*)://")
+_SECRET = re.compile(r"://[^/@]*:[^/@]*@")
 
-# The header of the next file, which stands behind the end of one, lies in the part before.
+# By which servers tell versions of a file apart; each has its own.
+_MARKS = ("etag", "mtime", "lastmodified", "last_modified", "created", "md5hash", "generation")
+
+_STAT_THREADS = 16
+_OPEN_FILES = 64
+# The header of most image formats fits into it.
+_BUFFER_BYTES = 4096
+# A request costs about as long as a hundred kilobytes take.
+_LEAST_AHEAD, _MOST_AHEAD = 16 * 2**10, 4 * 2**20
+# The header of the next file, behind the end of one, lies in the part before.
 _KEPT_PARTS = 3
 
 
+class Window(io.RawIOBase):
+    """A seekable file over a part of another, which reads no more than it is asked for.
+
+    Args:
+        read: gives a range, by its offset and size; shorter where the file ends.
+        offset: where the part begins.
+        size: its bytes.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], offset: int, size: int) -> None:
+        super().__init__()
+        self._read, self._offset, self._size, self._place = read, offset, size, 0
+
+    def buffered(self) -> io.BufferedReader:
+        """The same with a small buffer, so that short reads cost little."""
+        return io.BufferedReader(self, _BUFFER_BYTES)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
+        self._place = max(0, start + offset)
+        return self._place
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        part = self._next(len(view))
+        view[: len(part)] = part
+        return len(part)
+
+    def readall(self) -> bytes:
+        """All that is left, in one read where the file allows that."""
+        return b"".join(iter(lambda: self._next(self._size), b""))
+
+    def _next(self, size: int) -> bytes:
+        size = min(size, self._size - self._place)
+        part = self._read(self._offset + self._place, size) if size > 0 else b""
+        self._place += len(part)
+        return part
+
+
 class Ranges:
-    """One file.
+    """A remote file, read in parts that double while reads follow each other.
 
     Args:
         fetch: gives the bytes from a start to an end, fewer where the file ends before.
@@ -35,76 +100,25 @@ class Ranges:
     def __init__(self, fetch: Callable[[int, int], bytes]) -> None:
         self._fetch = fetch
         self._parts: deque[tuple[int, bytes]] = deque(maxlen=_KEPT_PARTS)
-        self._ahead = _LEAST
+        self._ahead = _LEAST_AHEAD
         self._lock = threading.Lock()
 
     def read(self, offset: int, size: int) -> bytes:
         """A range, from any thread; shorter where the file ends."""
         with self._lock:
+            follows = False
             for start, part in self._parts:
                 if start <= offset and offset + size <= start + len(part):
                     return part[offset - start : offset - start + size]
-            follows = any(
-                start <= offset <= start + len(part) + _LEAST for start, part in self._parts
-            )
-            self._ahead = min(2 * self._ahead, _MOST) if follows else _LEAST
+                follows = follows or start <= offset <= start + len(part) + _LEAST_AHEAD
+            self._ahead = min(2 * self._ahead, _MOST_AHEAD) if follows else _LEAST_AHEAD
             part = self._fetch(offset, offset + max(size, self._ahead))
             self._parts.append((offset, part))
             return part[:size]
 
 
-# Storage: files on a disk or behind a URL, listed and read in ranges, never as a whole.
-#
-# On a disk a range is one call of the system; behind a URL it is what fsspec asks the server for.
-
-_OPEN_FILES = 64
-
-
-class Storage(Protocol):
-    """Where files lie.
-
-    Attributes:
-        threads: how many may read at once with profit.
-    """
-
-    threads: int
-
-    def is_file(self, name: str) -> bool:
-        """Whether there is a file of that name."""
-        ...
-
-    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
-        """The names of the files in a folder that end so, sorted; with its folders' if `below`.
-
-        None where there is no such folder.
-        """
-        ...
-
-    def size(self, name: str) -> int:
-        """A file's bytes; raises OSError where there is none."""
-        ...
-
-    def read(self, name: str, offset: int, size: int) -> bytes:
-        """A range of a file, from any thread; shorter where the file ends. Raises OSError."""
-        ...
-
-
-def storage_of(source: str, name: str) -> Storage:
-    """The storage that a file's name belongs to: a URL's, or this machine's.
-
-    Args:
-        source: for messages.
-        name: a path or a URL.
-
-    Raises:
-        ConfigError: the URL is of no kind that fsspec knows, or holds a password.
-        MissingExtraError: it is a URL, and fsspec or what it needs is not installed.
-    """
-    return RemoteFiles(open_remote(source, name)) if is_url(name) else LocalFiles()
-
-
 class LocalFiles:
-    """Files of this machine's file systems; the last ones read stay open."""
+    """Files of this machine; the last ones read stay open."""
 
     threads = 1
 
@@ -112,58 +126,34 @@ class LocalFiles:
         self._open = lru_cache(_OPEN_FILES)(_Descriptor)
 
     def is_file(self, name: str) -> bool:
-        """Whether it is a file."""
+        """Whether there is a file of that name."""
         return Path(name).is_file()
 
     def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
-        """The files, by their whole paths."""
+        """The names of a folder's files that end so, sorted; None where there is no such folder.
+
+        Args:
+            folder: its path or URL.
+            suffix: of the names.
+            below: whether files in folders of it count.
+        """
         path = Path(folder)
         if not path.is_dir():
             return None
         return sorted(str(file) for file in (path.rglob if below else path.glob)(f"*{suffix}"))
 
     def size(self, name: str) -> int:
-        """From the file's own entry."""
+        """A file's bytes; raises OSError where there is none."""
         return Path(name).stat().st_size
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """One call; it does not move a place that threads would share."""
+        """A range of a file, from any thread; shorter where the file ends. Raises OSError."""
         file = self._open(name)  # held, so that nobody closes it meanwhile
         return os.pread(file.number, size, offset)
 
 
-class RemoteFiles:
-    """Files behind URLs of one kind; neighbouring ranges are fetched together."""
-
-    threads = 16
-
-    def __init__(self, remote: Remote) -> None:
-        self._remote = remote
-        self._ranges = lru_cache(_OPEN_FILES)(self._ranges_of)
-
-    def is_file(self, name: str) -> bool:
-        """Whether the server says so."""
-        return self._remote.is_file(name)
-
-    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
-        """The files, by their whole URLs."""
-        found = self._remote.listed(folder, below=below)
-        return None if found is None else [name for name in found if name.endswith(suffix)]
-
-    def size(self, name: str) -> int:
-        """As the server gives it."""
-        return self._remote.size(name)
-
-    def read(self, name: str, offset: int, size: int) -> bytes:
-        """From what was fetched of the file last, or the server."""
-        return self._ranges(name).read(offset, size)
-
-    def _ranges_of(self, name: str) -> Ranges:
-        return Ranges(lambda start, end: self._remote.read(name, start, end))
-
-
 class _Descriptor:
-    """An open file; closed when the last who reads from it has let go of it."""
+    """An open file, closed with its last reader."""
 
     def __init__(self, name: str) -> None:
         self.number = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
@@ -173,24 +163,169 @@ class _Descriptor:
             os.close(self.number)
 
 
+class RemoteFiles:
+    """Files behind URLs of one kind, with the methods of `LocalFiles`.
+
+    Args:
+        files: fsspec's file system.
+    """
+
+    threads = 16
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+        self._ranges = lru_cache(_OPEN_FILES)(lambda url: Ranges(partial(self.fetch, url)))
+
+    def is_file(self, name: str) -> bool:
+        """Whether there is such a file.
+
+        Raises:
+            DataError: the server does not answer, or refuses to.
+        """
+        try:
+            return str(self._info(name)["type"]) == "file"
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise DataError(
+                f"{name} cannot be read: {error}. Give the store's address and credentials in the "
+                "environment, as its own tools want them."
+            ) from error
+
+    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
+        try:
+            with _os_errors():
+                found = self._files.find(self._path(folder), maxdepth=None if below else 1)
+        except OSError:
+            return None
+        names = sorted(str(self._files.unstrip_protocol(path)) for path in found)
+        return [name for name in names if name.endswith(suffix)] if names else None
+
+    def size(self, name: str) -> int:
+        size = self._info(name).get("size")
+        if not isinstance(size, int):
+            raise OSError(f"the server does not say how large {name} is")
+        return size
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        return self._ranges(name).read(offset, size)
+
+    def fetch(self, url: str, start: int, end: int) -> bytes:
+        """A range of a file from the server; raises OSError."""
+        with _os_errors():
+            content: bytes = self._files.cat_file(self._path(url), start=start, end=end)
+        if len(content) > end - start:
+            raise OSError(f"the server sends all of {url} where a part is asked for")
+        return content
+
+    def open(self, url: str) -> Window:
+        """A seekable file, which fetches what is read of it and nothing more; raises OSError."""
+        return Window(lambda start, size: self.fetch(url, start, start + size), 0, self.size(url))
+
+    def stat(self, url: str) -> tuple[str, ...]:
+        """A file's size and version, as the server gives them."""
+        try:
+            info = self._info(url)
+        except OSError as error:
+            return (type(error).__name__,)
+        known = {name.lower().replace("-", ""): value for name, value in info.items()}
+        return (f"size={known.get('size')}", *(f"{n}={known[n]}" for n in _MARKS if n in known))
+
+    def forget(self) -> None:
+        """Ask the server anew from here on."""
+        self._files.invalidate_cache()
+
+    def _info(self, url: str) -> Mapping[str, Any]:
+        with _os_errors():
+            info: Mapping[str, Any] = self._files.info(self._path(url))
+        return info
+
+    def _path(self, url: str) -> str:
+        return str(self._files._strip_protocol(url))  # noqa: SLF001 - as fsspec's own functions do
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Stores' clients raise anything when they cannot reach them."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+Storage = LocalFiles | RemoteFiles
+
+
+def is_url(name: str) -> bool:
+    """Whether a name is a URL rather than a path."""
+    return _URL.match(name) is not None
+
+
+def storage_of(source: str, name: str) -> Storage:
+    """The storage of a path or a URL; `source` is for messages.
+
+    Raises:
+        ConfigError, MissingExtraError: as `open_remote`.
+    """
+    return open_remote(source, name) if is_url(name) else LocalFiles()
+
+
+def open_remote(source: str, url: str) -> RemoteFiles:
+    """The files behind URLs of one kind, which share connections.
+
+    Raises:
+        ConfigError: fsspec knows no such kind, it cannot be set up, or a password is in the URL.
+        MissingExtraError: fsspec, or what it needs for that kind, is not installed.
+    """
+    if _SECRET.search(url):
+        raise ConfigError(
+            f"{_SECRET.sub('://', source)}: everybody on this machine could read the password in "
+            "this URL. Put it where the store's tools look, such as AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY in the environment."
+        )
+    match = _URL.match(url)
+    kind = match["kind"] if match is not None else ""
+    needed_for = f"the data set {source}"
+    fsspec = import_extra("fsspec", package="fsspec", extra="remote", needed_for=needed_for)
+    if kind == "s3":
+        import_extra("s3fs", package="s3fs", extra="remote", needed_for=needed_for)
+    try:
+        return RemoteFiles(fsspec.filesystem(kind))
+    except (ImportError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"{source}: {kind}:// cannot be read: {error}. Install what fsspec needs for it, or "
+            "name another URL."
+        ) from error
+
+
+def stat_remote(urls: Sequence[str]) -> list[tuple[str, ...]]:
+    """Sizes and versions of remote files now, many at once."""
+    kinds = {url.partition("://")[0]: url for url in urls}
+    opened = {kind: open_remote(url, url) for kind, url in kinds.items()}
+    for remote in opened.values():
+        remote.forget()
+    with ThreadPoolExecutor(_STAT_THREADS, thread_name_prefix="stat") as executor:
+        return list(executor.map(lambda url: opened[url.partition("://")[0]].stat(url), urls))
+
+
 def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
     """A range of a file, all of it.
 
     Raises:
         DataError: the file ends before, or cannot be read.
     """
-    parts: list[bytes] = []
-    missing = size
-    while missing > 0:
+    content = b""
+    while len(content) < size:
         try:
-            part = storage.read(name, offset + size - missing, missing)
+            part = storage.read(name, offset + len(content), size - len(content))
         except OSError as error:
             raise DataError(f"{name} cannot be read: {error}") from error
         if not part:
             raise DataError(
-                f"{name} ends {missing} bytes before the end of what lies at {offset}: it has "
-                "changed since it was opened"
+                f"{name} ends {size - len(content)} bytes before the end of what lies at {offset}: "
+                "it has changed since it was opened"
             )
-        parts.append(part)
-        missing -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        content = content + part if content else part
+    return content

@@ -1,10 +1,23 @@
-"""Users' own data: a factory, arrays, or any map-style data set."""
+"""Users' own data: any map-style data set, lists and torchvision's included, or a factory of one.
+
+It needs `len()` and `data[row]`, a pair of example and label. Row 0 says what examples are: images
+(see `is_image`), or tensors of other kinds, which are given to models as they are. Attributes may
+say more:
+
+    targets        the labels of all rows, which saves a pass
+    classes        the names of the classes
+    collate        makes a batch of a list of examples; called with one at a time
+    standardize    True, or the names of the columns that are standardized
+    num_values     how many values whole numbers may have, by column or for all
+
+Shapes: N examples.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,367 +27,22 @@ from torch import Tensor
 
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.rows import ColumnRows, PixelRows
-from lipt.common.data.sources.user_labels import (
-    Given,
-    class_names_of,
-    given_in_rows,
-    given_in_targets,
-    label_of,
-)
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import fit_image, is_grayscale
 from lipt.common.imports import load_factory
-from lipt.common.inputs.columns import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec
-from lipt.common.targets.reading import is_class
-
-# Rows of a user's data set: its length, a row, and what in a row is the example and its label.
-
-_LABELS = ("label", "labels")
-
-
-def length_of(source: str, data: Any) -> int:
-    """How many rows there are.
-
-    Raises:
-        ConfigError: the data is not map-style.
-    """
-    try:
-        num_rows: int | None = len(data)
-    except TypeError:
-        num_rows = None
-    if num_rows is None or not hasattr(data, "__getitem__"):
-        raise ConfigError(
-            f"{source!r} returned a {type(data).__name__}, which is not a map-style data set. "
-            "Return one with len() and data[row] -> (example, label), such as a list of pairs; of "
-            "a stream without a length, a list of the examples that are to be chosen from."
-        )
-    return num_rows
-
-
-def read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
-    """A row's example and label; of a dictionary, all but "label" is the example.
-
-    A dictionary with a single image is that image.
-
-    Raises:
-        DataError: the row cannot be read, or is no example with a label.
-    """
-    try:
-        item = data[row]
-    except Exception as error:
-        raise DataError(
-            f"{source}: reading row {row} failed with {type(error).__name__}: {error}. "
-            "Every row from 0 to len() - 1 must be readable."
-        ) from error
-    if isinstance(item, Mapping):
-        return _from_mapping(item, source, row)
-    if not isinstance(item, tuple | list) or len(item) < 2:
-        raise DataError(
-            f"{source}: row {row} is a {type(item).__name__}, not a pair of image and "
-            "label. Return (image, label), (tensor, label), or a dictionary of tensors with a "
-            '"label".'
-        )
-    return item[0], item[1]
-
-
-def is_image(example: object) -> bool:
-    """Whether an example is an image: one of Pillow's, or uint8 brightnesses.
-
-    These are of H x W, or have 1 or 3 channels; where the channels stand at the wrong end it is an
-    image all the same, to be refused as one.
-    """
-    if isinstance(example, Image.Image):
-        return True
-    if not isinstance(example, Tensor | np.ndarray):
-        return False
-    shape = tuple(example.shape)
-    one_byte = str(example.dtype).removeprefix("torch.") == "uint8"
-    return one_byte and (
-        len(shape) == 2 or (len(shape) == 3 and bool({shape[0], shape[2]} & {1, 3}))
-    )
-
-
-def _from_mapping(item: Mapping[str, Any], source: str, row: int) -> tuple[Any, Any]:
-    key = next((name for name in _LABELS if name in item), None)
-    rest = {str(name): value for name, value in item.items() if name != key}
-    if key is None or not rest:
-        raise DataError(
-            f"{source}: row {row} is a dictionary of {', '.join(map(str, item)) or 'nothing'}. "
-            'Return its tensors, and its class as "label".'
-        )
-    only = next(iter(rest.values()))
-    return (only if len(rest) == 1 and is_image(only) else rest), item[key]
-
-
-# Columns of a user's data set: rows of tensors, or of dictionaries of tensors, put together.
-#
-# What is shorter than the longest along its first dimension is padded with zeros at its end.
-# Attributes of the data set may say more: `collate` makes a batch of a list of examples, and is
-# called with one at a time; `standardize` is True, or names the columns that are; `num_values`
-# says how many values the whole numbers of a column may have, by its name or for all.
-#
-# Shapes: N examples.
+from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
+from lipt.common.targets.reading import LEFT_OUT, is_class, read_targets
+from lipt.common.targets.values import TargetValues
 
 logger = logging.getLogger(__name__)
 
 _TYPES = {kind.dtype: kind for kind in ColumnType}
-_UNNAMED = ""
-
-
-def column_rows(source: str, data: Any, progress: Progress | None = None) -> ColumnRows:
-    """All rows of a user's data set, in memory.
-
-    Args:
-        source: the name under which it was opened.
-        data: map-style, with at least one row.
-        progress: called with (done, total) rows.
-
-    Raises:
-        ConfigError: it is not map-style, or its attributes do not fit.
-        DataError: a row cannot be used; the message names it.
-    """
-    num_rows = length_of(source, data)
-    names, targets = class_names_of(data), getattr(data, "targets", None)
-    collate = getattr(data, "collate", None)
-    parts: dict[str, list[Tensor]] = {}
-    labels: list[Any] = []
-
-    def read(row: int) -> tuple[dict[str, Tensor], Any]:
-        example, label = read_row(source, data, row)
-        return _tensors_of(example, collate, source, row), label
-
-    for row, (tensors, label) in enumerate(
-        map_rows(read, range(num_rows), num_threads=1, progress=progress)
-    ):
-        if row == 0:
-            _require_same_twice(tensors, read(0)[0], source)
-            parts = {name: [] for name in tensors}
-        if tensors.keys() != parts.keys():
-            raise DataError(
-                f"{source}: row {row} has the tensors {_named(tensors)}, row 0 {_named(parts)}. "
-                "Give every row the same ones."
-            )
-        for name, tensor in tensors.items():
-            parts[name].append(tensor)
-        labels.append(label)
-    stacked = {name: _stacked(name, tensors, source) for name, tensors in parts.items()}
-    if targets is not None:
-        given = given_in_targets(targets, names, num_rows, source)
-    else:
-        given = given_in_rows(labels, names, source)
-    columns = _columns_of(stacked, data, source)
-    return ColumnRows(source, given.names, given.labels_N, columns, stacked, targets=given.targets)
-
-
-def bytes_of_first(source: str, data: Any) -> int:
-    """What row 0 takes as columns; 0 where it is an image, or there is none.
-
-    Raises:
-        ConfigError: `data` is not map-style.
-        DataError: the row cannot be used.
-    """
-    if length_of(source, data) == 0:
-        return 0
-    example, _ = read_row(source, data, 0)
-    if is_image(example):
-        return 0
-    tensors = _tensors_of(example, getattr(data, "collate", None), source, 0)
-    return sum(tensor.nbytes for tensor in tensors.values())
-
-
-def _tensors_of(
-    example: Any, collate: Callable[..., Any] | None, source: str, row: int
-) -> dict[str, Tensor]:
-    if collate is not None:
-        try:
-            example = collate([example])
-        except Exception as error:
-            raise DataError(
-                f"{source}: its collate failed on row {row} with {type(error).__name__}: {error}. "
-                "It is given a list of one example, without its label, and returns a batch of it."
-            ) from error
-    named: Mapping[str, Any] = example if isinstance(example, Mapping) else {_UNNAMED: example}
-    tensors = {
-        str(name): _tensor_of(value, str(name), source, row) for name, value in named.items()
-    }
-    if collate is None:
-        return tensors
-    for name, tensor in tensors.items():
-        if tensor.ndim == 0 or len(tensor) != 1:
-            raise DataError(
-                f"{source}: its collate makes {_what(name)} of shape {tuple(tensor.shape)} of one "
-                "example. Let the first dimension be that of the examples."
-            )
-    return {name: tensor[0] for name, tensor in tensors.items()}
-
-
-def _tensor_of(value: Any, name: str, source: str, row: int) -> Tensor:
-    if isinstance(value, str | bytes):
-        raise DataError(
-            f"{source}: {_what(name)} of row {row} is text, {value!r:.60}. Return the numbers of "
-            "its tokens, or, where it is a file of an image, the opened image."
-        )
-    try:
-        tensor = torch.as_tensor(value).detach().cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"{source}: {_what(name)} of row {row} is a {type(value).__name__}, and no tensor "
-            f"({error}). Return a tensor, an array or a list of numbers."
-        ) from error
-    if tensor.dtype not in _TYPES or tensor.is_sparse or tensor.ndim > MAX_DIMENSIONS:
-        raise DataError(
-            f"{source}: {_what(name)} of row {row} is {tensor.dtype} of {tensor.ndim} dimensions. "
-            f"Return one of {', '.join(ColumnType)}, dense, of at most {MAX_DIMENSIONS}."
-        )
-    return tensor
-
-
-def _stacked(name: str, tensors: list[Tensor], source: str) -> Tensor:
-    """All rows' tensors of a column, N x shape, padded at their ends."""
-    first = tensors[0]
-    for row, tensor in enumerate(tensors):
-        if tensor.dtype != first.dtype:
-            raise DataError(
-                f"{source}: {_what(name)} of row {row} is {tensor.dtype}, and {first.dtype} in row "
-                "0. Give all rows the same type."
-            )
-        if tensor.ndim != first.ndim or tensor.shape[1:] != first.shape[1:]:
-            raise DataError(
-                f"{source}: {_what(name)} of row {row} has the shape {tuple(tensor.shape)}, and "
-                f"{tuple(first.shape)} in row 0. Only lengths along the first dimension may "
-                "differ: they are padded with zeros."
-            )
-    if first.ndim == 0:
-        return torch.stack(tensors)
-    longest = max(len(tensor) for tensor in tensors)
-    stacked = torch.zeros((len(tensors), longest, *first.shape[1:]), dtype=first.dtype)
-    if stacked[0].numel() == 0:
-        raise DataError(f"{source}: {_what(name)} is empty in all rows. Leave it out.")
-    for row, tensor in enumerate(tensors):
-        stacked[row, : len(tensor)] = tensor
-    shortest = min(len(tensor) for tensor in tensors)
-    if shortest < longest:
-        logger.info(
-            "%s: %s is %d to %d long; shorter ones are padded with zeros at their ends",
-            source,
-            _what(name),
-            shortest,
-            longest,
-        )
-    return stacked
-
-
-def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[Column, ...]:
-    if len(stacked) > MAX_COLUMNS:
-        raise DataError(
-            f"{source}: an example has {len(stacked)} tensors, at most {MAX_COLUMNS} are taken. "
-            "Put them together."
-        )
-    standardize: Any = getattr(data, "standardize", False)
-    num_values: Any = getattr(data, "num_values", 0)
-    given = set(standardize) if isinstance(standardize, list | tuple | set) else set()
-    given |= set(num_values) if isinstance(num_values, Mapping) else set()
-    if unknown := sorted(given - set(stacked)):
-        raise DataError(
-            f"{source}: there is no column {unknown[0]!r} to standardize or to number; there are "
-            f"{_named(stacked)}."
-        )
-    columns = []
-    for name, tensor in stacked.items():
-        floating = tensor.is_floating_point()
-        by_name = num_values.get(name, 0) if isinstance(num_values, Mapping) else num_values
-        columns.append(
-            Column(
-                name,
-                _TYPES[tensor.dtype],
-                tuple(tensor.shape[1:]),
-                num_values=0 if floating else int(by_name),
-                standardized=floating if standardize is True else name in (standardize or ()),
-            )
-        )
-    return ColumnsSpec(tuple(columns)).columns
-
-
-def _require_same_twice(
-    tensors: Mapping[str, Tensor], again: Mapping[str, Tensor], source: str
-) -> None:
-    same = tensors.keys() == again.keys() and all(
-        torch.equal(tensor, again[name]) for name, tensor in tensors.items()
-    )
-    # What is not finite equals nothing, and is refused by its row later.
-    finite = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
-    if finite and not same:
-        raise DataError(
-            f"{source}: row 0 differs between two reads. Leave random transforms out of the "
-            "data set: the workers augment."
-        )
-
-
-def _what(name: str) -> str:
-    return f"the tensor {name!r}" if name else "the tensor"
-
-
-def _named(tensors: Mapping[str, object]) -> str:
-    return ", ".join(map(repr, tensors)) or "nothing"
-
-
-# Data factory: a user's own data set, from a function `package.module:factory`.
-#
-# Any map-style data set will do, torchvision's and lists included: `len()`, and `data[row]` giving
-# a pair of example and label. Its `targets` and `classes`, where it has them, save a pass and name
-# the classes. Row 0 says what examples are: images (see `is_image`), or tensors of other kinds,
-# which are given to models as they are.
-
-
-class FactoryRows(PixelRows):
-    """The rows of a user's data set, read in one thread: it need not be ready for more.
-
-    Its `classes` name the labels. Without `targets`, labels come from the rows, as they are read.
-    """
-
-    concurrent = False
-
-    def __init__(self, source: str, data: Any) -> None:
-        """Look at a data set's length, labels and first row.
-
-        Raises:
-            ConfigError: `data` is not map-style.
-            DataError: it is empty, its `targets` do not fit, or row 0 differs between two reads.
-        """
-        num_rows = length_of(source, data)
-        names, targets = class_names_of(data), getattr(data, "targets", None)
-        self._has_targets = targets is not None
-        if targets is not None:
-            given = given_in_targets(targets, names, num_rows, source)
-        elif num_rows and not is_class(read_row(source, data, 0)[1]):
-            # All of them have to be known before the first means anything.
-            labels = [read_row(source, data, row)[1] for row in range(num_rows)]
-            given = given_in_rows(labels, names, source)
-            self._has_targets = True
-        else:
-            # Rows that were not read yet have no class.
-            given = Given(torch.full((num_rows,), -1, dtype=torch.int64), names)
-        super().__init__(source, given.names, given.labels_N, targets=given.targets)
-        self._data = data
-        if num_rows and self.raw(0) != self.raw(0):
-            raise DataError(
-                f"{source}: row 0 differs between two reads. Leave random transforms out of the "
-                "data set: the workers augment."
-            )
-
-    def pixels(self, row: int) -> NDArray[np.uint8]:
-        """The image; its label is noted where there are no `targets`."""
-        image, label = read_row(self.source, self._data, row)
-        if not self._has_targets:
-            self.labels_N[row] = label_of(label, self.source, row)
-        return _to_pixels(image, self.source, row)
 
 
 def rows_of_data(
     source: str, data: Any, progress: Progress | None = None
 ) -> FactoryRows | ColumnRows:
-    """The rows of a user's data set, of whichever kind its row 0 says.
+    """The rows of a user's data set.
 
     Args:
         source: its name, for messages.
@@ -385,7 +53,7 @@ def rows_of_data(
         ConfigError: `data` is not map-style.
         DataError: as `FactoryRows`; or a row cannot be used.
     """
-    if length_of(source, data) == 0 or is_image(read_row(source, data, 0)[0]):
+    if _length(source, data) == 0 or is_image(_read_row(source, data, 0)[0]):
         return FactoryRows(source, data)
     return column_rows(source, data, progress)
 
@@ -407,8 +75,207 @@ def data_of_factory(source: str, allowed_modules: Collection[str]) -> Any:
         ) from error
 
 
-def _to_pixels(image: Any, source: str, row: int) -> NDArray[np.uint8]:
-    """uint8 pixels of 1 or 3 channels, C x H x W, of what a row may hold."""
+def is_image(example: object) -> bool:
+    """Whether an example is an image: one of Pillow's, or uint8 brightnesses.
+
+    These are of H x W, or have 1 or 3 channels; with the channels at the wrong end it is an image
+    too, to be refused as one.
+    """
+    if isinstance(example, Image.Image):
+        return True
+    if not isinstance(example, Tensor | np.ndarray):
+        return False
+    shape = tuple(example.shape)
+    one_byte = str(example.dtype).removeprefix("torch.") == "uint8"
+    return one_byte and (
+        len(shape) == 2 or (len(shape) == 3 and bool({shape[0], shape[2]} & {1, 3}))
+    )
+
+
+def _length(source: str, data: Any) -> int:
+    try:
+        num_rows: int | None = len(data)
+    except TypeError:
+        num_rows = None
+    if num_rows is None or not hasattr(data, "__getitem__"):
+        raise ConfigError(
+            f"{source!r} returned a {type(data).__name__}, which is not a map-style data set. "
+            "Return one with len() and data[row] -> (example, label), such as a list of pairs."
+        )
+    return num_rows
+
+
+def _read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
+    """A row's example and label; of a dictionary, all but "label" is the example.
+
+    A dictionary with a single image is that image.
+    """
+    try:
+        item = data[row]
+    except Exception as error:
+        raise DataError(
+            f"{source}: reading row {row} failed with {type(error).__name__}: {error}. "
+            "Every row from 0 to len() - 1 must be readable."
+        ) from error
+    if isinstance(item, Mapping):
+        key = next((name for name in ("label", "labels") if name in item), None)
+        rest = {str(name): value for name, value in item.items() if name != key}
+        if key is None or not rest:
+            raise DataError(
+                f"{source}: row {row} is a dictionary of {', '.join(map(str, item)) or 'nothing'}. "
+                'Return its tensors, and its class as "label".'
+            )
+        only = next(iter(rest.values()))
+        return (only if len(rest) == 1 and is_image(only) else rest), item[key]
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        raise DataError(
+            f"{source}: row {row} is a {type(item).__name__}, not a pair of image and label. "
+            'Return (image, label), (tensor, label), or a dictionary of tensors with a "label".'
+        )
+    return item[0], item[1]
+
+
+def _refuse_random(source: str) -> DataError:
+    return DataError(
+        f"{source}: row 0 differs between two reads. Leave random transforms out of the data set: "
+        "the workers augment."
+    )
+
+
+# Labels: class numbers or names, or targets of other kinds.
+
+
+class _Labels(NamedTuple):
+    """Labels of all rows: int64, strata where there are targets; `names` are of the classes."""
+
+    labels_N: Tensor
+    names: tuple[str, ...] | None
+    targets: TargetValues | None = None
+
+
+def _classes(data: Any) -> tuple[str, ...] | None:
+    names: Any = getattr(data, "classes", None)
+    named = isinstance(names, Sequence) and not isinstance(names, str)
+    return tuple(map(str, names)) if named else None
+
+
+def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
+    """What a data set's `targets` say of all rows; None where it has none."""
+    targets: Any = getattr(data, "targets", None)
+    if targets is None:
+        return None
+    if isinstance(targets, Tensor):
+        targets = targets.detach().cpu().numpy()
+    # As a row would have it: a number, or an array of its own.
+    listed = list(targets) if isinstance(targets, Iterable) else None
+    if listed is None or len(listed) != num_rows:
+        found = "not a list" if listed is None else f"{len(listed)} for {num_rows} rows"
+        raise DataError(
+            f"{source}: its targets are {found}. Let `targets` be a list of one target per row, or "
+            "leave it out."
+        )
+    return _labels_of_rows(listed, _classes(data), source)
+
+
+def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source: str) -> _Labels:
+    try:
+        # All at once, where all are whole numbers, as most often.
+        numbers_N = np.asarray(labels)
+    except (TypeError, ValueError, RuntimeError):
+        numbers_N = np.empty(0)
+    if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biu":
+        return _Labels(torch.from_numpy(numbers_N.astype(np.int64)), names)
+    if labels and all(isinstance(label, str) for label in labels):
+        return _Labels(*labels_of_names([str(label) for label in labels], names, source))
+    targets = read_targets(labels, names, source)
+    if targets is not None:
+        return _Labels(targets.strata_N, None, targets)
+    numbers = [_class_number(label, source, row) for row, label in enumerate(labels)]
+    return _Labels(torch.tensor(numbers, dtype=torch.int64), names)
+
+
+def labels_of_names(
+    labels: Sequence[str], names: tuple[str, ...] | None, source: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The number of each label, int64, and the classes' names.
+
+    Args:
+        labels: names, one per row.
+        names: of the classes, in the order of their numbers; None takes all labels, sorted.
+        source: for the message.
+
+    Raises:
+        DataError: a label is none of the names.
+    """
+    names = tuple(sorted(set(labels))) if names is None else names
+    numbers = {name: number for number, name in enumerate(names)}
+    for row, label in enumerate(labels):
+        if label not in numbers:
+            raise DataError(
+                f"{source}: row {row} has the label {label!r:.80}, which is none of its classes "
+                f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}. Correct the row, or "
+                "the data set's `classes`."
+            )
+    return torch.tensor([numbers[label] for label in labels], dtype=torch.int64), names
+
+
+def _class_number(label: Any, source: str, row: int) -> int:
+    try:
+        number = int(label)
+        exact = number == label
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number, exact = 0, False
+    if not exact or abs(number) >= 2**63:
+        raise DataError(
+            f"{source}: row {row} has the label {label!r:.80}, a {type(label).__name__}. Return "
+            f"the number of its class, an int from 0. {LEFT_OUT}"
+        )
+    return number
+
+
+# Images: rows read when they are asked for.
+
+
+class FactoryRows(PixelRows):
+    """The images of a user's data set, read in one thread: it need not be ready for more.
+
+    Without `targets`, labels come from the rows, as they are read.
+    """
+
+    concurrent = False
+
+    def __init__(self, source: str, data: Any) -> None:
+        """Look at a data set's length, labels and first row.
+
+        Raises:
+            ConfigError: `data` is not map-style.
+            DataError: its `targets` do not fit, or row 0 differs between two reads.
+        """
+        num_rows = _length(source, data)
+        given = _labels_of_targets(source, data, num_rows)
+        if given is None and num_rows and not is_class(_read_row(source, data, 0)[1]):
+            # All of them have to be known before the first means anything.
+            labels = [_read_row(source, data, row)[1] for row in range(num_rows)]
+            given = _labels_of_rows(labels, _classes(data), source)
+        self._labels_known = given is not None
+        if given is None:
+            # Rows that were not read yet have no class.
+            given = _Labels(torch.full((num_rows,), -1, dtype=torch.int64), _classes(data))
+        super().__init__(source, given.names, given.labels_N, targets=given.targets)
+        self._data = data
+        if num_rows and self.raw(0) != self.raw(0):
+            raise _refuse_random(source)
+
+    def pixels(self, row: int) -> NDArray[np.uint8]:
+        """The image; its label is noted where there are no `targets`."""
+        image, label = _read_row(self.source, self._data, row)
+        if not self._labels_known:
+            self.labels_N[row] = _class_number(label, self.source, row)
+        return _pixels_of(image, self.source, row)
+
+
+def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
+    """C x H x W, of 1 or 3 channels."""
     if isinstance(image, Image.Image):
         try:
             return fit_image(image, 1 if is_grayscale(image) else 3, (image.height, image.width))
@@ -428,7 +295,187 @@ def _to_pixels(image: Any, source: str, row: int) -> NDArray[np.uint8]:
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or len(pixels) not in {1, 3} or not pixels.size:
         raise DataError(
             f"{source}: the image of row {row} is {image.dtype} of shape {tuple(image.shape)}. "
-            "Return uint8 brightnesses 0..255 with 1 or 3 channels: C x H x W in a tensor, "
-            "H x W x C in an array, without ToTensor or Normalize."
+            "Return uint8 with 1 or 3 channels, a tensor of C x H x W or an array of H x W x C, "
+            "without ToTensor or Normalize."
         )
     return pixels
+
+
+# Columns: tensors, or dictionaries of tensors, put together. What is shorter than the longest along
+# its first dimension is padded with zeros at its end.
+
+
+def column_rows(source: str, data: Any, progress: Progress | None = None) -> ColumnRows:
+    """All rows of a user's data set, in memory; arguments and errors as `rows_of_data`."""
+    num_rows = _length(source, data)
+    collate = getattr(data, "collate", None)
+    parts: dict[str, list[Tensor]] = {}
+    labels: list[Any] = []
+
+    def read(row: int) -> tuple[dict[str, Tensor], Any]:
+        example, label = _read_row(source, data, row)
+        return _tensors_of(example, collate, source, row), label
+
+    for row, (tensors, label) in enumerate(
+        map_rows(read, range(num_rows), num_threads=1, progress=progress)
+    ):
+        if row == 0:
+            _require_same(tensors, read(0)[0], source)
+            parts = {name: [] for name in tensors}
+        if tensors.keys() != parts.keys():
+            raise DataError(
+                f"{source}: row {row} has the tensors {_named(tensors)}, row 0 {_named(parts)}. "
+                "Give every row the same ones."
+            )
+        for name, tensor in tensors.items():
+            parts[name].append(tensor)
+        labels.append(label)
+    stacked = {name: _stacked(name, tensors, source) for name, tensors in parts.items()}
+    given = _labels_of_targets(source, data, num_rows)
+    if given is None:
+        given = _labels_of_rows(labels, _classes(data), source)
+    columns = _columns_of(stacked, data, source)
+    return ColumnRows(source, given.names, given.labels_N, columns, stacked, targets=given.targets)
+
+
+def bytes_of_first(source: str, data: Any) -> int:
+    """What row 0 takes as columns; 0 where it is an image, or there is none.
+
+    Raises:
+        ConfigError: `data` is not map-style.
+        DataError: the row cannot be used.
+    """
+    if _length(source, data) == 0:
+        return 0
+    example, _ = _read_row(source, data, 0)
+    if is_image(example):
+        return 0
+    tensors = _tensors_of(example, getattr(data, "collate", None), source, 0)
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _tensors_of(
+    example: Any, collate: Callable[..., Any] | None, source: str, row: int
+) -> dict[str, Tensor]:
+    if collate is not None:
+        try:
+            example = collate([example])
+        except Exception as error:
+            raise DataError(
+                f"{source}: its collate failed on row {row} with {type(error).__name__}: {error}. "
+                "Let it return a batch of a list of one example, which has no label."
+            ) from error
+    named: Mapping[str, Any] = example if isinstance(example, Mapping) else {"": example}
+    tensors = {
+        str(name): _tensor_of(value, f"{source}: {_what(str(name))} of row {row}")
+        for name, value in named.items()
+    }
+    if collate is None:
+        return tensors
+    for name, tensor in tensors.items():
+        if tensor.ndim == 0 or len(tensor) != 1:
+            raise DataError(
+                f"{source}: its collate makes {_what(name)} of shape {tuple(tensor.shape)} of one "
+                "example. Let the first dimension be that of the examples."
+            )
+    return {name: tensor[0] for name, tensor in tensors.items()}
+
+
+def _tensor_of(value: Any, what: str) -> Tensor:
+    if isinstance(value, str | bytes):
+        raise DataError(
+            f"{what} is text, {value!r:.60}. Return the numbers of its tokens, or, where it is a "
+            "file of an image, the opened image."
+        )
+    try:
+        tensor = torch.as_tensor(value).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"{what} is a {type(value).__name__}, and no tensor ({error}). Return a tensor, an "
+            "array or a list of numbers."
+        ) from error
+    if tensor.dtype not in _TYPES or tensor.is_sparse or tensor.ndim > MAX_DIMENSIONS:
+        raise DataError(
+            f"{what} is {tensor.dtype} of {tensor.ndim} dimensions. Return one of "
+            f"{', '.join(ColumnType)}, dense, of at most {MAX_DIMENSIONS}."
+        )
+    return tensor
+
+
+def _stacked(name: str, tensors: list[Tensor], source: str) -> Tensor:
+    """All rows' tensors of a column, N x shape, padded at their ends."""
+    first, what = tensors[0], f"{source}: {_what(name)}"
+    for row, tensor in enumerate(tensors):
+        if tensor.dtype != first.dtype:
+            raise DataError(
+                f"{what} of row {row} is {tensor.dtype}, and {first.dtype} in row 0. Give all rows "
+                "the same type."
+            )
+        if tensor.ndim != first.ndim or tensor.shape[1:] != first.shape[1:]:
+            raise DataError(
+                f"{what} of row {row} has the shape {tuple(tensor.shape)}, and "
+                f"{tuple(first.shape)} in row 0. Only lengths along the first dimension may differ."
+            )
+    if first.ndim == 0:
+        return torch.stack(tensors)
+    lengths = [len(tensor) for tensor in tensors]
+    shortest, longest = min(lengths), max(lengths)
+    stacked = torch.zeros((len(tensors), longest, *first.shape[1:]), dtype=first.dtype)
+    if stacked[0].numel() == 0:
+        raise DataError(f"{what} is empty in all rows. Leave it out.")
+    for row, tensor in enumerate(tensors):
+        stacked[row, : len(tensor)] = tensor
+    if shortest < longest:
+        logger.info(
+            "%s is %d to %d long; shorter ones are padded with zeros", what, shortest, longest
+        )
+    return stacked
+
+
+def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[Column, ...]:
+    if len(stacked) > MAX_COLUMNS:
+        raise DataError(
+            f"{source}: an example has {len(stacked)} tensors, at most {MAX_COLUMNS} are taken. "
+            "Put them together."
+        )
+    standardize: Any = getattr(data, "standardize", False)
+    num_values: Any = getattr(data, "num_values", 0)
+    given = set(standardize) if isinstance(standardize, list | tuple | set) else set()
+    given |= set(num_values) if isinstance(num_values, Mapping) else set()
+    if unknown := sorted(given - set(stacked)):
+        raise DataError(
+            f"{source}: there is no column {unknown[0]!r} to standardize or to number. Name one of "
+            f"{_named(stacked)}."
+        )
+    columns = []
+    for name, tensor in stacked.items():
+        floating = tensor.is_floating_point()
+        by_name = num_values.get(name, 0) if isinstance(num_values, Mapping) else num_values
+        columns.append(
+            Column(
+                name,
+                _TYPES[tensor.dtype],
+                tuple(tensor.shape[1:]),
+                num_values=0 if floating else int(by_name),
+                standardized=floating if standardize is True else name in (standardize or ()),
+            )
+        )
+    return ColumnsSpec(tuple(columns)).columns
+
+
+def _require_same(tensors: Mapping[str, Tensor], again: Mapping[str, Tensor], source: str) -> None:
+    same = tensors.keys() == again.keys() and all(
+        torch.equal(tensor, again[name]) for name, tensor in tensors.items()
+    )
+    # What is not finite equals nothing, and is refused by its row later.
+    finite = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+    if finite and not same:
+        raise _refuse_random(source)
+
+
+def _what(name: str) -> str:
+    return f"the tensor {name!r}" if name else "the tensor"
+
+
+def _named(tensors: Mapping[str, object]) -> str:
+    return ", ".join(map(repr, tensors)) or "nothing"

@@ -1,41 +1,95 @@
 """WebDataset: images and labels in tar shards, read where they lie, in any order.
 
-An index says where each image is. It is made once, in one pass over the headers, and kept; see
-`lipt.common.data.sources.index`. Nothing is extracted.
+`photos/0001.jpg` and `photos/0001.cls` are the image and the label of the sample `photos/0001`: a
+name ends at the first dot behind the last slash, and what follows says what the member is. Names
+that begin with a dot, or have none, belong to no sample.
+
+An index of the images' places is made in one pass over the headers, and kept. The standard library
+reads the headers; what it passes over in silence is refused here: a file that is cut off or goes on
+with something else, and sizes that lead outside of it.
+
+Shapes: N samples, S shards, C classes that have names.
+Source: Aizman, Maltby & Breuel 2019, "High Performance I/O For Large Scale Deep Learning"
+(arXiv:2001.01858).
 """
 
 from __future__ import annotations
 
 import io
 import itertools
+import json
 import posixpath
 import re
-from collections.abc import Iterator
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import Stamp, kept
-from lipt.common.data.sources.remote import Window, is_url
+from lipt.common.data.sources.index import PackedNames, Stamp, kept
+from lipt.common.data.sources.query import read_query
 from lipt.common.data.sources.rows import numbered_classes
-from lipt.common.data.sources.storage import Storage, read_exactly, storage_of
-from lipt.common.data.sources.tables.query import read_query
-from lipt.common.data.sources.tar_shards import FORMAT, Convention, TarIndex, build_index
-from lipt.common.data.sources.user_labels import labels_of_names
+from lipt.common.data.sources.storage import Storage, Window, is_url, read_exactly, storage_of
+from lipt.common.data.sources.user_data import labels_of_names
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.decode import decode_file
-from lipt.common.images.formats import Header
+from lipt.common.images.formats import Header, decode_file
 
 OPTIONS = ("image", "label", "classes_file")
 # Beside the shards, it names their classes where no other file is said to.
 CLASSES = "classes.txt"
 
+# What the index's tensors mean; raised whenever shards would be read otherwise.
+_FORMAT = 1
 _MOST_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+_NAME = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<extension>[^/]+)", re.DOTALL)
+_IMAGES = frozenset(
+    ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"),
+)
+_MOST_LABEL_BYTES = 2**20
+_LARGEST_LABEL = 2**63 - 1
+# Headers take 512 bytes; a long name, or what PAX has to say of a member, some more.
+_MOST_AT_ONCE = 2**20
+_REPORT_SECONDS = 0.2
+_AGAIN = "Make the shard again, or fetch it again."
+
+
+@dataclass(frozen=True)
+class Convention:
+    """Names of members.
+
+    Attributes:
+        image: the extension of image members; empty takes the only one that is an image's.
+        label: the key of the label in .json members; empty takes .cls members where there are
+            any, else the key "label".
+    """
+
+    image: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A tar file's entry, its content's place, and its kind where it is no file."""
+
+    name: str
+    offset: int
+    size: int
+    not_a_file: str
+
+
+@dataclass(frozen=True)
+class _Sample:
+    image: _Member
+    label: int | str
 
 
 @dataclass(frozen=True)
@@ -56,9 +110,9 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
     Args:
         source: the name under which the user opens them.
         path: a .tar, a directory of them, or several as `shards-{000000..000099}.tar`; a path or
-            a URL. After a question mark its options: `image`, the extension of image members;
-            `label`, the key of the label in .json members; `classes_file`, a text file with the
-            name of a class on each line, else `classes.txt` where it lies beside the shards.
+            a URL. After a question mark its options: `image` and `label`, as in `Convention`;
+            `classes_file`, a text file with the name of a class on each line, else `classes.txt`
+            where it lies beside the shards.
         progress: called with (done, total) samples while the index is made.
 
     Raises:
@@ -74,52 +128,50 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
     else:
         named = _classes_beside(storage, shards)
     of_shards = Stamp.of(shards)
-    stamp = Stamp.of([*shards, *named]) if named else of_shards
     convention = Convention(query.text("image", ""), query.text("label", ""))
-    index = TarIndex.of(
-        kept(
-            "webdataset",
-            (FORMAT, convention, shards, of_shards.digest),
-            lambda: build_index(storage, shards, convention, progress).tensors,
-        )
+    index = kept(
+        "webdataset",
+        (_FORMAT, convention, shards, of_shards.digest),
+        lambda: _build_index(storage, shards, convention, progress),
     )
-    if len(index.labels_N) == 0:
+    offsets_N, sizes_N, labels_N, ends_S = (
+        index[name] for name in ("offsets", "sizes", "labels", "ends")
+    )
+    members = PackedNames(index["members"], index["member_ends"])
+    packed = PackedNames(index["classes"], index["class_ends"])
+    classes = tuple(packed[number] for number in range(len(packed)))
+    if len(labels_N) == 0:
         raise DataError(f"{source} has no samples. Name shards that hold images and labels.")
-    classes = tuple(index.classes[number] for number in range(len(index.classes)))
     names = _lines(source, named[0]) if named else None
-    labels_N = index.labels_N
     if classes and names is not None:
-        numbers_C, _ = labels_of_names(classes, names, source)
-        labels_N = numbers_C[labels_N]
-    open_read = _Reading(storage, shards, index)
+        labels_N = labels_of_names(classes, names, source)[0][labels_N]
+
+    def shard_of(row: int) -> str:
+        return shards[_shard_number(ends_S, row)]
+
+    def open_row(row: int) -> io.BufferedReader:
+        shard = shard_of(row)
+        return Window(
+            lambda offset, size: read_exactly(storage, shard, offset, size),
+            int(offsets_N[row]),
+            int(sizes_N[row]),
+        ).buffered()
+
     return ShardRows(
         source=source,
         names=names or classes or numbered_classes(labels_N, source),
         labels_N=labels_N,
-        open=open_read.open,
-        where=open_read.where,
-        stamp=stamp,
+        open=open_row,
+        where=lambda row: f"{shard_of(row)}, member {members[row]}",
+        stamp=Stamp.of([*shards, *named]) if named else of_shards,
     )
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Reads rows at the places that the index names."""
+def _shard_number(ends_S: Tensor, row: int) -> int:
+    return int(np.searchsorted(ends_S.numpy(), row, side="right"))
 
-    storage: Storage
-    shards: list[str]
-    index: TarIndex
 
-    def open(self, row: int) -> io.BufferedReader:
-        shard = self.shards[self.index.shard(row)]
-        return Window(
-            lambda offset, size: read_exactly(self.storage, shard, offset, size),
-            int(self.index.offsets_N[row]),
-            int(self.index.sizes_N[row]),
-        ).buffered()
-
-    def where(self, row: int) -> str:
-        return f"{self.shards[self.index.shard(row)]}, member {self.index.members[row]}"
+# Files: the shards that a pattern or a folder names, and the file of their classes.
 
 
 def _shards(source: str, storage: Storage, path: str) -> list[str]:
@@ -137,15 +189,6 @@ def _shards(source: str, storage: Storage, path: str) -> list[str]:
     if not tars:
         raise DataError(f"{source}: there is no *.tar in {path}. Name where they are.")
     return tars
-
-
-def _classes_beside(storage: Storage, shards: list[str]) -> list[str]:
-    """The file that names the classes, where shards lie in one folder and it is listed there."""
-    folders = {posixpath.dirname(shard) for shard in shards}
-    if len(folders) > 1:
-        return []
-    files = storage.listed(folders.pop(), CLASSES, below=False) or []
-    return [file for file in files if posixpath.basename(file) == CLASSES]
 
 
 def expand_braces(source: str, pattern: str) -> Iterator[str]:
@@ -178,8 +221,16 @@ def expand_braces(source: str, pattern: str) -> Iterator[str]:
             "or a list such as {a,b}."
         )
     for middle in middles:
-        rest = pattern[match.end() :]
-        yield from expand_braces(source, pattern[: match.start()] + middle + rest)
+        yield from expand_braces(source, pattern[: match.start()] + middle + pattern[match.end() :])
+
+
+def _classes_beside(storage: Storage, shards: list[str]) -> list[str]:
+    """The file that names the classes, where shards lie in one folder and it is listed there."""
+    folders = {posixpath.dirname(shard) for shard in shards}
+    if len(folders) > 1:
+        return []
+    files = storage.listed(folders.pop(), CLASSES, below=False) or []
+    return [file for file in files if posixpath.basename(file) == CLASSES]
 
 
 def _lines(source: str, name: str) -> tuple[str, ...]:
@@ -192,3 +243,269 @@ def _lines(source: str, name: str) -> tuple[str, ...]:
             "with a name on each line."
         ) from error
     return tuple(content.splitlines())
+
+
+# Index: the places of all images and their labels.
+
+
+def _build_index(
+    storage: Storage, shards: Sequence[str], convention: Convention, progress: Progress | None
+) -> Mapping[str, Tensor]:
+    sizes = [_size(storage, shard) for shard in shards]
+    # How far each shard has been read, in samples and in bytes.
+    samples_S, bytes_S = [0] * len(shards), [0] * len(shards)
+    stopped = threading.Event()
+
+    def walk(number: int) -> list[_Sample]:
+        found: list[_Sample] = []
+        for sample in _samples(storage, shards[number], sizes[number], convention):
+            found.append(sample)
+            samples_S[number], bytes_S[number] = len(found), sample.image.offset
+            if stopped.is_set():
+                break
+        bytes_S[number] = sizes[number]
+        return found
+
+    with ThreadPoolExecutor(storage.threads, thread_name_prefix="index") as executor:
+        futures = [executor.submit(walk, number) for number in range(len(shards))]
+        try:
+            while True:
+                done, pending = wait(futures, _REPORT_SECONDS, return_when=FIRST_EXCEPTION)
+                so_far, num_bytes = sum(samples_S), sum(bytes_S)
+                if progress is not None and so_far and num_bytes:
+                    # The total is estimated: the rest has as many per byte.
+                    progress(so_far, max(so_far, round(so_far * sum(sizes) / num_bytes)))
+                if not pending or any(future.exception() for future in done):
+                    break
+            # The first failure in the shards' order: those before it are waited for.
+            found = [future.result() for future in futures]
+        finally:
+            stopped.set()
+            executor.shutdown(wait=True, cancel_futures=True)
+    return _tensors(shards, found)
+
+
+def _size(storage: Storage, shard: str) -> int:
+    try:
+        return storage.size(shard)
+    except OSError as error:
+        raise DataError(f"{shard} cannot be read: {error}. Name shards that are there.") from error
+
+
+def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[str, Tensor]:
+    samples = [sample for of_shard in found for sample in of_shard]
+    ends_S = torch.tensor([len(of_shard) for of_shard in found], dtype=torch.int64).cumsum(0)
+    kinds = {type(sample.label): row for row, sample in enumerate(samples)}
+    if len(kinds) > 1:
+        one, other = (
+            f"{samples[row].image.name!r:.200} in {shards[_shard_number(ends_S, row)]}"
+            for row in (kinds[str], kinds[int])
+        )
+        raise DataError(
+            f"the label of {one} is a class's name, and that of {other} a number. Write labels "
+            "of one kind."
+        )
+    classes = sorted({str(sample.label) for sample in samples}) if str in kinds else []
+    numbers: dict[int | str, int] = {name: number for number, name in enumerate(classes)}
+    labels = [numbers.get(sample.label, sample.label) for sample in samples]
+    members, packed = PackedNames.of(s.image.name for s in samples), PackedNames.of(classes)
+    return {
+        "offsets": torch.tensor([s.image.offset for s in samples], dtype=torch.int64),
+        "sizes": torch.tensor([s.image.size for s in samples], dtype=torch.int64),
+        "labels": torch.tensor(labels, dtype=torch.int64),
+        "ends": ends_S,
+        "members": members.letters,
+        "member_ends": members.ends_N,
+        "classes": packed.letters,
+        "class_ends": packed.ends_N,
+    }
+
+
+# Samples: members whose names begin alike.
+
+
+def _samples(storage: Storage, shard: str, size: int, convention: Convention) -> Iterator[_Sample]:
+    named = (
+        (match["key"], match["extension"].lower(), member)
+        for member in _members(shard, lambda offset, some: storage.read(shard, offset, some), size)
+        if (match := _NAME.fullmatch(member.name)) is not None
+    )
+    seen: set[str] = set()
+    for key, group in itertools.groupby(named, key=lambda found: found[0]):
+        members: dict[str, _Member] = {}
+        for _, extension, member in group:
+            if extension in members:
+                raise DataError(
+                    f"{shard}: the member {member.name!r:.200} is there twice. Leave one out."
+                )
+            members[extension] = member
+        if key in seen:
+            raise DataError(
+                f"{shard}: the member {next(iter(members.values())).name!r:.200} stands apart from "
+                "others of its sample, or its sample is there twice. Write a sample's members one "
+                "behind the other, under a name of its own."
+            )
+        seen.add(key)
+        image = _image_of(shard, key, members, convention)
+        described, is_json = _label_member(shard, key, members, convention)
+        if described.size > _MOST_LABEL_BYTES:
+            raise DataError(
+                f"{shard}: the member {described.name!r:.200} has {described.size} bytes, a "
+                f"label's has at most {_MOST_LABEL_BYTES}. Keep the rest in another member."
+            )
+        content = read_exactly(storage, shard, described.offset, described.size)
+        where = f"{shard}: the member {described.name!r:.200}"
+        label = (
+            _label_in_json(where, convention.label or "label", content)
+            if is_json
+            else _class_number(where, content)
+        )
+        yield _Sample(image, label)
+
+
+def _image_of(
+    shard: str, key: str, members: Mapping[str, _Member], convention: Convention
+) -> _Member:
+    wanted = convention.image.lower().removeprefix(".")
+    fitting = [
+        extension
+        for extension in members
+        if extension == wanted or (not wanted and extension.rpartition(".")[2] in _IMAGES)
+    ]
+    if len(fitting) == 1:
+        return _require_file(shard, members[fitting[0]])
+    if not fitting:
+        what = f"called .{wanted}" if wanted else "that is an image"
+        remedy = "Give every sample one, or name its extension with image=EXTENSION."
+    else:
+        what = f"that is the only image: there are .{' and .'.join(fitting)}"
+        remedy = f"Name the one to use, such as image={fitting[0]}."
+    raise DataError(
+        f"{shard}: the sample {key!r:.200}, with .{', .'.join(members)}, has no member {what}. "
+        f"{remedy}"
+    )
+
+
+def _label_member(
+    shard: str, key: str, members: Mapping[str, _Member], convention: Convention
+) -> tuple[_Member, bool]:
+    """The member of the label, and whether it is JSON."""
+    for extension in ("json",) if convention.label else ("cls", "json"):
+        if extension in members:
+            return _require_file(shard, members[extension]), extension == "json"
+    lacking = ".json" if convention.label else ".cls or .json"
+    raise DataError(
+        f"{shard}: the sample {key!r:.200}, with .{', .'.join(members)}, has no label: there is "
+        f"no {lacking} of that name. Add it, or leave the sample out."
+    )
+
+
+def _require_file(shard: str, member: _Member) -> _Member:
+    if member.not_a_file:
+        raise DataError(
+            f"{shard}: the member {member.name!r:.200} is {member.not_a_file}. Store the file."
+        )
+    return member
+
+
+def _class_number(where: str, content: bytes) -> int:
+    text = content.strip()
+    if re.fullmatch(rb"-?[0-9]{1,19}", text) and abs(int(text)) <= _LARGEST_LABEL:
+        return int(text)
+    raise DataError(
+        f"{where} holds {content[:40]!r} in place of a class's number. Write the number as text, "
+        "or the class's name in a .json member."
+    )
+
+
+def _label_in_json(where: str, key: str, content: bytes) -> int | str:
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is no JSON: {error}. Write it again.") from error
+    if not isinstance(values, dict) or key not in values:
+        has = ", ".join(map(repr, values)) if isinstance(values, dict) else type(values).__name__
+        raise DataError(
+            f"{where} has no {key!r}, but {has:.200}. Name the key of the label with label=KEY."
+        )
+    label = values[key]
+    if isinstance(label, str) or (type(label) is int and abs(label) <= _LARGEST_LABEL):
+        return label
+    raise DataError(
+        f"{where} has {key!r}: {label!r:.80}, which is neither a class's number nor its name. "
+        "Write one of them."
+    )
+
+
+# Members of a tar file, from one pass over the headers, which reads no content.
+
+
+def _members(shard: str, read: Callable[[int, int], bytes], size: int) -> Iterator[_Member]:
+    """All entries but folders, in their order.
+
+    Args:
+        shard: the tar file's name, for messages.
+        read: gives a range, by its offset and size; shorter where the file ends. Raises OSError.
+        size: of the tar file.
+
+    Raises:
+        DataError: it is no tar file, it is cut off or damaged, or cannot be read.
+    """
+
+    def read_some(offset: int, size: int) -> bytes:
+        if size > _MOST_AT_ONCE:
+            raise DataError(
+                f"{shard}: a header at byte {offset} claims {size} bytes of names: the shard is "
+                f"damaged. {_AGAIN}"
+            )
+        return read(offset, size)
+
+    file = Window(read_some, 0, size).buffered()
+    last, behind = -1, ""
+    try:
+        # A file object of any other kind would be read from its start to its end.
+        archive = tarfile.open(  # noqa: SIM115 - nothing in it has to be closed
+            fileobj=file, mode="r:", encoding="utf-8"
+        )
+        while (info := archive.next()) is not None:
+            behind = f", behind the member {info.name!r:.200},"
+            _require_inside(shard, info, last, size)
+            last = info.offset_data
+            # It would keep them all.
+            archive.members.clear()  # type: ignore[attr-defined]
+            if not info.isdir():
+                yield _Member(info.name, info.offset_data, info.size, _not_a_file(info))
+        after = archive.offset
+        block = read(after, tarfile.BLOCKSIZE)
+    except DataError:
+        raise
+    # A broken file can make the standard library raise nearly anything.
+    except Exception as error:
+        raise DataError(
+            f"{shard} cannot be read as a tar file{behind}: {error}. {_AGAIN} A compressed one has "
+            "to be unpacked to a plain .tar."
+        ) from error
+    if len(block) < tarfile.BLOCKSIZE or any(block):
+        what = "something that is no header" if block else "nothing"
+        raise DataError(
+            f"{shard}: at byte {after}{behind} there is {what} in place of a tar file's end: the "
+            f"shard is cut off or damaged. {_AGAIN}"
+        )
+
+
+def _require_inside(shard: str, info: tarfile.TarInfo, last: int, size: int) -> None:
+    end = info.offset_data + info.size
+    # Each lies behind the one before: a size below 0 would lead back to it for ever.
+    if info.size < 0 or info.offset_data <= last or end > size:
+        raise DataError(
+            f"{shard}: the member {info.name!r:.200} ends at byte {end} of {size}: the shard is "
+            f"cut off or damaged. {_AGAIN}"
+        )
+
+
+def _not_a_file(info: tarfile.TarInfo) -> str:
+    if info.issparse():
+        return "a sparse file, whose holes are left out of the shard"
+    if info.issym() or info.islnk():
+        return f"a link to {info.linkname!r:.200}"
+    return "" if info.isreg() else "no file, but a device or a pipe"

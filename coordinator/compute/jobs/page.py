@@ -1,4 +1,4 @@
-"""Page job: some examples as a page shows them, a picture or the beginning of their values."""
+"""Jobs of the page: a map of some examples, and their pictures or first values."""
 
 from __future__ import annotations
 
@@ -7,14 +7,39 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.inputs.stored import columns_in, images_in
+from lipt.common.inputs.model_input import columns_in, images_in
+from lipt.common.inputs.specs import ImageSpec, InputFormat
+from lipt.common.maps import placed, principal_components
 from lipt.coordinator.compute.context import Context
+from lipt.core.signals.compute import compute_signals
 
 # Larger pictures are scaled down to this.
 _MAX_PIXELS = 224
 _MAX_VALUES, _MAX_CHARACTERS = 12, 300
+
+
+@dataclass(frozen=True)
+class MapExamples:
+    """Place M examples in the unit square by two principal components of their D features."""
+
+    config: RunConfig
+    inputs: InputFormat
+    weights: BlobName
+    ids: tuple[int, ...]
+
+    def run(self, context: Context) -> tuple[tuple[float, float], ...]:
+        """Compute their features with the model of these weights, and place them."""
+        model = context.loaded_model(self.config, self.weights)
+        rows_M = context.numbering.places(torch.tensor(self.ids))
+        with pinned_kernels(self.config.evaluation_threads):
+            batches = context.batches(self.inputs, "computing features", some=rows_M)
+            places_M2 = principal_components(compute_signals(model, batches).features_ND.float())
+        square_M2 = placed(places_M2, width=1.0, height=1.0, margin=0.02)
+        return tuple((x, y) for x, y in square_M2.tolist())
 
 
 @dataclass(frozen=True)

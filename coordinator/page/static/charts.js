@@ -1,8 +1,9 @@
-// Charts as SVG in real pixels: the soup, classes.
+// Charts in real pixels: the soup, a timeline of learners, classes, a map of examples.
 
-import { alphaOf, count, percent, tried } from "./format.js";
+import { alphaOf, count, duration, fateOf, percent, plural, tried } from "./format.js";
 import { html } from "./parts.js";
-import { state } from "./store.js";
+import { now, state } from "./store.js";
+import { useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 
 const LEFT = 46; // room for the labels of the y axis
 
@@ -32,11 +33,11 @@ const chart = (kind, width, height, summary, content) => html`
   </svg>`;
 
 /** The soup as it grows: a dot for each learner's own accuracy, a step for the soup's after it. */
-export function soupChart(run) {
+export function soupChart(run, room = state.width) {
   const [height, bottom] = [230, 194];
   const learners = tried(run);
   if (learners.length === 0) return null;
-  const width = Math.max(Math.min(state.width, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
+  const width = Math.max(Math.min(room, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
   const slot = (width - LEFT - 12) / run.learners.length;
   const values = learners.flatMap(({ ingredient }) => [ingredient.accuracy, ingredient.soup_accuracy]);
   const low = Math.max(0, Math.floor((Math.min(...values) - 0.01) * 20) / 20);
@@ -67,22 +68,78 @@ export function soupChart(run) {
 export const soupLegend = () => html`
   <p class="legend"><span>━ soup after it</span><span>● ✓ alone, kept</span><span>◌ × alone, discarded</span></p>`;
 
+/** A lane for every worker, in it the learners that it has had, from lease to result. */
+export function timeline(run) {
+  const [lane, names, width] = [24, 110, Math.max(state.width, 280)];
+  const leased = run.learners.filter((learner) => learner.leased_at);
+  if (leased.length === 0) return null;
+  const from = (learner) => Date.parse(learner.leased_at);
+  const until = (learner) => Date.parse(learner.committed_at || run.ended_at) || now();
+  const [start, end] = [Math.min(...leased.map(from)), Math.max(...leased.map(until))];
+  const workers = [...new Set(leased.map((learner) => learner.worker_name))].sort();
+  const x = linear(start, Math.max(end, start + 1000), names, width - 8);
+  const summary = `Timeline of ${plural(leased.length, "learner")} on ${plural(workers.length, "worker")} over ${duration((end - start) / 1000)}. The table of learners has them all.`;
+  return chart("timeline", width, workers.length * lane + 18, summary, html`
+    ${workers.map((worker, place) => html`<text key=${worker} x="0" y=${place * lane + 16}>${worker.slice(0, 14)}<title>${worker}</title></text>`)}
+    ${leased.map((learner) => {
+      const [left, y, fate] = [x(from(learner)), workers.indexOf(learner.worker_name) * lane + 2, fateOf(learner)];
+      const span = Math.max(x(until(learner)) - left - 1, 2);
+      return html`<g key=${learner.index} class="piece ${fate.tone}">
+        <title>learner ${learner.index}: ${fate.word}, ${duration((until(learner) - from(learner)) / 1000)}</title>
+        <rect x=${left} y=${y} width=${span} height=${lane - 4} rx="3" />
+        ${span > 30 && html`<text x=${left + 5} y=${y + 14}>${learner.index} ${fate.sign}</text>`}
+      </g>`;
+    })}
+    <text x=${names} y=${workers.length * lane + 14}>0 s</text>
+    <text x=${width - 8} y=${workers.length * lane + 14} text-anchor="end">${duration((end - start) / 1000)}</text>`);
+}
+
 const MOST_CLASSES = 200;
 
-/** Classes as bars: {name, in_data, in_subset}. */
-export function histogram(caption, classes) {
-  const most = Math.max(1, ...classes.map((each) => each.in_subset));
-  const row = ({ name, in_data: all, in_subset: chosen }, place) => html`<tr key=${place}>
+/** Classes as bars; series: {name, counts}, one or two; inData: numbers in the data. */
+export function histogram(caption, names, series, inData) {
+  const most = Math.max(1, ...series.flatMap(({ counts }) => counts));
+  const height = 12 / series.length;
+  const row = (name, place) => html`<tr key=${place}>
     <th scope="row" title=${name}>${name}</th>
-    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width=${chosen} height="12" /></svg></td>
-    <td class="numeric">${count(chosen)}</td>
-    <td class="numeric dim">${count(all)}${all > 0 && ` · ${percent(chosen / all, 0)}`}</td>
+    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true">${series.map(({ counts }, at) => html`
+      <rect class="bar s${at}" y=${height * at} width=${counts[place]} height=${height} />`)}</svg></td>
+    ${series.map(({ counts }) => html`<td class="numeric">${count(counts[place])}</td>`)}
+    ${inData && html`<td class="numeric dim">${count(inData[place])}</td>`}
   </tr>`;
   return html`<div class="histogram"><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>
-      <th scope="col">class</th><th scope="col">examples</th><th scope="col" class="numeric">number</th><th scope="col" class="numeric">of data</th>
+      <th scope="col">class</th><th scope="col">examples</th>${series.map(({ name }, at) => html`<th scope="col" class="numeric"><span class="series s${at}">${name}</span></th>`)}
+      ${inData && html`<th scope="col" class="numeric">in the data</th>`}
     </tr></thead>
-    <tbody>${classes.slice(0, MOST_CLASSES).map(row)}</tbody>
-  </table>${classes.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(classes.length)} classes.</p>`}</div>`;
+    <tbody>${names.slice(0, MOST_CLASSES).map(row)}</tbody>
+  </table>${names.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(names.length)} classes.</p>`}</div>`;
+}
+
+const SIZE = 460;
+
+/** Examples as points, those that a subset takes over the others; drawn once for each answer. */
+export function ExampleMap({ map, place, name }) {
+  const canvas = useRef();
+  const chosen = map.chosen[place];
+  useLayoutEffect(() => {
+    const context = canvas.current.getContext("2d");
+    const dot = (at, radius) => {
+      const [x, y] = map.places[at];
+      context.beginPath();
+      context.arc(SIZE * x, SIZE * (1 - y), radius, 0, 7);
+      context.fill();
+    };
+    for (const taken of [false, true]) {
+      map.ids.forEach((_, at) => {
+        if (chosen[at] !== taken) return;
+        // Neighbouring classes get hues far apart.
+        context.fillStyle = `hsl(${(map.labels[at] * 137) % 360} 70% 50% / ${taken ? 1 : 0.3})`;
+        dot(at, taken ? 4 : 2.2);
+      });
+    }
+  }, [map]);
+  return html`<canvas ref=${canvas} width=${SIZE} height=${SIZE} class="map" role="img"
+    aria-label="Map of ${count(map.ids.length)} examples, alike ones close together; ${name} takes ${count(chosen.filter(Boolean).length)} of them." />`;
 }

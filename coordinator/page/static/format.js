@@ -117,33 +117,3 @@ function settingText(value) {
   const kind = /^(PRECISION|WEIGHT_ENCODING|AUGMENTATION_METHOD|PRUNING_METHOD|SOUP_METHOD)_/.exec(String(value));
   return kind ? word(value, kind[0]).replaceAll(" ", "_") : String(value);
 }
-
-/** Lines of NAME=VALUE as nested settings; values are numbers and booleans where they read as such. */
-export function readSettings(text) {
-  const settings = {};
-  for (const line of text.split("\n").map((each) => each.trim()).filter(Boolean)) {
-    const [name, ...rest] = line.split("=");
-    if (rest.length === 0 || name.trim() === "") throw new Error(`“${line}” is not NAME=VALUE. Example: soup.num_alphas=5`);
-    setAt(settings, name.trim(), settingValue(rest.join("=").trim()));
-  }
-  return settings;
-}
-
-/** Set a dotted name; "__proto__" is a name like any other. */
-export function setAt(settings, name, value) {
-  const parts = name.split(".");
-  const last = parts.pop();
-  const define = (place, part, what) => Object.defineProperty(place, part, { value: what, enumerable: true, configurable: true });
-  let place = settings;
-  for (const part of parts) {
-    if (!Object.hasOwn(place, part)) define(place, part, {});
-    place = Object.getOwnPropertyDescriptor(place, part).value;
-  }
-  define(place, last, value);
-}
-
-function settingValue(text) {
-  if (/^["'].*["']$/.test(text)) return text.slice(1, -1);
-  if (text === "true" || text === "false") return text === "true";
-  return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
-}

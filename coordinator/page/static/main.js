@@ -5,13 +5,14 @@ import { button, commands, html, problem, retryPictures } from "./parts.js";
 import { follow, get, onCoordinatorBack, onSessionEnded, post, unfollow } from "./service.js";
 import { changed, closeDialog, followAddress, onChange, perform, runById, say, state, task, to } from "./store.js";
 import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
+import { diagnosisView } from "./view_diagnosis.js";
 import { runView } from "./view_run.js";
-import { runsView } from "./view_runs.js";
+import { compareView, runsView } from "./view_runs.js";
 import { queueView, workersView } from "./view_service.js";
 import { subsetsView } from "./view_subsets.js";
 
 const place = (id) => document.getElementById(id);
-const VIEWS = { runs: "Runs", workers: "Workers", queue: "Queue" };
+const VIEWS = { runs: "Runs", workers: "Workers", queue: "Queue", diagnosis: "Diagnosis" };
 
 /** The view of the route and its title. */
 function viewHere() {
@@ -20,7 +21,8 @@ function viewHere() {
     const name = runById(id)?.name ?? "Run";
     return part === "subsets" ? [subsetsView, `Subsets of ${name}`] : [runView, name];
   }
-  return [{ workers: workersView, queue: queueView }[first] ?? runsView, VIEWS[first] ?? "Runs"];
+  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView, compare: compareView };
+  return [views[first] ?? runsView, first === "compare" ? "Two runs" : VIEWS[first] ?? "Runs"];
 }
 
 function draw() {

@@ -1,6 +1,6 @@
-// One run: how far it is, its soup, its learners, its costs and settings.
+// One run: how far it is, its soup, its learners on a timeline and in a table, its costs and settings.
 
-import { soupChart, soupLegend } from "./charts.js";
+import { soupChart, soupLegend, timeline } from "./charts.js";
 import { alphaOf, bytes, count, duration, fateOf, fixed, hasEnded, keptOf, MISSING, number, percent, plural, secondsOf, settingsOf, standingOf, tally, trainSeconds, tried } from "./format.js";
 import { badge, bar, button, commands, empty, head, html, moment, problem, section, table, tile, tiles, waiting } from "./parts.js";
 import { ofRun, post } from "./service.js";
@@ -24,6 +24,7 @@ export function runHead(run, part) {
   const mayCancel = mayAct("admin") && !hasEnded(run);
   return head(html`${part ?? run.name} ${badge(standingOf(run))}`, html`
     ${mayCancel && button("Cancel the run", () => confirmCancel(run), { class: "danger" })}
+    ${!part && html`<a class="button" href=${to(["diagnosis"], { run: run.run_id })}>Diagnosis</a>`}
     ${!part && html`<a class="button main" href=${to(["runs", run.run_id, "subsets"])}>Subsets</a>`}`,
   html`<a href=${to(["runs"])}>Runs</a>${part && html` / <a href=${to(["runs", run.run_id])}>${run.name}</a>`}`);
 }
@@ -93,7 +94,7 @@ const COLUMNS = [["learner"], ["phase", "lead"], ["worker"], ["step", "grow"], [
 function learners(run) {
   const { done, leased, queued, all } = tally(run);
   if (all === 0) return null;
-  return section("learners", "Learners", table("Learners", COLUMNS, run.learners.map(learnerRow)),
+  return section("learners", "Learners", html`${timeline(run)} ${table("Learners", COLUMNS, run.learners.map(learnerRow))}`,
     `${done} in, ${leased} at work, ${queued} waiting`);
 }
 

@@ -27,8 +27,7 @@ from lipt.common.config.values import (
 )
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
 from lipt.common.targets.values import MultiLabel, OtherTarget, Regression, SingleLabel
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.v1 import config_pb2, worker_pb2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.data import open_dataset
-from lipt.common.data.decoding_all import UnusableImage, decode_all
+from lipt.common.data.registry import UnusableImage, decode_all
 from lipt.common.errors import DataError
 from tests.tar_shards import samples, write_shard
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import load_columns
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.inputs.specs import ColumnsSpec
 from tests.common.data.columns import SIZES, TOKENS, column_rows

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 
 
 @st.composite

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lipt.common.data import Bearable, all_labels, open_dataset, without_quarantined
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.errors import DataError
 

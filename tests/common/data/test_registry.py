@@ -332,5 +332,5 @@ def test_parquet_with_options_is_a_table(tmp_path: Path) -> None:
     opened = open_dataset(f"parquet:{tmp_path / 't.parquet'}?label=label")
     assert str(opened.inputs) == "float32[1]"
     assert opened.labels_N.tolist() == [1, 0]
-    with pytest.raises(DataError, match="none is called img or image"):
+    with pytest.raises(DataError, match="has 0 columns of the type struct"):
         open_dataset(f"parquet:{tmp_path / 't.parquet'}")

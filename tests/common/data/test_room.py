@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.data.room import make_room
+from lipt.common.data.sources.index import make_room
 
 
 def mapped_files(folder: Path) -> list[str]:

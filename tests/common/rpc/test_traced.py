@@ -13,10 +13,9 @@ import pytest
 
 from lipt.common.errors import BudgetError
 from lipt.common.observability.logs import Events
-from lipt.common.observability.tracing import current_traceparent, span
-from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import ErrorInterceptor
-from lipt.common.rpc.traced import TracingInterceptor, received, traced
+from lipt.common.observability.tracing import current_traceparent, received, span
+from lipt.common.rpc.channel import open_channel, traced
+from lipt.common.rpc.handlers import Interceptor, refusals, tracing
 from lipt.v1 import run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.remembered_spans import Remembered, remembering
 
@@ -56,7 +55,8 @@ def new_service() -> Any:
 
 @asynccontextmanager
 async def serving(service: Any) -> AsyncIterator[str]:
-    server = grpc.aio.server(interceptors=[ErrorInterceptor(Events()), TracingInterceptor()])
+    steps = (refusals(Events()), tracing)
+    server = grpc.aio.server(interceptors=[Interceptor(lambda _: steps)])
     run_pb2_grpc.add_RunServiceServicer_to_server(service, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -131,11 +131,13 @@ async def test_calls_that_wait_or_come_again_and_again_belong_to_the_trace_witho
         worker_pb2_grpc.WorkerServiceStub(channel).Heartbeat(request, timeout=30)
         watched = run_pb2_grpc.RunServiceStub(channel).WatchRun(run_pb2.WatchRunRequest())
         assert len(list(watched)) == 3
+        again = run_pb2_grpc.RunServiceStub(channel).WatchRun(run_pb2.WatchRunRequest())
+        assert len(list(again)) == 3
 
     spans = await asked(service, ask)
     assert spans.names() == ["script"]
     script = spans["script"].context
-    assert service.seen == [f"00-{script.trace_id:032x}-{script.span_id:016x}-01"] * 2
+    assert service.seen == [f"00-{script.trace_id:032x}-{script.span_id:016x}-01"] * 3
 
 
 async def test_a_refused_call_fails_on_either_side_without_the_peers_words() -> None:
@@ -171,10 +173,11 @@ async def test_a_call_without_a_readable_trace_begins_its_own(
     assert TRACE not in service.seen[0]
 
 
-def test_of_two_traces_none_is_believed() -> None:
-    assert received((("x", "y"), ("traceparent", GIVEN))) == GIVEN
-    assert received((("traceparent", GIVEN), ("traceparent", GIVEN))) == ""
-    assert received(None) == ""
+def test_of_two_traces_none_is_taken() -> None:
+    with remembering():
+        assert received((("x", "y"), ("traceparent", GIVEN))) == GIVEN
+        assert received((("traceparent", GIVEN), ("traceparent", GIVEN))) == ""
+        assert received(None) == ""
 
 
 def test_the_channel_of_a_process_that_does_not_trace_is_left_as_it_is() -> None:

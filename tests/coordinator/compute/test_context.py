@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,14 +11,35 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
-from lipt.common.errors import ComputeError, DataError, OtherDataError, StateError
+from lipt.common.errors import DataError, OtherDataError, StateError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.weights.files import pack
+from lipt.coordinator.compute import light as lights
 from lipt.coordinator.compute import messages
-from lipt.coordinator.compute.context import Context, with_kept_quarantine
-from lipt.coordinator.compute.messages import OnData, Timed, Took, name_of
-from tests.digits import digits_settings
+from lipt.coordinator.compute.context import (
+    Context,
+    find_cached,
+    keep_cached,
+    with_kept_quarantine,
+)
+from lipt.coordinator.compute.jobs.pretraining import DescribeData
+from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.light import LightContext
+from lipt.coordinator.compute.messages import (
+    MAX_CHEAP_BYTES,
+    Cost,
+    OnData,
+    Timed,
+    TooDearError,
+    Took,
+)
+from tests.digits import digits_context, digits_settings
 
 
 def paint(path: Path, brightness: int) -> None:
@@ -91,22 +113,6 @@ def test_result_is_not_believed_where_the_data_was_replaced_meanwhile(
         OnData(fingerprint_of(pets), job).run(context)
 
 
-def test_job_that_fails_on_data_that_was_taken_away_is_explained_by_that(
-    context: Context, pets: Path
-) -> None:
-    def take_away() -> None:
-        (pets / "cat").rename(pets.parent / "away")
-        raise ComputeError("an image cannot be read.")
-
-    own = fingerprint_of(pets)
-    with pytest.raises(OtherDataError, match=f"had the fingerprint {own}, cannot be read any more"):
-        OnData(own, Do(take_away)).run(context)
-    with pytest.raises(OtherDataError):
-        OnData(own, Do()).run(context)
-    (pets.parent / "away").rename(pets / "cat")
-    assert OnData(own, Do()).run(context) == 0
-
-
 @dataclass(frozen=True)
 class Text:
     """The least that can be kept."""
@@ -172,10 +178,6 @@ def test_a_timed_job_says_how_long_it_took_itself(monkeypatch: pytest.MonkeyPatc
     assert job.run(cast("Any", None)) == Took("done", 7.0)
 
 
-def test_a_job_is_called_by_what_is_inside() -> None:
-    assert name_of(OnData("f", Timed(Wait([], 0.0)))) == "Wait"
-
-
 pytest.importorskip("sklearn")
 DIGITS = open_dataset("digits")
 
@@ -225,3 +227,172 @@ def test_whole_data_is_served_from_a_full_disk(
 def test_what_is_left_out_has_to_be_kept(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"cannot be kept .* Make room"):
         quarantined(tmp_path, 3)
+
+
+def keep_text(folder: Path, name: str, made: list[str], *, kind: str = "kind") -> str:
+    found = find_cached(folder, kind, (name,))
+    if found is not None:
+        return Text.load(found).text
+    made.append(name)
+    value = Text(f"of {name}")
+    path = keep_cached(folder, kind, (name,), value)
+    return (value if path is None else Text.load(path)).text
+
+
+@pytest.mark.parametrize("damage", [b"", b"of", b"0f a", b"of a and more"])
+def test_a_file_that_was_damaged_is_computed_again(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[str] = []
+    keep_text(tmp_path, "a", made)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(damage)
+    assert [keep_text(tmp_path, "a", made) for _ in range(2)] == ["of a"] * 2
+    assert made == ["a", "a"]
+    assert list(tmp_path.iterdir()) == [path]
+    assert f"{path} is damaged" in caplog.text
+
+
+def test_only_the_four_last_used_files_of_a_kind_stay(tmp_path: Path) -> None:
+    made: list[str] = []
+    files: dict[str, Path] = {}
+    for age, name in enumerate("abcd"):
+        keep_text(tmp_path, name, made)
+        (files[name],) = set(tmp_path.iterdir()) - set(files.values())
+        os.utime(files[name], (age, age))
+    keep_text(tmp_path, "a", made)  # used again: b is the oldest now
+    keep_text(tmp_path, "e", made)
+    assert {name for name, path in files.items() if path.exists()} == {"a", "c", "d"}
+    assert len(list(tmp_path.iterdir())) == 4
+    assert made == list("abcde")
+
+
+def test_value_that_cannot_be_kept_is_given_all_the_same_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(text: Text, path: Path) -> None:
+        path.with_name(f"{path.name}.part").write_text(text.text[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Text, "save", full)
+        assert keep_text(tmp_path, "a", made) == "of a"
+    assert "No space left on device" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+    assert keep_text(tmp_path, "a", made) == "of a"
+    assert made == ["a", "a"]
+
+
+IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+CONFIG = RunConfig(model="resnet8")
+
+
+@pytest.fixture(scope="module")
+def dear(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    return digits_context(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="module")
+def theta_p(dear: Context) -> BlobName:
+    return dear.blobs.put_bytes(pack(dear.new_model(CONFIG).state_dict()))
+
+
+@pytest.fixture
+def select(theta_p: BlobName) -> Callable[..., SelectSubset]:
+    def job(strategy: str, **changes: Any) -> SelectSubset:
+        balanced = strategy != "uniform"
+        asked = SelectSubset(CONFIG, IMAGE, theta_p, strategy, 20, balanced=balanced, options=())
+        return replace(asked, **changes)
+
+    return job
+
+
+@pytest.fixture
+def light(dear: Context) -> LightContext:
+    known = DescribeData().run(dear)
+    return LightContext(dear.settings, lambda _: None, known)
+
+
+def test_data_is_known_by_its_labels(dear: Context, light: LightContext) -> None:
+    assert torch.equal(light.dataset.labels_N, dear.dataset.labels_N)
+    assert light.dataset.labels_N.dtype is torch.int64
+    for name in ("fingerprint", "inputs", "class_names", "source"):
+        assert getattr(light.dataset, name) == getattr(dear.dataset, name)
+    with pytest.raises(TooDearError):
+        light.dataset.images(torch.tensor([0]))
+    with pytest.raises(TooDearError):
+        light.dataset.raw_bytes(0)
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "uniform_per_class"])
+def test_what_is_drawn_from_labels_is_the_same(
+    dear: Context, light: LightContext, select: Callable[..., SelectSubset], strategy: str
+) -> None:
+    assert select(strategy).run(light) == select(strategy).run(dear)
+
+
+@pytest.mark.parametrize("strategy", ["grand", "el2n", "ccs"])
+def test_signals_are_used_where_they_are_kept_and_the_subset_is_the_same(
+    dear: Context,
+    light: LightContext,
+    select: Callable[..., SelectSubset],
+    strategy: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = select(strategy).run(dear)
+    assert select(strategy).run(light) == expected
+    monkeypatch.setattr(lights, "MAX_CHEAP_BYTES", 1000)
+    with pytest.raises(TooDearError):
+        select(strategy).run(light)
+
+
+def test_what_is_not_kept_is_not_computed(
+    light: LightContext, select: Callable[..., SelectSubset]
+) -> None:
+    later = BlobName.of(b"later weights")
+    for changes in ({"weights": later}, {"proxy": "ridge:patches"}, {"proxy": "auto"}):
+        with pytest.raises(TooDearError):
+            select("grand", **changes).run(light)
+
+
+def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
+    dear: Context,
+    light: LightContext,
+    select: Callable[..., SelectSubset],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    select("grand").run(dear)
+
+    def gone(*_: object, **__: object) -> Path:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(lights, "find_cached", gone)
+    with pytest.raises(TooDearError):
+        select("grand").run(light)
+    monkeypatch.setattr(lights, "find_cached", lambda *_, **__: dear.signals_dir / "gone")
+    with pytest.raises(TooDearError):
+        select("grand").run(light)
+
+
+def test_a_backbone_is_not_loaded(light: LightContext, select: Callable[..., SelectSubset]) -> None:
+    assert light.backbone is None
+    settings = light.settings.model_copy(update={"backbone": "torchvision:resnet18@missing"})
+    with pytest.raises(TooDearError):
+        select("grand", proxy="auto").run(replace(light, settings=settings))
+
+
+def test_cost_follows_from_the_strategy_and_from_what_is_read(
+    select: Callable[..., SelectSubset],
+) -> None:
+    small, large = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_CHEAP_BYTES + 1)
+    assert select("uniform").cost is Cost.LABELS
+    assert select("uniform", features=small).cost is Cost.SIGNALS
+    assert select("grand").cost is Cost.SIGNALS
+    assert select("moderate", features=small).cost is Cost.SIGNALS
+    assert select("moderate", features=large).cost is Cost.DEAR
+    assert select("facility_location").cost is Cost.DEAR
+    # Pairs are the data set's own where nobody has given others.
+    assert select("clip_score").cost is Cost.DEAR
+    assert select("clip_score", features=small).cost is Cost.SIGNALS
+    assert select("auto").cost is Cost.DEAR

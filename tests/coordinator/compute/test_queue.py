@@ -1,28 +1,373 @@
-"""A heavy and a light process of the queue."""
+"""Who is computed next, dropped and refused, with played processes and with real ones."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from lipt.common.errors import BudgetError, QueueFullError
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.observability.logs import log_context, logging_about
+from lipt.common.observability.logs import EventKind, Events, log_context, logging_about
+from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import current_traceparent, span
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.messages import Asked, Cost
-from lipt.coordinator.compute.progress import Progressed
-from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.messages import Asked, Cost, DroppedError, TooDearError
+from lipt.coordinator.compute.process import ComputeProcess, OpenContext
+from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
+from lipt.coordinator.compute.queue import HEAVY, ComputeQueue, Entry, fair_order
+from lipt.coordinator.compute.scan import ScanClosed, ScanNews, ScanOpened
+from lipt.coordinator.instruments import JOB, QUEUE_WAIT
+from tests.clock import Clock
 from tests.digits import digits_settings
 from tests.embedded.compute import ThreadQueue
 from tests.remembered_spans import remembering
+
+KNOWN = DataDescription(
+    "two", ("a", "b"), (1, 1), ImageSpec(1, 8, 8), "f" * 64, labels=b"\1\0\0\0\0\0\0\0"
+)
+
+
+def entry(number: int, callers: str = "a", turn: int = 0) -> Entry:
+    job, outcome = cast("Any", None), cast("Any", None)
+    asked = Asked("r", lambda: frozenset(callers.split()))
+    return Entry(number, turn, 0.0, job, asked, lambda _: None, outcome)
+
+
+def numbers(waiting: list[Entry], ranks: dict[str, int] | None = None) -> list[int]:
+    return [one.number for one in fair_order(waiting, ranks or {})]
+
+
+def test_callers_take_turns_whatever_they_have_asked_for() -> None:
+    flood = [entry(number, "flood") for number in range(5)]
+    assert numbers([*flood, entry(5, "b"), entry(6, "b")]) == [0, 5, 1, 6, 2, 3, 4]
+
+
+def test_a_newcomer_does_not_pass_who_has_waited_for_longer() -> None:
+    # Of the flood a job was begun at turn 1; the newcomers have come since.
+    flood = [entry(number, "flood") for number in range(3)]
+    waiting = [*flood, entry(3, "b", turn=1), entry(4, "c", turn=2)]
+    assert numbers(waiting, {"flood": 2}) == [3, 0, 4, 1, 2]
+
+
+def test_a_job_of_several_comes_when_the_first_of_them_is_due() -> None:
+    waiting = [entry(1, "c"), entry(2, "flood"), entry(3, "flood b")]
+    assert numbers(waiting, {"flood": 9}) == [1, 3, 2]
+
+
+class PlayedProcess:
+    """Begins jobs, and ends each when the test says so."""
+
+    pid = None
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.say: OnProgress = lambda _: None
+        self.stopped = False
+        self._end: asyncio.Future[Any] = asyncio.Future()
+
+    async def run(self, job: Any, on_progress: OnProgress) -> Any:
+        self.begun.append(job.job)
+        self.say = on_progress
+        self._end = asyncio.get_running_loop().create_future()
+        return await self._end
+
+    async def end(self, result: object = "done") -> None:
+        """Let the present job end, with an error where that is given."""
+        if isinstance(result, BaseException):
+            self._end.set_exception(result)
+        else:
+            self._end.set_result(result)
+        await settled()
+
+    def drop(self) -> None:
+        self.begun.append("dropped")
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+async def settled() -> None:
+    """All that can go on has done so."""
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+@dataclass(eq=False)
+class Request:
+    """Somebody who waits, and what was heard."""
+
+    task: asyncio.Task[Any]
+    heard: list[Progressed]
+
+    @property
+    def ahead(self) -> list[int]:
+        return [progressed.ahead for progressed in self.heard]
+
+
+class PlayedQueue(ComputeQueue):
+    def __init__(self, state_dir: Path, clock: Clock, **limits: int) -> None:
+        settings = digits_settings(state_dir)
+        compute = settings.compute.model_copy(update=limits)
+        self.played: list[PlayedProcess] = []
+        super().__init__(
+            settings.model_copy(update={"compute": compute}), Events(), Meters(), clock=clock
+        )
+        self.clock = clock
+
+    def _process(self, open_context: OpenContext, name: str) -> ComputeProcess:
+        self.played.append(PlayedProcess())
+        return cast("ComputeProcess", cast("Any", self.played[-1]))
+
+    @property
+    def process(self) -> PlayedProcess:
+        return self.played[0]
+
+    @property
+    def num_waiting(self) -> int:
+        return self.waiting()[HEAVY]
+
+    @property
+    def counted(self) -> Events:
+        return self._events
+
+    @property
+    def measured(self) -> Meters:
+        return self._meters
+
+    def ask(
+        self,
+        job: str,
+        caller: str | Callable[[], frozenset[str]] | None = "me",
+        run: str = "r",
+        cost: Cost = Cost.DEAR,
+    ) -> Request:
+        callers = (lambda: frozenset({caller})) if isinstance(caller, str) else caller
+        heard: list[Progressed] = []
+        asked = Asked(run, callers, cost)
+        job_: Any = job
+        return Request(asyncio.create_task(self.run(job_, heard.append, asked)), heard)
+
+    async def leave(self, *requests: Request) -> None:
+        for request in requests:
+            request.task.cancel()
+        await asyncio.wait({request.task for request in requests})
+        await settled()
+
+    async def end_all(self) -> list[Any]:
+        """End one job after another, each a second long; those that have begun so far."""
+        while self._heavy.present is not None:
+            self.clock.now += 1.0
+            await self.process.end()
+        return self.process.begun
+
+
+MakeQueue = Callable[..., PlayedQueue]
+
+
+@pytest.fixture
+async def make_queue(tmp_path: Path, clock: Clock) -> MakeQueue:
+    return lambda **limits: PlayedQueue(tmp_path, clock, **limits)
+
+
+@pytest.fixture
+async def queue(make_queue: MakeQueue) -> PlayedQueue:
+    return make_queue()
+
+
+async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
+    queue: PlayedQueue,
+) -> None:
+    queue.ask("first", run="r1")
+    queue.ask("second", run="r2")
+    queue.ask("third", caller=None, run="r3")
+    await settled()
+    queue.clock.now += 3.0
+    queue.process.say(Progressed("squaring", 1, 2))
+    queue.process.say(Made("", 0, 0, part="a part"))
+    seen = queue.computations()
+    assert [(one.run, one.num_callers, one.computing) for one in seen] == [
+        ("r1", 1, True),
+        ("r3", 0, False),
+        ("r2", 1, False),
+    ]
+    assert (seen[0].job, seen[0].lane, seen[0].seconds) == ("str", "dear", 3.0)
+    assert [one.progress.activity for one in seen] == ["squaring", *["waiting for its turn"] * 2]
+    await queue.end_all()
+    assert queue.computations() == ()
+
+
+async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> None:
+    queue.ask("first")
+    await settled()
+    queue.clock.now += 2.0
+    queue.ask("second")
+    await settled()
+    queue.clock.now += 3.0
+    assert queue.oldest_seconds() == {"dear": 3.0, "cheap": 0.0}
+    await queue.end_all()  # the first after 6 s, the second, which waited 4 s, after 1 s
+    assert queue.oldest_seconds() == {"dear": 0.0, "cheap": 0.0}
+    waited = queue.measured.distributions(QUEUE_WAIT)[("dear",)]
+    assert (sum(waited.counts), waited.total) == (2, 4.0)
+    computed = queue.measured.distributions(JOB)[("dear", "str")]
+    assert (sum(computed.counts), computed.total) == (2, 7.0)
+
+
+async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQueue) -> None:
+    first, second, third = (queue.ask(job) for job in ("first", "second", "third"))
+    await settled()
+    assert (second.ahead, third.ahead) == ([1], [2])
+    assert second.heard[0].activity == "waiting for its turn"
+    await queue.process.end()
+    queue.process.say(Progressed("squaring", 1, 2))
+    await settled()
+    assert [item.activity for item in second.heard[1:]] == ["beginning", "squaring"]
+    assert second.ahead == [1, 0, 0]
+    assert third.ahead == [2, 1]
+    assert first.ahead == [0]
+    await queue.end_all()
+
+
+async def test_job_that_nobody_waits_for_is_never_begun(queue: PlayedQueue) -> None:
+    first, second, third = (queue.ask(job) for job in ("first", "second", "third"))
+    await settled()
+    await queue.leave(second)
+    assert third.ahead == [2, 1]
+    assert await queue.end_all() == ["first", "third"]
+    assert queue.counted.count(EventKind.JOB_DROPPED, "waiting") == 1
+    assert first.task.done()
+
+
+async def test_job_under_way_is_dropped_with_who_waits_for_it_and_the_next_begins_when_it_ends(
+    queue: PlayedQueue,
+) -> None:
+    first, second = queue.ask("first"), queue.ask("second")
+    await settled()
+    await queue.leave(first)
+    assert queue.process.begun == ["first", "dropped"]
+    # What it says on its way out is nobody's.
+    queue.process.say(Progressed("squaring", 1, 2))
+    assert first.ahead == [0]
+    await queue.process.end(DroppedError())
+    assert queue.process.begun == ["first", "dropped", "second"]
+    await queue.process.end(2)
+    assert await second.task == 2
+    assert queue.counted.count(EventKind.JOB_DROPPED, "computing") == 1
+
+
+async def test_callers_take_turns_and_the_pipeline_is_one_of_them(queue: PlayedQueue) -> None:
+    for job in ("a1", "a2", "a3"):
+        queue.ask(job, "a")
+    for job in ("b1", "b2"):
+        queue.ask(job, "b")
+    queue.ask("run", None)
+    await settled()
+    assert await queue.end_all() == ["a1", "b1", "run", "a2", "b2", "a3"]
+
+
+async def test_who_asks_again_and_again_does_not_pass_who_waits(queue: PlayedQueue) -> None:
+    queue.ask("under way", "a")
+    await settled()
+    for job in ("a1", "a2"):
+        queue.ask(job, "a")
+    for number in range(4):
+        # As many others as there are turns, each new.
+        queue.ask(f"new {number}", f"caller {number}")
+        await settled()
+        await queue.process.end()
+    assert queue.process.begun == ["under way", "new 0", "a1", "new 1", "new 2"]
+    assert "a2" in (await queue.end_all())[:7]
+    assert set(queue._heavy.ranks) <= {"a", "caller 2", "caller 3"}
+
+
+async def test_job_whose_callers_have_all_gone_is_passed_over_until_it_is_dropped(
+    queue: PlayedQueue,
+) -> None:
+    callers = {"flood"}
+    queue.ask("under way")
+    abandoned = queue.ask("abandoned", lambda: frozenset(callers))
+    queue.ask("next")
+    await settled()
+    callers.clear()
+    assert await queue.end_all() == ["under way", "next"]
+    await queue.leave(abandoned)
+
+
+async def test_more_than_may_wait_are_refused_with_the_time_to_ask_again(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue(max_waiting=3, max_waiting_per_caller=2)
+    under_way = queue.ask("under way", "a")
+    kept = [queue.ask(f"a{number}", "a") for number in range(2)]
+    await settled()
+    queue.clock.now += 7.0
+    refused = queue.ask("a2", "a")
+    words = "2 requests of this caller wait to be computed, 2 may. Ask again in 7 s."
+    with pytest.raises(QueueFullError, match=words) as raised:
+        await refused.task
+    assert raised.value.retry_after_seconds == 7.0
+    kept.append(queue.ask("b0", "b"))
+    await settled()
+    with pytest.raises(QueueFullError, match="3 requests wait to be computed, 3 may"):
+        await queue.ask("c0", "c").task
+    # A run's own are never refused, nor do they take the place of others.
+    kept += [queue.ask(f"run {number}", None) for number in range(5)]
+    await settled()
+    assert queue.num_waiting == 8
+    # Who leaves makes room, whatever of a run waits.
+    await queue.leave(kept[0])
+    kept[0] = queue.ask("again", "a")
+    await settled()
+    await queue.end_all()
+    assert {await request.task for request in (under_way, *kept)} == {"done"}
+
+
+async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: PlayedQueue) -> None:
+    queue.open_light(KNOWN)
+    light = queue.played[1]
+    heavy = queue.ask("heavy")
+    first, second = (queue.ask(job, cost=Cost.SIGNALS) for job in ("first", "second"))
+    await settled()
+    assert (queue.process.begun, light.begun) == (["heavy"], ["first"])
+    await light.end(TooDearError())
+    assert light.begun == ["first", "second"]
+    await light.end(2)
+    assert await second.task == 2
+    assert await queue.end_all() == ["heavy", "first"]
+    assert heavy.task.done()
+    assert await first.task == "done"
+
+
+async def test_a_scan_that_a_job_leaves_open_is_closed_for_it(queue: PlayedQueue) -> None:
+    news: list[ScanNews] = []
+    queue.share_scans(news.append)
+    request = queue.ask("first")
+    await settled()
+    queue.process.say(ScanOpened("", 0, 0, scan_id="scan-1"))
+    await queue.process.end(BudgetError("budget 0 is outside 1..10."))
+    assert [type(one) for one in news] == [ScanOpened, ScanClosed]
+    assert request.ahead == [0]
+    with pytest.raises(BudgetError):
+        await request.task
+
+
+async def test_stopping_ends_the_process_and_leaves_nobody_waiting(queue: PlayedQueue) -> None:
+    first, second = queue.ask("first"), queue.ask("second")
+    await settled()
+    await queue.stop()
+    assert queue.process.stopped
+    for request in (first, second):
+        with pytest.raises(asyncio.CancelledError):
+            await request.task
+    assert queue.process.begun == ["first"]
+
 
 LABELS = Asked(cost=Cost.LABELS)
 KNOWN = DataDescription(
@@ -53,71 +398,54 @@ class Hang:
 
 
 @pytest.fixture
-async def queue(tmp_path: Path) -> AsyncIterator[ComputeQueue]:
+async def processes(tmp_path: Path) -> AsyncIterator[ComputeQueue]:
     queue = ComputeQueue(digits_settings(tmp_path))
     yield queue
     await queue.stop()
 
 
-async def test_light_job_does_not_wait_for_a_heavy_one(queue: ComputeQueue) -> None:
-    queue.open_light(KNOWN)
-    queue.warm()
+async def test_light_job_does_not_wait_for_a_heavy_one(processes: ComputeQueue) -> None:
+    processes.open_light(KNOWN)
+    processes.warm()
     hanging = asyncio.Event()
 
     def note(now: Progressed) -> None:
         if now.activity == "hanging":
             hanging.set()
 
-    dear = asyncio.create_task(queue.run(Hang(), note))
+    dear = asyncio.create_task(processes.run(Hang(), note))
     await hanging.wait()
-    second = asyncio.create_task(queue.run(Where()))
-    assert await queue.run(Labels(), asked=LABELS) == [1, 0]
+    second = asyncio.create_task(processes.run(Where()))
+    assert await processes.run(Labels(), asked=LABELS) == [1, 0]
     assert not dear.done()
-    assert queue.waiting() == {"cheap": 0, "dear": 1}
+    assert processes.waiting() == {"cheap": 0, "dear": 1}
     # With the dear one its child goes; the light one's stays.
-    cheap = await queue.run(Where(), asked=LABELS)
+    cheap = await processes.run(Where(), asked=LABELS)
     dear.cancel()
     assert await second not in (cheap, os.getpid())
-    assert await queue.run(Where(), asked=LABELS) == cheap
-
-
-async def test_without_a_light_process_the_heavy_one_does_everything(queue: ComputeQueue) -> None:
-    queue.warm()
-    assert await queue.run(Where(), asked=LABELS) == await queue.run(Where())
-    assert queue.waiting() == {"cheap": 0, "dear": 0}
-
-
-TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert await processes.run(Where(), asked=LABELS) == cheap
 
 
 @dataclass(frozen=True)
 class WhoseAmI:
     def run(self, context: Context) -> tuple[dict[str, str], str]:
-        logging.getLogger("lipt.test").warning("at work")
         return dict(log_context()), current_traceparent()
 
 
-async def test_a_job_belongs_to_what_asked_for_it_whoever_asks_beside_it(tmp_path: Path) -> None:
-    async def asked(queue: ThreadQueue, run: str) -> dict[str, str]:
+async def test_a_job_belongs_to_what_asked_for_it_and_is_a_span_of_it(tmp_path: Path) -> None:
+    async def asked(queue: ThreadQueue, run: str) -> tuple[dict[str, str], str]:
         with logging_about(run=run):
-            context, _ = await queue.run(WhoseAmI())
-        return context
+            found: tuple[dict[str, str], str] = await queue.run(WhoseAmI())
+        return found
 
     queue = ThreadQueue(digits_settings(tmp_path))
     try:
-        found = await asyncio.gather(*(asked(queue, run) for run in ("a", "b", "c")))
-    finally:
-        await queue.stop()
-    assert found == [{"run": "a"}, {"run": "b"}, {"run": "c"}]
-
-
-async def test_a_job_is_a_span_of_what_asked_for_it(tmp_path: Path) -> None:
-    queue = ThreadQueue(digits_settings(tmp_path))
-    try:
+        found = await asyncio.gather(*(asked(queue, run) for run in ("a", "b")))
         with remembering() as spans, span("stage"):
-            _, within = await queue.run(WhoseAmI())
+            _, within = await asked(queue, "c")
     finally:
         await queue.stop()
+    assert [context for context, _ in found] == [{"run": "a"}, {"run": "b"}]
     job = spans["WhoseAmI"]
     assert job.parent is not None
     assert job.parent.span_id == spans["stage"].context.span_id

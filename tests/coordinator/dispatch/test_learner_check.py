@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lipt.common.errors import LearnerRejectedError
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.dispatch.learner_check import (
     check_learner,

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.common.errors import InvalidRequestError, UnknownWorkerError
+from lipt.common.access.roles import Role
+from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
+from lipt.coordinator.access.caller import Caller
+from lipt.coordinator.access.worker_identity import NO_EVIDENCE, Evidence
 from lipt.coordinator.dispatch import workers as worker_registry
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from tests.clock import Clock
@@ -13,13 +16,16 @@ def registry(clock: Clock) -> WorkerRegistry:
     return WorkerRegistry(clock)
 
 
-def join(registry: WorkerRegistry, instance_id: str, **said: str) -> WorkerRecord:
+def join(
+    registry: WorkerRegistry, instance_id: str, *, shown: Evidence = NO_EVIDENCE, **said: str
+) -> WorkerRecord:
     return registry.register(
         instance_id,
         name=said.get("name", instance_id),
         device=said.get("device", "cpu"),
         versions={"lipt": "1.0"},
         allowed_modules=(),
+        shown=shown,
     )
 
 
@@ -30,6 +36,17 @@ def test_the_same_instance_is_the_same_worker(registry: WorkerRegistry) -> None:
     assert registry.version(other.worker_id) == "1.0"
     with pytest.raises(InvalidRequestError, match="instance_id is empty"):
         join(registry, "")
+
+
+def test_a_stranger_cannot_register_under_the_id_of_a_worker(registry: WorkerRegistry) -> None:
+    owner, stranger = (
+        Evidence(Caller(key=name, name=name, roles=frozenset({Role.WORKER})))
+        for name in ("owner", "stranger")
+    )
+    worker = join(registry, "a", shown=owner)
+    with pytest.raises(ForeignWorkerError, match="is of stranger"):
+        join(registry, "a", shown=stranger)
+    assert registry.find(worker.worker_id) == worker
 
 
 def test_a_worker_is_there_while_it_is_heard_or_has_a_reason_to_be_silent(

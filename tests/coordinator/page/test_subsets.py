@@ -10,17 +10,20 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 
 from lipt.common.access.roles import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples
-from lipt.coordinator.compute.jobs.page import ShowExamples, ShownExample
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.page.handlers import NUM_SHOWN, code_for, examined
+from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples, ShownExample
+from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
+from lipt.coordinator.page.handlers import code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
+from lipt.core.diagnosis.diagnosis import Diagnosis
 from tests.coordinator.fakes import FakeCompute, FakeWorker, Hanging, pretraining
+from tests.coordinator.page.browsing import LABELS as LABELS_OF_DATA
 from tests.coordinator.page.browsing import ServedPage, lines_of, page_served
 
 
@@ -120,16 +123,6 @@ async def test_what_cannot_be_chosen_is_refused_with_its_status(
     assert (answer.status_code, answer.json()["error"]["reason"]) == (status, reason)
 
 
-async def test_run_that_is_not_ready_says_how_far_it_is(
-    page: ServedPage, browser: httpx.AsyncClient
-) -> None:
-    async with page.signed_in(Role.ADMIN) as admin:
-        await admin.post("/api/runs", json={"name": "mine"})
-    wanted = {"strategy": "uniform", "budget": 3}
-    answer = await browser.post("/api/runs/mine/subsets", json=wanted)
-    assert (answer.status_code, answer.json()["error"]["reason"]) == (409, "RUN_NOT_READY")
-
-
 async def test_reader_that_leaves_takes_its_computation_along(
     page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
@@ -154,6 +147,35 @@ async def test_failure_on_the_way_is_the_last_line(
     answer = await browser.post("/api/runs/mine/subsets", json={"strategy": "uniform", "budget": 3})
     last = lines_of(answer)[-1]
     assert last["error"]["reason"] == "BAD_SIGNALS"
+
+
+async def test_two_subsets_are_compared_and_drawn_on_one_map(
+    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+) -> None:
+    await ready(page)
+    small, large = [await chosen(browser, budget=budget) for budget in (10, 40)]
+    subsets = "/api/runs/mine/subsets"
+    compared = await browser.get(f"{subsets}/{small['digest']}/beside/{large['digest']}")
+    # The fake takes the first ones, which are all of the first class of 50.
+    assert compared.json() == {"shared": 10, "jaccard": 0.25, "by_chance": 10 * 40 / 50}
+
+    compute.answers[MapExamples] = lambda job: tuple((row / 500, 0.5) for row in job.ids)
+    digests = [small["digest"], large["digest"]]
+    drawn = lines_of(await browser.post("/api/runs/mine/map", json={"digests": digests}))[-1]
+    assert drawn["ids"] == list(range(500))
+    assert drawn["places"][250] == [0.5, 0.5]
+    assert drawn["labels"] == LABELS_OF_DATA.tolist()
+    assert [sum(taken) for taken in drawn["chosen"]] == [10, 40]
+
+
+async def test_diagnosis_is_computed_and_shown(
+    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+) -> None:
+    summary = {"label_errors": {"num_suspects": 3}}
+    made = Diagnosis(summary, {"suspect": torch.zeros(500)}).pack()
+    compute.answers[DiagnoseData] = Diagnosed(page.app.blobs.put_bytes(made), "cpu")
+    answer = await browser.post("/api/diagnosis", json={})
+    assert lines_of(answer)[-1] == {"diagnosis": summary}
 
 
 async def test_examples_are_shown_by_id_with_their_labels(
@@ -209,16 +231,6 @@ def test_heaviest_examples_are_wanted_most() -> None:
         {"name": "</script>", "in_data": 60, "in_subset": 1},
         {"name": "b", "in_data": 60, "in_subset": 2},
     ]
-
-
-def test_where_weights_are_equal_the_same_ones_are_drawn_every_time() -> None:
-    found = examined(record(), examples(1.0, 1.0, 1.0), LABELS, NAMES, "head:1")
-    assert found["most_wanted"] == [1, 3, 5]
-    assert found["wanted_by"]["most"] == "draw"
-    assert len(found["least_wanted"]) == NUM_SHOWN
-    assert not {1, 3, 5} & set(found["least_wanted"])
-    again = examined(record(), examples(1.0, 1.0, 1.0), LABELS, NAMES, "head:1")
-    assert found["least_wanted"] == again["least_wanted"]
 
 
 @pytest.mark.parametrize("text", ["a", "'); import os #", '"""', "\\", "\n"])

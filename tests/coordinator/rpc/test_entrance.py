@@ -20,7 +20,7 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Meters
-from lipt.common.rpc.status import ErrorInterceptor, from_rpc_error
+from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.identification import Shown
 from lipt.coordinator.rpc.interceptor import CallInterceptor
@@ -61,8 +61,10 @@ class Naming(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer)
 
 
 class Served:
-    def __init__(self, channel: grpc.aio.Channel, naming: Naming, events: Events) -> None:
-        self.channel, self.naming, self.events = channel, naming, events
+    def __init__(
+        self, channel: grpc.aio.Channel, naming: Naming, events: Events, calls: CallInterceptor
+    ) -> None:
+        self.channel, self.naming, self.events, self.calls = channel, naming, events, calls
         self.runs: Any = run_pb2_grpc.RunServiceStub(channel)
         self.blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
 
@@ -72,15 +74,14 @@ async def serving() -> AsyncIterator[Served]:
     events = Events()
     limits = PeerLimits(LimitSettings(), clock=monotonic)
     calls = CallInterceptor(identify, events, Meters(), limits)
-    interceptors = [calls, ErrorInterceptor(events)]
-    server = grpc.aio.server(interceptors=interceptors)
+    server = grpc.aio.server(interceptors=[calls])
     naming = Naming()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
     run_pb2_grpc.add_RunServiceServicer_to_server(naming, server)
     blob_pb2_grpc.add_BlobServiceServicer_to_server(naming, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Served(channel, naming, events)
+        yield Served(channel, naming, events, calls)
     await server.stop(None)
 
 
@@ -145,3 +146,12 @@ async def test_caller_that_is_let_in_and_sends_nothing_is_told_so() -> None:
         error = await refusal(method(iter(()), metadata=called("ann")))
         assert isinstance(error, InvalidRequestError)
         assert "ended without a request" in str(error)
+
+
+async def test_handlers_are_kept_and_methods_that_are_not_there_take_no_memory() -> None:
+    async with serving() as served:
+        for _ in range(2):
+            await served.runs.GetRun(run_pb2.GetRunRequest(), metadata=called("ann"))
+            with pytest.raises(grpc.aio.AioRpcError):
+                await served.channel.unary_unary("/lipt.v1.RunService/Guess")(b"")  # type: ignore[misc]
+        assert list(served.calls._handlers) == ["/lipt.v1.RunService/GetRun"]

@@ -9,16 +9,15 @@ from typing import Any, cast
 import pytest
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import ComputeError, OtherDataError, StateError
+from lipt.common.errors import OtherDataError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
-from lipt.coordinator.compute.messages import Asked, OnData, Took
+from lipt.coordinator.compute.messages import Asked, Took
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import steady_clock
+from lipt.coordinator.dispatch.leases import AssignmentKey, steady_clock
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -229,10 +228,7 @@ async def test_clock_set_back_between_two_processes_does_not_hold_a_run_open(
 async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await straggling(bench, make_run())
-    await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
-    bench.compute.answers = [FULL, FULL, SOUP]
-    writes: list[Any] = [FULL, FULL, FULL]
+    writes: list[Any] = []
     save_run = bench.database.save_run
 
     async def full_for_a_while(run: RunRecord, learners: Any) -> None:
@@ -241,6 +237,10 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
         await save_run(run, learners)
 
     monkeypatch.setattr(bench.database, "save_run", full_for_a_while)
+    await straggling(bench, make_run())
+    await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
+    bench.compute.answers = [FULL, FULL, SOUP]
+    writes += [FULL, FULL, FULL]
     run = await bench.drive()
     assert run.state is RunState.READY
     assert run.pretrained_weights == SOUP.weights
@@ -332,37 +332,6 @@ async def test_run_shows_how_many_are_computed_before_it(bench: Bench, make_run:
     await bench.drive()
     assert Activity("waiting for its turn", ahead=2) in shown
     assert bench.compute.asked == [Asked("r")]
-
-
-async def test_what_a_run_waits_for_is_shown(bench: Bench, make_run: MakeRun) -> None:
-    await bench.store.add(make_run(state=RunState.MERGING))
-    bench.compute.answers = [FULL, ComputeError("gone")]
-    shown = []
-
-    async def note(_: float) -> None:
-        shown.append(bench.store.activity("r").text)
-
-    driver = RunDriver(
-        bench.store,
-        cast("ComputeQueue", bench.compute),
-        restore=bench.restore,
-        wall_clock=lambda: 0.0,
-        sleep=note,
-    )
-    driver.start("r")
-    await asyncio.gather(*driver._tasks.values())
-    assert shown == ["waiting for the disk: /state cannot be used: No space left on device."]
-    assert bench.store.find("r").message == "gone"
-
-
-async def test_every_stage_is_computed_on_the_run_s_own_data(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await straggling(bench, make_run())
-    await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
-    run = await bench.drive()
-    assert run.state is RunState.READY
-    assert [cast("OnData[Any]", job).fingerprint for job in bench.compute.jobs] == [run.fingerprint]
 
 
 async def test_run_whose_data_was_changed_under_it_is_merged_when_it_is_back(

@@ -2,16 +2,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from lipt.common.errors import OtherDataError, StateError
+from lipt.common.errors import ComputeError, OtherDataError
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnFormat,
+    ColumnsFormat,
+    ColumnsSpec,
+    ColumnType,
+    ImageSpec,
+)
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
-from lipt.coordinator.runs.holding import Holding
+from lipt.coordinator.runs.driver import Patience
+from lipt.coordinator.runs.holding import (
+    hold_runs_of_other_data,
+    require_going_on,
+    require_own_data,
+    why_held,
+)
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import DataRecord, RunRecord
+from tests.coordinator.fakes import DATA
 
 MakeRun = Callable[..., RunRecord]
 CHANGED = OtherDataError("mine:data has the fingerprint b now, and a is needed.")
@@ -25,7 +41,7 @@ class Bench:
         self.events = Events()
         self.pauses: list[float] = []
         self.seen: list[tuple[RunState, str]] = []
-        self.holding = Holding(store, self.events, self.pause)
+        self.holding = Patience(store, self.events, self.pause)
 
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -41,7 +57,7 @@ class Bench:
                 raise answer
             return answer
 
-        return await self.holding("r", action)
+        return await self.holding("r", action, stage="stage")
 
 
 @pytest.fixture
@@ -49,12 +65,6 @@ async def bench(database: Database, make_run: MakeRun) -> Bench:
     store = RunStore(database)
     await store.add(make_run(state=RunState.MERGING))
     return Bench(store)
-
-
-async def test_what_can_be_done_is_done_at_once(bench: Bench) -> None:
-    assert await bench.do("soup") == "soup"
-    assert bench.pauses == []
-    assert bench.events.count(EventKind.RUN_HELD) == 0
 
 
 async def test_a_run_is_held_until_its_data_is_back_and_then_goes_on(bench: Bench) -> None:
@@ -67,8 +77,8 @@ async def test_a_run_is_held_until_its_data_is_back_and_then_goes_on(bench: Benc
 
 
 async def test_what_else_fails_is_raised_and_leaves_nothing_held(bench: Bench) -> None:
-    with pytest.raises(StateError):
-        await bench.do(CHANGED, StateError("full."))
+    with pytest.raises(ComputeError):
+        await bench.do(CHANGED, ComputeError("gone."))
     assert bench.store.held("r") == ""
 
 
@@ -91,11 +101,110 @@ async def test_a_run_that_is_given_up_is_not_held_any_more(bench: Bench) -> None
     async def action() -> None:
         raise CHANGED
 
-    holding = Holding(bench.store, bench.events, for_ever)
-    task = asyncio.ensure_future(holding("r", action))
+    holding = Patience(bench.store, bench.events, for_ever)
+    task = asyncio.ensure_future(holding("r", action, stage="stage"))
     await waiting.wait()
     assert bench.store.held("r")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert bench.store.held("r") == ""
+
+
+OWN, FULL = "f" * 64, "full-" + "a" * 64
+OTHER = replace(DATA, source="other", fingerprint="e" * 64)
+
+
+def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_remedy(
+    make_run: MakeRun,
+) -> None:
+    assert why_held(make_run(), OTHER, source="mine:data") == (
+        f"run name-r was made on data with fingerprint {OWN} (mine:data), this coordinator now "
+        f"serves other with {'e' * 64}. Start the coordinator with the run's own data."
+    )
+    with pytest.raises(OtherDataError, match=r"own data, or leave the run out\.$"):
+        require_own_data(make_run(), OTHER, or_else=", or leave the run out")
+
+
+def test_a_run_is_compared_by_the_kind_of_fingerprint_that_it_is_bound_by(
+    make_run: MakeRun,
+) -> None:
+    both = replace(DATA, fingerprint=FULL, sampled_fingerprint=OWN)
+    assert why_held(make_run(), both) == ""
+    assert why_held(make_run().changed(fingerprint=FULL), both) == ""
+    other = replace(both, sampled_fingerprint="e" * 64)
+    assert f"serves fake with {'e' * 64}" in why_held(make_run(), other)
+
+
+def test_a_full_fingerprint_needs_a_coordinator_that_reads_everything(make_run: MakeRun) -> None:
+    reason = why_held(make_run().changed(fingerprint=FULL), DATA)
+    assert f"by the full fingerprint {FULL}" in reason
+    assert reason.endswith("Start the coordinator with --fingerprint full.")
+
+
+def test_images_of_another_size_are_other_data_as_well(make_run: MakeRun) -> None:
+    reason = why_held(make_run(), replace(DATA, inputs=ImageSpec(3, 16, 16)))
+    assert "looks at 1x8x8 images, and this coordinator has fake as 3x16x16 images" in reason
+    assert "--image-size" in reason
+
+
+async def test_runs_of_other_data_are_held_and_those_that_have_not_ended_are_counted(
+    database: Database, make_run: MakeRun
+) -> None:
+    store, events = RunStore(database), Events()
+    for run_id, state in (("r", RunState.MERGING), ("done", RunState.READY)):
+        await store.add(make_run(run_id, state=state))
+    await store.add(make_run("own").changed(fingerprint=OTHER.fingerprint))
+    known = DataRecord(fingerprint=OWN, source="mine:data", num_examples=9, served_at=1.0)
+    await database.save_data([known])
+    await hold_runs_of_other_data(store, OTHER, database, events)
+    assert "(mine:data)" in store.held("r")
+    assert "(mine:data)" in store.held("done")
+    assert store.held("own") == ""
+    shown = [store.shown_state(run) for run in store.runs()]
+    assert shown == [RunState.HELD, RunState.READY, RunState.TRAINING]
+    assert events.count(EventKind.RUN_HELD) == 1
+
+
+async def test_where_data_came_from_is_looked_up_once_for_all_runs_of_it(
+    database: Database, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        run = make_run(f"e{number}", state=RunState.READY)
+        await database.save_run(run, run.learners)
+    store = RunStore(database)
+    await store.load()
+    asked: list[str] = []
+    find_data = database.find_data
+
+    async def note(fingerprint: str) -> DataRecord | None:
+        asked.append(fingerprint)
+        return await find_data(fingerprint)
+
+    monkeypatch.setattr(database, "find_data", note)
+    await hold_runs_of_other_data(store, OTHER, database, Events())
+    assert all(store.held(f"e{number}") for number in range(5))
+    assert asked == [OWN]
+
+
+async def test_what_waits_for_a_run_that_is_held_is_refused(
+    database: Database, make_run: MakeRun
+) -> None:
+    store = RunStore(database)
+    await store.add(make_run())
+    require_going_on(store, store.find("r"))
+    store.hold("r", "other data.")
+    with pytest.raises(OtherDataError, match="other data"):
+        require_going_on(store, store.find("r"))
+    ended = await store.update("r", lambda run: run.changed(state=RunState.READY))
+    require_going_on(store, ended)
+
+
+def test_columns_of_another_type_are_other_data_as_well(make_run: MakeRun) -> None:
+    column = Column("x", ColumnType.FLOAT32, (4,))
+    run = make_run().changed(inputs=ColumnsFormat((ColumnFormat(column),)))
+    assert why_held(run, replace(DATA, inputs=ColumnsSpec((column,)))) == ""
+    doubles = replace(column, type=ColumnType.FLOAT64)
+    reason = why_held(run, replace(DATA, inputs=ColumnsSpec((doubles,))))
+    assert "looks at x float32[4], and this coordinator has fake as x float64[4]" in reason
+    assert "--image-size" not in reason

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.config.values import run_config_to_proto
 from lipt.common.errors import (
     ConfigError,
     FactoryNotAllowedError,
+    InvalidRequestError,
     LiptError,
     OverLimitError,
     RunNotReadyError,
@@ -31,13 +33,14 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.requests import RunRequests, how_far, require_ready
+from lipt.coordinator.runs.requests import RunRequests, how_far, page_of, require_ready
 from lipt.coordinator.runs.store import Activity, RunStore
 from lipt.coordinator.settings import LimitSettings
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import RunRecord, RunSummary
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import DATA, THETA
+from tests.coordinator.made_up_runs import made_up_run
 
 MakeRun = Callable[..., RunRecord]
 DEFAULTS = RunConfig(
@@ -131,12 +134,6 @@ async def test_run_takes_what_is_asked_for_and_else_the_coordinator_s_defaults(
     assert await world.database.load_runs() == (run,)
 
 
-async def test_whole_configuration_can_be_sent_back(world: World) -> None:
-    first = await world.create()
-    second = await world.requests.create("", "", run_config_to_proto(first.config))
-    assert second.config == first.config
-
-
 async def test_defaults_that_are_too_large_for_the_data_are_lowered_and_that_is_kept(
     world: World,
 ) -> None:
@@ -153,24 +150,10 @@ async def test_defaults_that_are_too_large_for_the_data_are_lowered_and_that_is_
     assert run in await world.database.load_runs()
 
 
-async def test_request_that_is_repeated_starts_no_other_run(world: World) -> None:
-    first = await world.create("mine", request_id="q")
-    # Whatever else it says: its first answer may have been lost on the way.
-    again = await world.create("mine", request_id="q", num_learners=10_000)
-    assert again == first
-    assert world.driver.started == [first.run_id]
-
-
 async def test_request_that_comes_several_times_at_once_starts_one_run(world: World) -> None:
     runs = await asyncio.gather(*(world.create("mine", request_id="q") for _ in range(5)))
     assert len({run.run_id for run in runs}) == 1
     assert world.driver.started == [runs[0].run_id]
-
-
-async def test_requests_without_an_id_start_a_run_each(world: World) -> None:
-    runs = await asyncio.gather(*(world.create() for _ in range(3)))
-    assert len({run.run_id for run in runs}) == 3
-    assert sorted(world.names) == ["run-1", "run-2", "run-3"]
 
 
 async def test_run_without_a_name_gets_the_next_that_is_free(world: World) -> None:
@@ -184,11 +167,6 @@ async def test_the_number_of_a_removed_run_is_not_given_to_another(world: World)
         await world.store.update(run.run_id, lambda run: run.changed(state=RunState.FAILED))
         await world.store.remove(run.run_id)
     assert (await world.create()).name == "run-4"
-
-
-@pytest.mark.parametrize("name", ["x" * 80, "with spaces", "été", "a.b:c"])
-async def test_names_that_are_taken_as_they_are(world: World, name: str) -> None:
-    assert (await world.create(name)).name == name
 
 
 @pytest.mark.parametrize(
@@ -273,10 +251,6 @@ async def test_run_is_cancelled_by_its_name_its_id_or_as_the_latest(world: World
         await world.requests.cancel("nobody")
 
 
-def test_run_that_is_ready_is_let_through(make_run: MakeRun) -> None:
-    require_ready(make_run(state=RunState.READY), Activity())
-
-
 def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun) -> None:
     run = make_run()
     run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
@@ -311,3 +285,54 @@ def test_run_that_will_never_be_ready_says_why(
     run = make_run(state=state).changed(message=message)
     expected = f"run name-r {said} Start another: lipt run start"
     assert how_far(run, Activity("merging", 1, 2)) == expected
+
+
+RUN = RunSummary.of(made_up_run())
+
+
+def runs_at(times: list[float]) -> list[RunSummary]:
+    return [replace(RUN, run_id=f"r{place}", created_at=at) for place, at in enumerate(times)]
+
+
+def ids(runs: object) -> list[str]:
+    return [run.run_id for run in runs]  # type: ignore[attr-defined]
+
+
+@given(
+    times=st.lists(st.floats(1.0, 2e9), max_size=12),
+    size=st.integers(1, 5),
+)
+def test_pages_follow_each_other_to_the_oldest(times: list[float], size: int) -> None:
+    runs, seen, token = runs_at(times), list[RunSummary](), ""
+    while True:
+        page, token = page_of(runs, token, size)
+        assert len(page) <= size
+        seen.extend(page)
+        if not token:
+            break
+    expected = sorted(runs, key=lambda run: (run.created_at, run.run_id), reverse=True)
+    assert seen == expected
+
+
+def test_what_starts_or_goes_between_two_pages_moves_nothing() -> None:
+    runs = runs_at([1.0, 2.0, 3.0, 4.0, 5.0])
+    page, token = page_of(runs, "", 2)
+    assert ids(page) == ["r4", "r3"]
+    # A newer one starts; the last that was shown is removed, and the first.
+    later = [*runs[:3], replace(RUN, run_id="new", created_at=6.0)]
+    page, token = page_of(later, token, 2)
+    assert ids(page) == ["r2", "r1"]
+    assert ids(page_of(later, token, 2)[0]) == ["r0"]
+
+
+def test_the_last_page_has_no_token() -> None:
+    assert page_of(runs_at([1.0, 2.0]), "", 2)[1] == ""
+    assert page_of([], "", 2) == ([], "")
+
+
+@pytest.mark.parametrize(
+    "token", ["1", "-1", "nan/r", "inf/r", "0x1.8p+1", "0x1.8p+1/", "0x1.8p+9999/r", "x" * 9999]
+)
+def test_a_token_that_no_page_had_is_refused(token: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"page_token '.{0,64}' is none"):
+        page_of(runs_at([1.0]), token, 2)

@@ -99,11 +99,6 @@ def test_record_does_not_grow_with_the_number_of_attempts(make_run: MakeRun) -> 
     assert "attempt 50 of 99" in learner.account
 
 
-def test_worker_that_goes_away_is_no_failure_of_the_learner(make_run: MakeRun) -> None:
-    learner: LearnerRecord = requeued(make_run().learners[0], "its worker gave it back")
-    assert (learner.state, learner.failures, learner.failed_on) == (LearnerState.QUEUED, 0, ())
-
-
 def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on(make_run: MakeRun) -> None:
     run = having(make_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
     out = run.with_learner(run.learners[1].changed(epoch=1)).changed(training_started_at=100.0)

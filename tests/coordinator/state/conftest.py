@@ -21,6 +21,36 @@ from lipt.coordinator.state.records import (
 NUM_EXAMPLES = 2
 
 
+def subset_of(run_id: str, key: str) -> SubsetRecord:
+    return SubsetRecord(
+        key=key,
+        run_id=run_id,
+        strategy="grand",
+        num_examples=NUM_EXAMPLES,
+        balanced=True,
+        fingerprint="f",
+        digest="d",
+        weights_sha256="w",
+        manifest={"budget": 2},
+        blob=BlobName.of(b"subset"),
+        created_at=1.0,
+    )
+
+
+def diagnosis_of(run_id: str, key: str) -> DiagnosisRecord:
+    return DiagnosisRecord(
+        key=key,
+        run_id=run_id,
+        proxy="auto",
+        num_examples=NUM_EXAMPLES,
+        fingerprint="f" * 64,
+        features_sha256="",
+        manifest={"seconds": 1.5},
+        blob=BlobName.of(b"file"),
+        created_at=1.0,
+    )
+
+
 class StateBench:
     """A directory, and what was put into it."""
 
@@ -57,18 +87,11 @@ class StateBench:
 
     def subset(self, run: RunRecord) -> SubsetRecord:
         blob = self.put("x" * 12 * NUM_EXAMPLES)
-        return SubsetRecord(
-            key="k" * 64,
-            run_id=run.run_id,
-            strategy="grand",
-            num_examples=NUM_EXAMPLES,
-            balanced=True,
+        return subset_of(run.run_id, "k" * 64).changed(
             fingerprint=run.fingerprint,
             digest=blob.sha256,
             weights_sha256=self.put("uploaded weights").sha256,
-            manifest={},
             blob=blob,
-            created_at=1.0,
         )
 
     def data(self, fingerprint: str, served_at: float = 1.0) -> DataRecord:
@@ -80,17 +103,8 @@ class StateBench:
         )
 
     def diagnosis(self, run_id: str = "") -> DiagnosisRecord:
-        return DiagnosisRecord(
-            key=f"diagnosis of {run_id}",
-            run_id=run_id,
-            proxy="auto",
-            num_examples=NUM_EXAMPLES,
-            fingerprint="f" * 64,
-            features_sha256="",
-            manifest={},
-            blob=self.put(f"diagnosis of {run_id}"),
-            created_at=1.0,
-        )
+        name = f"diagnosis of {run_id}"
+        return diagnosis_of(run_id, name).changed(blob=self.put(name))
 
 
 @pytest.fixture

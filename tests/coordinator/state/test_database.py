@@ -6,155 +6,156 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from lipt.common.access.roles import Role
 from lipt.common.blobs.blob import BlobName
+from lipt.common.config.run_config import InitializationConfig
 from lipt.common.errors import StateError
-from lipt.common.states import LearnerState
-from lipt.coordinator.state.contents import read_contents
+from lipt.common.images.formats import ImageFormat
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.state.contents import Contents, read_contents, read_in_parts
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.needs import named_by, named_digests, needed_blobs
 from lipt.coordinator.state.records import (
     DataRecord,
-    DiagnosisRecord,
     RunRecord,
+    RunSummary,
     SoupRecord,
-    SubsetRecord,
     TokenRecord,
 )
 from lipt.coordinator.state.schema import SCHEMA, prepare
+from tests.coordinator.state.conftest import StateBench, diagnosis_of, subset_of
 
 MakeRun = Callable[..., RunRecord]
+TOKEN = TokenRecord(
+    token_id="a", name="n", role=Role.WORKER, sha256="s", created_at=2.0, created_by="b"
+)
 
 
-def subset_of(run_id: str, key: str) -> SubsetRecord:
-    return SubsetRecord(
-        key=key,
-        run_id=run_id,
-        strategy="grand",
-        num_examples=2,
-        balanced=True,
-        fingerprint="f",
-        digest="d",
-        weights_sha256="w",
-        manifest={"budget": 2},
-        blob=BlobName.of(b"subset"),
-        created_at=1.0,
-    )
+def execute(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
-def diagnosis_of(run_id: str, key: str) -> DiagnosisRecord:
-    return DiagnosisRecord(
-        key=key,
-        run_id=run_id,
-        proxy="auto",
-        num_examples=2,
-        fingerprint="f",
-        features_sha256="",
-        manifest={"seconds": 1.5},
-        blob=BlobName.of(b"file"),
-        created_at=1.0,
-    )
+def test_a_field_that_this_version_does_not_know_is_refused(make_run: MakeRun) -> None:
+    values = make_run().model_dump(mode="json")
+    assert RunRecord.model_validate(values) == make_run()
+    with pytest.raises(ValidationError, match="new_field"):
+        RunRecord.model_validate(values | {"new_field": 1})
+
+
+def test_a_change_of_a_field_that_is_not_there_is_refused(make_run: MakeRun) -> None:
+    with pytest.raises(TypeError, match=r"RunRecord has no fields \['stat'\]"):
+        make_run().changed(stat=1)
 
 
 async def test_runs_come_back_as_they_were_written(tmp_path: Path, make_run: MakeRun) -> None:
-    run = make_run().changed(
-        soup=SoupRecord(
-            initial_accuracy=0.1,
-            mean_learner_accuracy=0.2,
-            best_learner_accuracy=0.3,
-            soup_accuracy=0.4,
-            num_kept=2,
-            num_validation_examples=100,
-        )
+    soup = SoupRecord(
+        initial_accuracy=0.1,
+        mean_learner_accuracy=0.2,
+        best_learner_accuracy=0.3,
+        soup_accuracy=0.4,
+        num_kept=2,
+        num_validation_examples=100,
     )
-    database = Database.open(tmp_path / "lipt.db")
-    await database.save_run(run, run.learners)
-    await database.close()
-    reopened = Database.open(tmp_path / "lipt.db")
-    assert await reopened.load_runs() == (run,)
-    await reopened.close()
-
-
-async def test_only_the_learners_given_are_written(tmp_path: Path, make_run: MakeRun) -> None:
-    run = make_run(num_learners=2)
+    run = make_run(num_learners=2).changed(soup=soup)
     database = Database.open(tmp_path / "lipt.db")
     await database.save_run(run, run.learners)
     changed = run.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"x"))
-    await database.save_run(run, [changed])
-    (loaded,) = await database.load_runs()
-    assert loaded.learners == (run.learners[0], changed)
+    await database.save_run(run, [changed])  # only the learners given are written
     await database.close()
-
-
-async def test_state_from_before_snapshots_opens(tmp_path: Path, make_run: MakeRun) -> None:
-    run = make_run(num_learners=1)
-    database = Database.open(tmp_path / "lipt.db")
-    await database.save_run(run, run.learners)
-    await database.close()
-    with contextlib.closing(sqlite3.connect(tmp_path / "lipt.db")) as connection, connection:
-        connection.execute("UPDATE learners SET body = json_remove(body, '$.snapshots')")
-        connection.execute(
-            "UPDATE runs SET body = json_remove(body, '$.config.learners.num_snapshots')"
-        )
     reopened = Database.open(tmp_path / "lipt.db")
-    assert await reopened.load_runs() == (run,)
+    assert await reopened.load_runs() == (run.with_learner(changed),)
     await reopened.close()
 
 
-async def test_subset_is_found_under_its_key(tmp_path: Path, make_run: MakeRun) -> None:
-    run = make_run()
-    subset = subset_of(run.run_id, "k")
-    database = Database.open(tmp_path / "lipt.db")
-    await database.save_run(run)
-    await database.save_subset(subset)
-    assert await database.find_subset("k") == subset
-    assert await database.find_subset("other") is None
-    await database.close()
+async def test_run_is_read_as_it_was_acknowledged_last(
+    database: Database, make_run: MakeRun
+) -> None:
+    run = make_run("a")
+    await database.save_run(make_run("b"), make_run("b").learners)
+    await database.save_run(run, run.learners)
+    later = run.changed(message="later")
+    await database.save_run(later)
+    assert database.read_run("a") == later
+    await database.remove_run("a")
+    assert database.read_run("a") is None
 
 
-async def test_subsets_of_a_digest_come_newest_first(tmp_path: Path, make_run: MakeRun) -> None:
-    database = Database.open(tmp_path / "lipt.db")
-    for run_id in ("r", "s"):
-        run = make_run(run_id)
+async def test_run_that_cannot_be_read_is_named(
+    database: Database, tmp_path: Path, make_run: MakeRun
+) -> None:
+    await database.save_run(make_run("a"), make_run("a").learners)
+    execute(tmp_path / "lipt.db", "UPDATE learners SET body = '{'")
+    with pytest.raises(StateError, match=r"learner 0 of run a cannot be read.*lipt state check"):
+        database.read_run("a")
+    execute(tmp_path / "lipt.db", "DROP TABLE learners")
+    with pytest.raises(StateError, match=r"run a could not be read: no such table.*backup"):
+        database.read_run("a")
+
+
+async def test_summaries_are_those_of_the_records_in_full(
+    database: Database, make_run: MakeRun
+) -> None:
+    inputs = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
+    runs = (
+        make_run("first").changed(created_at=1.0, inputs=None),
+        make_run("second", state=RunState.READY).changed(
+            created_at=2.0, ended_at=3.5, inputs=inputs, fingerprint="other"
+        ),
+        make_run("third", state=RunState.FAILED).changed(created_at=4.0, ended_at=5.0),
+    )
+    for run in reversed(runs):
         await database.save_run(run, run.learners)
+    assert await database.load_summaries() == tuple(map(RunSummary.of, runs))
+
+
+@pytest.mark.parametrize("body", ["{", '{"state": "somewhere"}', '{"state": null}'])
+async def test_run_whose_state_cannot_be_read_is_named(
+    database: Database, tmp_path: Path, make_run: MakeRun, body: str
+) -> None:
+    await database.save_run(make_run("odd", state=RunState.READY))
+    execute(tmp_path / "lipt.db", f"UPDATE runs SET body = '{body}'")
+    with pytest.raises(StateError, match=r"run odd cannot be read.*lipt state check"):
+        await database.load_summaries()
+
+
+async def test_subsets_of_a_digest_come_newest_first(database: Database, make_run: MakeRun) -> None:
+    for run_id in ("r", "s"):
+        await database.save_run(make_run(run_id))
     asked = [("a", "r", "d", 1.0), ("b", "r", "d", 2.0), ("c", "r", "e", 3.0), ("x", "s", "d", 4.0)]
     for key, run_id, digest, created_at in asked:
-        await database.save_subset(
-            subset_of(run_id, key).changed(digest=digest, created_at=created_at)
-        )
+        subset = subset_of(run_id, key).changed(digest=digest, created_at=created_at)
+        await database.save_subset(subset)
+        assert await database.find_subset(key) == subset
     found = await database.find_subsets("r", "d")
     assert [subset.key for subset in found] == ["b", "a"]
     assert await database.find_subsets("r", "other") == ()
     listed = await database.list_subsets("r", most=2)
     assert [subset.key for subset in listed] == ["c", "b"]
-    await database.close()
 
 
-async def test_diagnosis_is_found_under_its_key_with_and_without_a_run(
-    tmp_path: Path, make_run: MakeRun
-) -> None:
-    database = Database.open(tmp_path / "lipt.db")
-    await database.save_run(make_run("r"))
-    for run_id in ("r", ""):
-        diagnosis = diagnosis_of(run_id, f"k{run_id}")
-        await database.save_diagnosis(diagnosis)
-        again = diagnosis.changed(created_at=2.0)  # the disk had lost its file, say
-        await database.save_diagnosis(again)
-        assert await database.find_diagnosis(diagnosis.key) == again
-    assert await database.find_diagnosis("other") is None
-    await database.close()
+async def test_subsets_of_a_run_are_found_by_an_index(database: Database) -> None:
+    asked = "EXPLAIN QUERY PLAN SELECT body FROM subsets WHERE run_id = 'r'"
+    plan = await database._do(lambda: database._connection.execute(asked).fetchall())
+    assert "subsets_by_run" in str(plan)
 
 
 async def test_with_a_run_goes_all_that_is_on_record_of_it(
-    tmp_path: Path, make_run: MakeRun
+    database: Database, make_run: MakeRun
 ) -> None:
-    database = Database.open(tmp_path / "lipt.db")
     for run_id in ("r", "s"):
         run = make_run(run_id)
         await database.save_run(run, run.learners)
         await database.save_subset(subset_of(run_id, f"subset of {run_id}"))
     for run_id in ("r", "s", ""):
-        await database.save_diagnosis(diagnosis_of(run_id, f"diagnosis of {run_id}"))
+        diagnosis = diagnosis_of(run_id, f"diagnosis of {run_id}")
+        await database.save_diagnosis(diagnosis)
+        again = diagnosis.changed(created_at=2.0)  # the disk had lost its file, say
+        await database.save_diagnosis(again)
+        assert await database.find_diagnosis(diagnosis.key) == again
     await database.remove_run("r")
     await database.remove_run("r")  # as if its answer had been lost
     assert await database.load_runs() == (make_run("s"),)
@@ -162,60 +163,41 @@ async def test_with_a_run_goes_all_that_is_on_record_of_it(
     assert await database.find_subset("subset of s") is not None
     found = [await database.find_diagnosis(f"diagnosis of {name}") for name in ("r", "s", "")]
     assert [one is not None for one in found] == [False, True, True]
-    await database.close()
-
-
-async def test_failed_write_leaves_the_state_and_says_so(tmp_path: Path, make_run: MakeRun) -> None:
-    run = make_run()
-    database = Database.open(tmp_path / "lipt.db")
-    await database.save_run(run, run.learners)
-    twin = run.changed(run_id="twin")  # the same name, which is unique
-    with pytest.raises(StateError, match=r"could not be used.*free some space"):
-        await database.save_run(twin, twin.learners)
-    assert await database.load_runs() == (run,)
-    # No transaction is left open.
-    await database.save_run(run.changed(message="next"))
-    assert await database.load_runs() == (run.changed(message="next"),)
-    await database.close()
 
 
 async def test_service_goes_on_after_a_write_that_did_not_fit(
-    tmp_path: Path, make_run: MakeRun
+    database: Database, make_run: MakeRun
 ) -> None:
+    async def execute(statement: str) -> int:
+        found = await database._do(lambda: database._connection.execute(statement).fetchone())
+        return int(found[0])
+
     run = make_run()
-    database = Database.open(tmp_path / "lipt.db")
     await database.save_run(run, run.learners)
-    pages = await database._do(
-        lambda: database._connection.execute("PRAGMA page_count").fetchone()[0]
-    )
-    await database._do(lambda: database._connection.execute(f"PRAGMA max_page_count = {pages}"))
+    await execute(f"PRAGMA max_page_count = {await execute('PRAGMA page_count')}")
     large = run.changed(message="x" * 100_000)
     for _ in range(2):
-        with pytest.raises(StateError, match=r"full.*Nothing was lost that had been acknowledged"):
+        with pytest.raises(StateError, match=r"full.*Nothing acknowledged was lost"):
             await database.save_run(large)
         assert await database.load_runs() == (run,)
-    await database._do(lambda: database._connection.execute("PRAGMA max_page_count = 1000000"))
+    await execute("PRAGMA max_page_count = 1000000")
     await database.save_run(large)
     assert await database.load_runs() == (large,)
-    await database.close()
 
 
-async def test_commit_waits_for_the_disk(tmp_path: Path) -> None:
-    database = Database.open(tmp_path / "lipt.db")
-
+async def test_commit_waits_for_the_disk(database: Database) -> None:
     async def setting(name: str) -> object:
         query = f"PRAGMA {name}"
         return await database._do(lambda: database._connection.execute(query).fetchone()[0])
 
     # No test can take the power from SQLite: 2 is FULL, which syncs the log with every commit.
     assert (await setting("journal_mode"), await setting("synchronous")) == ("wal", 2)
-    await database.close()
 
 
 def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lipt.db"
     path.write_bytes(b"this is not a database, and longer than its header would be" * 10)
-    with pytest.raises(StateError, match="--state-dir"):
+    with pytest.raises(StateError, match="lipt state backup"):
         Database.open(path)
 
 
@@ -226,12 +208,11 @@ def test_database_that_is_gone_from_a_used_directory_is_missed(
     path = tmp_path / "lipt.db"
     if not missing:
         path.touch()
-    (tmp_path / "blobs" / "ab").mkdir(parents=True)
     blob = tmp_path / "blobs" / "ab" / "abcd"
+    blob.parent.mkdir(parents=True)
     blob.touch()
     with pytest.raises(StateError, match=rf"{path} is missing or empty, .*{blob}"):
         Database.open(path)
-    blob.unlink()
 
 
 async def test_file_that_is_damaged_inside_is_said_to_be(tmp_path: Path, make_run: MakeRun) -> None:
@@ -248,74 +229,111 @@ async def test_file_that_is_damaged_inside_is_said_to_be(tmp_path: Path, make_ru
 
 
 def test_state_of_another_schema_is_refused() -> None:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-    with pytest.raises(StateError, match=f"has schema {SCHEMA + 1}, and this version knows"):
-        prepare(connection)
-    connection.close()
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+        with pytest.raises(StateError, match=f"has schema {SCHEMA + 1}, and this version knows"):
+            prepare(connection)
 
 
 def test_tables_are_made_all_or_none_and_once() -> None:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    # The last of them is in the way.
-    connection.execute("CREATE TABLE tokens (x INTEGER)")
-    with pytest.raises(sqlite3.Error, match="tokens"):
-        prepare(connection)
-    assert connection.execute("PRAGMA user_version").fetchone() == (0,)
-    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("tokens",)]
-    connection.execute("DROP TABLE tokens")
-    for _ in range(2):
-        prepare(connection)
-        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
-    connection.close()
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        # The last of them is in the way.
+        connection.execute("CREATE TABLE tokens (x INTEGER)")
+        with pytest.raises(sqlite3.Error, match="tokens"):
+            prepare(connection)
+        assert connection.execute("PRAGMA user_version").fetchone() == (0,)
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("tokens",)]
+        connection.execute("DROP TABLE tokens")
+        for _ in range(2):
+            prepare(connection)
+            assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
-async def test_tokens_come_oldest_first_as_they_were_written_last(tmp_path: Path) -> None:
-    database = Database.open(tmp_path / "lipt.db")
-    newer = TokenRecord(
-        token_id="a", name="n", role=Role.WORKER, sha256="s", created_at=2.0, created_by="b"
-    )
-    older = newer.changed(token_id="b", created_at=1.0, role=Role.ADMIN, expires_at=3.0)
-    for token in (newer, older, newer.changed(revoked_at=4.0)):
+async def test_tokens_come_oldest_first_as_they_were_written_last(database: Database) -> None:
+    older = TOKEN.changed(token_id="b", created_at=1.0, role=Role.ADMIN, expires_at=3.0)
+    for token in (TOKEN, older, TOKEN.changed(revoked_at=4.0)):
         await database.save_token(token)
-    assert await database.load_tokens() == (older, newer.changed(revoked_at=4.0))
-    await database.close()
+    assert await database.load_tokens() == (older, TOKEN.changed(revoked_at=4.0))
 
 
-async def test_token_that_cannot_be_read_is_no_token_less(tmp_path: Path) -> None:
+async def test_token_that_cannot_be_read_is_no_token_less(
+    database: Database, tmp_path: Path
+) -> None:
     # It may be one that was revoked: a coordinator that forgot it would not know.
-    database = Database.open(tmp_path / "lipt.db")
-    token = TokenRecord(
-        token_id="a", name="n", role=Role.WORKER, sha256="s", created_at=2.0, created_by="b"
-    )
-    await database.save_token(token)
-    await database.close()
-    with contextlib.closing(sqlite3.connect(tmp_path / "lipt.db")) as connection, connection:
-        connection.execute("UPDATE tokens SET body = json_set(body, '$.role', 'root')")
-    database = Database.open(tmp_path / "lipt.db")
+    await database.save_token(TOKEN)
+    execute(tmp_path / "lipt.db", "UPDATE tokens SET body = json_set(body, '$.role', 'root')")
     with pytest.raises(StateError, match=r"token a cannot be read.*lipt state check"):
         await database.load_tokens()
-    await database.close()
     (problem,) = read_contents(tmp_path).problems
     assert "token a" in problem
 
 
 async def test_data_is_found_under_each_of_its_fingerprints_as_it_was_served_last(
-    tmp_path: Path,
+    database: Database,
 ) -> None:
-    database = Database.open(tmp_path / "lipt.db")
     first = DataRecord(fingerprint="a", source="old name", num_examples=3, served_at=1.0)
     full = first.changed(fingerprint="full-a")
     await database.save_data([first, full])
     again = first.changed(source="new name", served_at=2.0)
     await database.save_data([again])
-    assert await database.find_data("a") == again
-    assert await database.find_data("full-a") == full
-    assert await database.find_data("b") is None
+    found = [await database.find_data(fingerprint) for fingerprint in ("a", "full-a", "b")]
+    assert found == [again, full, None]
+
+
+async def test_parts_are_the_whole_and_none_has_many_records(
+    state: StateBench, make_run: MakeRun
+) -> None:
+    def size(part: Contents) -> int:
+        return len(part.runs) + len(part.subsets) + len(part.diagnoses)
+
+    database = Database.open(state.directory / "lipt.db")
+    for number in range(10):
+        run = make_run(f"more-{number}")
+        await database.save_run(run, run.learners)
+    runs = await database.load_runs()
     await database.close()
+    assert max(map(size, read_in_parts(state.directory))) == 4
+    whole = read_contents(state.directory)
+    assert whole.runs == runs
+    assert (len(whole.subsets), len(whole.diagnoses), len(whole.data)) == (1, 2, 1)
 
 
-async def test_subsets_of_a_run_are_found_by_an_index(database: Database) -> None:
-    asked = "EXPLAIN QUERY PLAN SELECT body FROM subsets WHERE run_id = 'r'"
-    plan = await database._do(lambda: database._connection.execute(asked).fetchall())
-    assert "subsets_by_run" in str(plan)
+def named_slowly(directory: Path) -> set[str]:
+    contents = read_contents(directory)
+    of_runs = {blob.sha256 for run in contents.runs for blob in named_by(run)}
+    given = (run.config.initialization.weights_sha256 for run in contents.runs)
+    others = (*contents.subsets, *contents.diagnoses)
+    return of_runs | set(filter(None, given)) | {record.blob.sha256 for record in others}
+
+
+async def test_named_digests_are_those_of_the_records_in_full(state: StateBench) -> None:
+    given = BlobName.of(b"given").sha256
+    database = Database.open(state.directory / "lipt.db")
+    run = next(it for it in await database.load_runs() if it.run_id == "training")
+    initialization = InitializationConfig(weights_sha256=given)
+    config = run.config.model_copy(update={"initialization": initialization})
+    await database.save_run(run.changed(config=config))
+    await database.close()
+    named = set(named_digests(state.directory))
+    assert named == named_slowly(state.directory)
+    assert given in named
+    needed = {need.blob.sha256 for need in needed_blobs(read_contents(state.directory))}
+    assert needed < named
+    assert state.put("uploaded weights").sha256 not in named
+
+
+def test_record_that_is_no_json_names_nothing_and_hides_no_other(state: StateBench) -> None:
+    broken = "SET body = '{' WHERE run_id = 'training'"
+    execute(state.directory / "lipt.db", f"UPDATE runs {broken}", f"UPDATE learners {broken}")
+    named = set(named_digests(state.directory))
+    assert named == named_slowly(state.directory)
+    assert state.put("ready result 0").sha256 in named
+    assert state.put("training result 0").sha256 not in named
+
+
+@pytest.mark.parametrize("read", [named_digests, read_in_parts])
+def test_directory_without_a_state_is_said_to_be_none(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    with pytest.raises(StateError, match="there is no state"):
+        list(read(tmp_path))  # type: ignore[call-overload]

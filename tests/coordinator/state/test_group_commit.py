@@ -91,12 +91,6 @@ async def test_who_asks_is_answered_when_it_is_on_the_disk(bench: Bench) -> None
     await asyncio.gather(*map(ask, range(20)))
 
 
-async def test_actions_are_done_in_the_order_of_asking(bench: Bench) -> None:
-    done: list[int] = []
-    await bench.write_all(*(lambda _, number=number: done.append(number) for number in range(20)))
-    assert done == list(range(20))
-
-
 async def test_action_that_cannot_be_written_fails_alone(bench: Bench) -> None:
     await bench.write(3)
 

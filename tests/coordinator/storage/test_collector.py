@@ -176,8 +176,9 @@ async def test_round_that_is_under_way_at_the_end_is_waited_for(
     await begun.wait()
     task.cancel()
     await asyncio.sleep(0)
-    assert not task.done()
+    is_waiting = not task.done()
     go_on.set()
+    assert is_waiting
     with pytest.raises(asyncio.CancelledError):
         await task
     assert bench.there(SPARE) == []

@@ -95,7 +95,7 @@ async def test_with_a_run_its_learners_are_there(world: World) -> None:
     record = await world.ask(run="name-r", proxy="ridge:learners")
     (question,) = world.questions
     assert question.weights == world.run.pretrained_weights
-    assert question.trajectories.learners == world.run.committed
+    assert question.trajectories.learners == world.run.outcome.learners
     assert (record.run_id, record.proxy) == ("r", "ridge:learners")
 
 

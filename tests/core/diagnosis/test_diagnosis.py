@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from lipt.common.data.quarantine import Numbering
+from lipt.common.data.dataset import Numbering
 from lipt.core.diagnosis.diagnosis import (
     Diagnosis,
     Findings,

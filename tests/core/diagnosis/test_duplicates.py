@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,34 @@ def test_pictures_are_alike_by_their_pixels_a_pixel_apart() -> None:
     found = find_copies(pictures.digests, likeness)
     assert found.pictures_N.tolist() == list(range(40)) * 4
     assert found.exact_N.tolist() == [*range(120), *range(40)]
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 20), (1, 64, 48)])
+def test_low_frequencies_rule_out_most_pairs_and_none_that_is_alike(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    drawn = torch.rand(12, shape[0], 4, 4, generator=generator) * 200
+    originals = functional.interpolate(drawn, shape[1:], mode="bilinear").repeat(5, 1, 1, 1)
+    noise = torch.randn(originals.shape, generator=generator)
+    # From copies to what is hardly alike, on one background; and a picture of one colour.
+    spread = torch.linspace(1, 40, len(originals)).view(-1, 1, 1, 1)
+    images = (originals + spread * noise).clamp(0, 255).to(torch.uint8)
+    images[5] = 7
+    pictures = look_at(lambda ids: images[ids], len(images))
+    likeness = likeness_of_pictures(pictures, lambda ids: images[ids], threshold=0.9)
+    assert likeness.may_be_alike is not None
+    ids = torch.arange(len(images))
+    may_be = likeness.may_be_alike(ids, ids)
+    standing, later = (pairs.flatten() for pairs in torch.meshgrid(ids, ids, indexing="xy"))
+    alike = likeness.alike(standing, later).view(len(ids), len(ids))
+    assert not bool((alike & ~may_be).any())
+    assert int(alike.sum()) < int(may_be.sum()) < 0.5 * may_be.numel()
+    # Whether it is asked changes nothing.
+    bounded = find_copies(pictures.digests, replace(likeness, near=-1.0))
+    monkeypatch.setattr(duplicates, "_WORTH_A_BOUND", 1.0)
+    plain = find_copies(pictures.digests, replace(likeness, near=-1.0))
+    assert torch.equal(bounded.pictures_N, plain.pictures_N)
 
 
 def test_what_was_saved_is_loaded_as_it_was(tmp_path: Path) -> None:

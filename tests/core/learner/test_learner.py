@@ -27,8 +27,8 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import spec_of
-from lipt.common.inputs.stored import images_in
 from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner, train_on_shard

@@ -13,7 +13,7 @@ from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.core.learner import learner as making
 from lipt.core.learner.augmentation import augment
 from lipt.core.learner.learner import Examples, minibatches

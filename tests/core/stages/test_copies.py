@@ -11,10 +11,10 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset, in_memory
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import load_columns
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import DiagnoseData, SelectSubset
 from lipt.core.diagnosis.diagnosis import Diagnosis

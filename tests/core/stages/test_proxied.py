@@ -18,7 +18,7 @@ from lipt.common.errors import ProxyError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.models import build_torchvision
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import SelectSubset

@@ -13,8 +13,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.subsets import unpack
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute.cache import keep
-from lipt.coordinator.compute.context import Context, read_warm_up
+from lipt.coordinator.compute.context import Context, keep_cached, read_warm_up
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.progress import Progressed
 from lipt.core.selection.warm_up_option import WarmUp
@@ -143,11 +142,11 @@ def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
     expected = ask(whole, WarmUp(3.0)).signals
 
     def keep_and_die(*given: object) -> None:
-        keep(*given)  # type: ignore[arg-type]
+        keep_cached(*given)  # type: ignore[arg-type]
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("lipt.coordinator.compute.context.keep", keep_and_die)
+        patched.setattr("lipt.coordinator.compute.context.keep_cached", keep_and_die)
         with pytest.raises(Killed):
             ask(context, WarmUp(3.0))
     reports.clear()

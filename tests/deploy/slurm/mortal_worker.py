@@ -23,9 +23,9 @@ def _pipe() -> Path:
 
 if __name__ == "__main__":
     if os.environ["SLURM_PROCID"] == "0":
-        from lipt.worker.assignment import AssignmentRunner
+        from lipt.worker import agent
 
-        AssignmentRunner.run = _fail  # type: ignore[method-assign]
+        agent.run_learner = _fail
     else:
         _pipe().read_text()
     main()

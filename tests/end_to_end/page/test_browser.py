@@ -20,7 +20,7 @@ from tests.end_to_end.page.watched import (
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue")
+VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue", "diagnosis")
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
 
@@ -46,7 +46,7 @@ def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Pa
     dialog.get_by_label("Learners", exact=True).fill("3")
     dialog.get_by_label("Steps of each").fill("2")
     dialog.get_by_label("Batch size").fill("8")
-    dialog.get_by_label("Other settings").fill("soup.num_alphas=2")
+    dialog.get_by_label("Other settings").fill("soup.num_alphas = 2")
     dialog.get_by_role("button", name="Start", exact=True).click()
 
     # Its name is markup, and shows as text.
@@ -144,6 +144,36 @@ def test_a_trainer_asks_for_a_subset_and_copies_the_lines_that_use_it(
     assert page.get_by_role("button", name="Start a run").count() == 0
 
 
+def test_runs_subsets_and_faults_of_the_data_are_compared_and_drawn(
+    watcher: Watcher, service: Watched, ready: str
+) -> None:
+    with service.cluster.client() as client:
+        client.wait(client.start_run(one_learner(), name="second").run_id)
+    page = watcher.open("trainer", f"runs/{ready}")
+    expect(page.get_by_role("img", name=re.compile(r"Timeline of \d learners"))).to_be_visible()
+
+    page.get_by_role("link", name="Subsets").click()
+    choose(page, "uniform", "10")
+    choose(page, "el2n", "20")
+    rows(page, "Subsets, newest first").filter(has_text="uniform").first.get_by_role(
+        "link", name=re.compile("Side by side")
+    ).click()
+    expect(page.get_by_text("in both by chance")).to_be_visible()
+    page.get_by_role("button", name="Draw the map").click()
+    expect(page.get_by_role("img", name=re.compile("^Map of"))).to_have_count(2)
+
+    page.get_by_role("link", name="Diagnosis").click()
+    page.get_by_role("button", name="Look at the data").click()
+    expect(page.get_by_text("wrong labels, estimated")).to_be_visible()
+
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    for name in ("first", "second"):
+        page.get_by_label(f"compare {name}").check()
+    page.get_by_role("button", name="Compare").click()
+    expect(rows(page, "Settings that differ").filter(has_text="num_learners")).to_have_count(1)
+    assert page.evaluate("document.querySelector('main script')") is None
+
+
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_is_accessible_and_fits(
@@ -211,14 +241,14 @@ def test_a_session_that_has_ended_leads_to_signing_in_and_back(
 def test_the_keyboard_reaches_everything_in_order(page: Page, ready: str) -> None:
     expect(page.get_by_role("link", name="first")).to_be_visible()
     reached = []
-    for _ in range(6):
+    for _ in range(7):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.textContent"))
     assert reached[0] == "Skip to the content"
-    assert [re.sub(r"\d+$", "", text) for text in reached[1:5]] == [
-        "lipt", "Runs", "Workers", "Queue",
+    assert [re.sub(r"\d+$", "", text) for text in reached[1:6]] == [
+        "lipt", "Runs", "Workers", "Queue", "Diagnosis",
     ]  # fmt: skip
-    assert reached[5] == "Sign out"
+    assert reached[6] == "Sign out"
     page.get_by_role("link", name="Skip to the content").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")

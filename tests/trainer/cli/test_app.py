@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import inspect
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from lipt.trainer.cli import app, main
+from lipt.trainer.client.client import Client
+from lipt.trainer.views import DEFAULT_STRATEGY
+from tests.relay import Relay
 from tests.remembered_spans import Remembered, remembering
 
 
@@ -76,3 +85,193 @@ def test_a_command_is_none_where_nothing_asks_for_it(monkeypatch: pytest.MonkeyP
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     assert spans_of(monkeypatch, "strategies", "--json").names() == []
+
+
+COMMANDS = [
+    [],
+    ["demo"],
+    ["run"],
+    ["run", "start"],
+    ["run", "list"],
+    ["run", "show"],
+    ["run", "watch"],
+    ["run", "cancel"],
+    ["subset"],
+    ["subset", "get"],
+    ["strategies"],
+    ["weights", "get"],
+    ["check"],
+    ["diagnose"],
+    ["doctor"],
+    ["certs"],
+    ["certs", "init"],
+    ["certs", "coordinator"],
+    ["certs", "worker"],
+    ["certs", "trainer"],
+    ["certs", "admin"],
+    ["train"],
+    ["plan"],
+    ["distill"],
+    ["up"],
+    ["compare"],
+    ["report"],
+]
+
+# Asks for the help of one command after another, in a process that has done nothing else, and
+# prints of each the text and which of the slow packages it has imported. pydantic is typer's
+# own choice.
+SCRIPT = """
+import contextlib, io, json, sys
+from lipt.trainer.cli import main
+slow, known, told = {"torch", "grpc", "google.protobuf", "numpy", "rich.console"}, set(), []
+for command in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        main([*command, "--help"], prog_name="lipt")
+    told.append([text.getvalue(), sorted((slow & set(sys.modules)) - known)])
+    known |= slow & set(sys.modules)
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def helps(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str]]]:
+    """The text of each command's help, and what it was the first to import."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(COMMANDS)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        # Plug-ins are found by what is installed, not by what an older build left in a checkout.
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+    )
+    return [(text, slow) for text, slow in json.loads(done.stdout)]
+
+
+@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda n: " ".join(COMMANDS[n]))
+def test_help_imports_nothing_slow(helps: list[tuple[str, list[str]]], number: int) -> None:
+    text, slow = helps[number]
+    assert " ".join(["Usage: lipt", *COMMANDS[number]]) in text
+    assert slow == []
+
+
+@pytest.mark.parametrize("command", [["subset", "get"], ["report"]])
+def test_every_command_chooses_by_the_same_strategy_where_none_is_named(
+    helps: list[tuple[str, list[str]]], command: list[str]
+) -> None:
+    text, _ = helps[COMMANDS.index(command)]
+    assert f"[default: {DEFAULT_STRATEGY}]" in " ".join(text.split())
+    named = inspect.signature(Client.subset).parameters["strategy"].default
+    assert named == DEFAULT_STRATEGY
+
+
+COMPARE = ("compare", "--data", "digits-train", "--test", "digits-test", "--model", "resnet8")
+REPORT = ("report", "--data", "digits-train")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("run", "start", "--set", "learners.num_steps"), "is not NAME=VALUE"),
+        (("run", "start", "--num-steps", "5", "--set", "learners.num_steps=6"), "given twice"),
+        (("run", "start", "--num-steps", "five"), "--num-steps"),
+        (("run", "start", "--config", "/nowhere/run.toml"), "cannot be read"),
+        (("subset", "get", "--out", "x.npy"), "give one of --fraction and --budget"),
+        (("subset", "get", "--out", "x.txt", "--fraction", "0.1"), ".npy, .csv, .json, .parquet"),
+        (("subset", "get", "--out", "/nowhere/x.npy", "--budget", "3"), "not a directory"),
+        (("subset", "get", "--fraction", "0.1"), "--out"),
+        (("subset", "get", "-o", "x.npy", "-k", "3", "--option", "a"), "is not NAME=VALUE"),
+        (("weights", "get", "--out", "/nowhere/w.safetensors"), "not a directory"),
+        (("weights", "get", "--out", "w.safetensors", "--kind", "final"), "pretrained"),
+        (("run", "cancel"), "RUN"),
+        (("subset", "get", "-k", "3", "-o", "."), "'.' has the suffix ''; a subset is written as"),
+        (
+            ("subset", "get", "-o", "x.npy", "-k", "3", "--option", "a=1", "--option", "a=2"),
+            "twice",
+        ),
+        (("weights", "get", "--out", "."), ". is a directory. Name a file in it."),
+        ((*COMPARE, "--strategies", "a", "--fractions", "0.1,much"), "'0.1,much' is not numbers"),
+        ((*COMPARE, "--strategies", "a", "--fractions", "0,0.1"), "a fraction is in (0, 1]"),
+        ((*COMPARE, "--strategies", " , "), "give at least one name, e.g. craig,grand"),
+        ((*COMPARE, "--strategies", "a", "--set", "learning_rate=fast"), "learning_rate"),
+        ((*COMPARE, "--strategies", "a", "--seeds", "0"), "--seeds"),
+        ((*COMPARE, "--strategies", "a", "--out", "/nowhere/c.jsonl"), "not a directory"),
+        ((*COMPARE, "--strategies", "a", "--out", "."), ". is a directory. Name a file in it."),
+        ((*REPORT, "--strategies", ","), "give at least one name"),
+        ((*REPORT, "--fraction", "0"), "0.0 is not in (0, 1]"),
+        ((*REPORT, "--out", "/nowhere/report.html"), "/nowhere is not a directory"),
+        ((*REPORT, "--out", "."), ". is a directory. Name a file in it."),
+        ((*REPORT, "--comparison", "a", "--out", "a"), "--comparison and --out are both a"),
+    ],
+)
+def test_mistyped_commands_are_usage_errors(
+    relay: Relay, lipt: Any, arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = lipt(*arguments)
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.stderr.split())
+    assert relay.calls == []
+
+
+def test_a_refusal_is_one_sentence_without_a_traceback(lipt: Any) -> None:
+    result = lipt("run", "show", "x")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("lipt: there is no run 'x'; the newest are: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_nobody_at_the_address_is_one_sentence(lipt: Any, dead_address: str) -> None:
+    result = lipt("strategies", "--coordinator", dead_address)
+    assert result.exit_code == 1
+    assert f"lipt: no coordinator answers at {dead_address}" in result.stderr
+
+
+def test_tls_options_are_checked(lipt: Any, tmp_path: Path) -> None:
+    result = lipt("run", "list", "--tls-ca", str(tmp_path / "none.pem"))
+    assert result.exit_code == 1
+    assert "is not a file" in result.stderr
+    result = lipt("run", "list", env={"LIPT_TLS_CERT": str(tmp_path)})
+    assert "--tls-cert was given without --tls-key" in result.stderr
+
+
+DATA = ("--data", "digits-train", "--model", "resnet8")
+
+# Ends where torch would be loaded, and prints what is decided by then.
+THREADS_SCRIPT = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"), flush=True)
+            os._exit(0)
+
+sys.meta_path.insert(0, Watch())
+from lipt.trainer.cli import main
+main(sys.argv[1:], prog_name="lipt")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "chosen", "found"),
+    [
+        (("train",), {}, "PASSIVE"),
+        (("train", "--strategy", "craig", "--fraction", "0.1"), {}, "PASSIVE"),
+        (("compare", "--test", "digits-test", "--strategies", "craig"), {}, "PASSIVE"),
+        (("train",), {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+    ],
+)
+def test_threads_wait_without_spinning_unless_the_user_says_otherwise(
+    command: tuple[str, ...], chosen: dict[str, str], found: str
+) -> None:
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS_SCRIPT, *command, *DATA],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=inherited | chosen,
+    )
+    assert done.stdout == f"{found}\n", done.stderr

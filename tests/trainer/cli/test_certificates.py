@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
 
 from lipt.common.access.certificate import CertificateIdentity, identity_of
 from lipt.common.access.roles import Role
@@ -20,7 +21,6 @@ from lipt.common.rpc.channel import open_channel
 from lipt.trainer.cli.certificates import (
     Folder,
     Pair,
-    hosts_of,
     issue_client,
     issue_server,
     make_authority,
@@ -82,15 +82,10 @@ def test_a_certificate_is_for_its_hosts_alone(folder: Folder) -> None:
 
 def test_who_has_a_certificate_makes_no_others(folder: Folder) -> None:
     taken = folder.cert("worker"), folder.key("worker")
-    worker = Pair(_certificate(folder, "worker"), _key(folder, "worker"))
+    certificate = x509.load_pem_x509_certificate(taken[0].read_bytes())
+    worker = Pair(certificate, _key(folder, "worker"))
     folder.write("forged", issue_client(worker, "forged", Role.ADMIN, now=NOW, days=1))
     assert not verified(folder, "forged", "sslclient", "-untrusted", taken[0])
-
-
-def _certificate(folder: Folder, name: str) -> Any:
-    found = folder.certificate(name)
-    assert found is not None
-    return found
 
 
 def _key(folder: Folder, name: str) -> Any:
@@ -118,41 +113,13 @@ def test_an_authority_whose_time_is_over_signs_nothing() -> None:
         issue_server(authority, ["head"], now=NOW + 100 * DAY, days=1)
 
 
-def test_no_two_certificates_have_a_serial_number_or_a_key_in_common() -> None:
-    authority = make_authority(now=NOW, days=100)
-    pairs = [issue_server(authority, ["head"], now=NOW, days=1) for _ in range(3)]
-    assert len({pair.certificate.serial_number for pair in [authority, *pairs]}) == 4
-    assert len({pair.key_pem() for pair in [authority, *pairs]}) == 4
-    # 159 random bits: that three of them have fewer than 64 significant ones does not happen.
-    assert max(pair.certificate.serial_number for pair in pairs).bit_length() > 64
-
-
-def test_a_key_shows_in_no_text() -> None:
-    assert "key" not in repr(make_authority(now=NOW, days=1))
-
-
 def test_hosts_keep_their_order(folder: Folder) -> None:
-    certificate = _certificate(folder, "coordinator")
-    assert hosts_of(certificate) == ["127.0.0.1", "head.example.org", "::1"]
-    assert hosts_of(_certificate(folder, "ca")) == []
-    assert hosts_of(_certificate(folder, "worker")) == []
+    assert folder.hosts("coordinator") == ["127.0.0.1", "head.example.org", "::1"]
+    assert folder.hosts("ca") == folder.hosts("worker") == folder.hosts("nobody") == []
 
 
 @pytest.mark.parametrize(
-    "host",
-    [
-        "",
-        "head:50051",
-        "https://head",
-        "[::1]",
-        "a..b",
-        "-head",
-        "head.",
-        "ä.org",
-        "a b",
-        "*",
-        "a*.b",
-    ],
+    "host", ["", "head:50051", "https://head", "[::1]", "a..b", "-head", "a*.b"]
 )
 def test_what_is_no_host_is_refused(host: str) -> None:
     authority = make_authority(now=NOW, days=1)
@@ -160,15 +127,9 @@ def test_what_is_no_host_is_refused(host: str) -> None:
         issue_server(authority, ["head", host], now=NOW, days=1)
 
 
-@pytest.mark.parametrize("name", ["", "../x", "a/b", "a b", "-a", ".a", "a" * 65, "ä", "a\n"])
+@pytest.mark.parametrize("name", ["", "../x", "a b", ".a", "a" * 65, "a\n"])
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="is not a name of 1 to 64"):
-        issue_client(make_authority(now=NOW, days=1), name, Role.WORKER, now=NOW, days=1)
-
-
-@pytest.mark.parametrize("name", ["ca", "coordinator"])
-def test_names_of_other_files_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="what another file is called"):
         issue_client(make_authority(now=NOW, days=1), name, Role.WORKER, now=NOW, days=1)
 
 
@@ -215,15 +176,6 @@ def test_the_coordinator_s_own_certificate_lets_nobody_in(
         call(served[0], files(folder, "coordinator"))
 
 
-def test_a_host_that_the_certificate_does_not_name_is_not_believed(
-    folder: Folder, served: tuple[str, list[CertificateIdentity]]
-) -> None:
-    port = served[0].rpartition(":")[2]
-    refusal = "Hostname Verification Check failed|is not in peer certificate"
-    with pytest.raises(grpc.RpcError, match=refusal):
-        call(f"localhost:{port}", files(folder, "worker"))
-
-
 def test_a_peer_does_not_pass_for_the_coordinator(folder: Folder) -> None:
     server = grpc.server(ThreadPoolExecutor(max_workers=1))
     port = server.add_secure_port("127.0.0.1:0", server_credentials(files(folder, "admin")))
@@ -241,12 +193,6 @@ def test_a_key_is_its_user_s_alone_as_is_the_folder(folder: Folder) -> None:
     assert mode(folder.path) == 0o700
     assert {mode(path) for path in folder.path.glob("*.key")} == {0o600}
     assert {mode(path) for path in folder.path.glob("*.pem")} == {0o644}
-
-
-def test_what_was_written_is_read(folder: Folder) -> None:
-    authority = folder.authority()
-    assert authority.cert_pem() == folder.cert("ca").read_bytes()
-    assert authority.key_pem() == folder.key("ca").read_bytes()
 
 
 @pytest.mark.parametrize("there", ["x.key", "x.pem"])
@@ -302,12 +248,4 @@ def test_an_authority_that_openssl_made_signs_as_well(tmp_path: Path) -> None:
     subprocess.run([*make, *files], check=True, capture_output=True)
     now = datetime.now(UTC)
     folder.write("coordinator", issue_server(folder.authority(), ["head"], now=now, days=1))
-    verify = [
-        "openssl",
-        "verify",
-        "-x509_strict",
-        "-CAfile",
-        folder.cert("ca"),
-        folder.cert("coordinator"),
-    ]
-    subprocess.run(verify, check=True)
+    assert verified(folder, "coordinator", "sslserver")

@@ -118,7 +118,7 @@ class Opened:
     """Opens fake channels, and keeps them."""
 
     def __init__(self) -> None:
-        self.channels: list[FakeChannel] = []
+        self.channels: list = []
 
     def __call__(self) -> FakeChannel:
         self.channels.append(FakeChannel())
@@ -135,7 +135,7 @@ def opened() -> Opened:
 
 
 @pytest.fixture
-def channel(opened: Opened) -> ForkAwareChannel[FakeChannel]:
+def channel(opened: Opened) -> ForkAwareChannel:
     return ForkAwareChannel(opened)
 
 
@@ -151,9 +151,7 @@ def fork(in_child: Callable[[], bool]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_a_channel_stays_from_call_to_call(
-    channel: ForkAwareChannel[FakeChannel], opened: Opened
-) -> None:
+def test_a_channel_stays_from_call_to_call(channel: ForkAwareChannel, opened: Opened) -> None:
     for _ in range(3):
         with channel.held() as held:
             assert held.channel is opened.channels[0]
@@ -161,7 +159,7 @@ def test_a_channel_stays_from_call_to_call(
 
 
 def test_an_idle_channel_is_closed_before_a_fork_and_opened_again(
-    channel: ForkAwareChannel[FakeChannel], opened: Opened
+    channel: ForkAwareChannel, opened: Opened
 ) -> None:
     assert fork(lambda: opened.closed == [True])
     assert opened.closed == [True]
@@ -171,9 +169,9 @@ def test_an_idle_channel_is_closed_before_a_fork_and_opened_again(
 
 
 def test_a_fork_cuts_calls_and_waits_until_they_have_let_go(
-    channel: ForkAwareChannel[FakeChannel], opened: Opened
+    channel: ForkAwareChannel, opened: Opened
 ) -> None:
-    holding, holds = threading.Event(), list[Hold[FakeChannel]]()
+    holding, holds = threading.Event(), list[Hold]()
 
     def call() -> None:
         with channel.held() as hold:
@@ -199,7 +197,7 @@ def test_a_fork_cuts_calls_and_waits_until_they_have_let_go(
 
 
 def test_a_stream_that_the_forking_thread_left_open_is_cut_and_not_waited_for(
-    channel: ForkAwareChannel[FakeChannel], opened: Opened, monkeypatch: pytest.MonkeyPatch
+    channel: ForkAwareChannel, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_UNWIND_SECONDS", 0.01)
     with channel.held() as hold:
@@ -208,7 +206,7 @@ def test_a_stream_that_the_forking_thread_left_open_is_cut_and_not_waited_for(
 
 
 def test_closing_ends_all_calls_and_a_later_one_opens_another(
-    channel: ForkAwareChannel[FakeChannel], opened: Opened
+    channel: ForkAwareChannel, opened: Opened
 ) -> None:
     with channel.held():
         channel.close()

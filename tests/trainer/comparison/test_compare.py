@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.comparison.compare import LOOK_AT, Held, rests_on_pretraining, warm_up_seconds
+from lipt.trainer.comparison.compare import Held, rests_on_pretraining, warm_up_seconds
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 
@@ -51,10 +51,6 @@ def test_what_is_of_the_run_is_so_whatever_the_proxy(need: str) -> None:
     assert rests_on_pretraining((need, "signals"), {"proxy": ridge("patches")})
 
 
-def test_an_older_coordinators_subset_is_of_the_soup() -> None:
-    assert rests_on_pretraining((), {"strategy": "craig"})
-
-
 def test_an_ordinary_warm_up_stands_in_for_the_run_at_its_own_cost() -> None:
     manifest = {"proxy": SOUP, "costs": {"warm_up_seconds": 2.5, "training_seconds": 9.0}}
     assert not rests_on_pretraining(SIGNALS, manifest)
@@ -81,12 +77,3 @@ def test_a_subset_is_held_for_some_epochs_and_then_the_next_one_comes() -> None:
     found = [held.before_epoch(epoch).indices.tolist() for epoch in range(7)]
     assert found == [[0], [0], [0], [1], [1], [1], [2]]
     assert held.subset.indices.tolist() == [2]
-
-
-def test_how_long_it_is_held_is_part_of_what_decides() -> None:
-    assert Held(Counting(), every=3).identity == {"counting": True, "every": 3}
-
-
-def test_looks_are_shares_in_order_before_the_end() -> None:
-    assert sorted(LOOK_AT) == list(LOOK_AT)
-    assert all(0 < share < 1 for share in LOOK_AT)

@@ -1,14 +1,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import pytest
 
-from lipt.trainer.comparison.outcomes import Outcome, Reach, Reached, course, outcomes, reach
+from lipt.trainer.comparison.outcomes import (
+    Difference,
+    Outcome,
+    Reach,
+    Reached,
+    course,
+    outcomes,
+    paired_difference,
+    reach,
+)
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import Look
 from tests.trainer.made_up import made_up_trial
+
+
+def test_the_interval_is_students() -> None:
+    # Differences 1, 2, 3: mean 2, std 1, standard error 1/sqrt(3), t(0.975, 2) = 4.30265.
+    found = paired_difference({0: 2, 1: 4, 2: 6, 7: 1}, {0: 1, 1: 2, 2: 3, 8: 1})
+    assert found is not None
+    assert (found.mean, found.num_seeds) == (2.0, 3)
+    assert found.low == pytest.approx(2 - 4.30265 / 3**0.5, abs=1e-4)
+    assert found.high == pytest.approx(2 + 4.30265 / 3**0.5, abs=1e-4)
+
+
+def test_one_pair_has_no_interval() -> None:
+    assert paired_difference({0: 1.0, 5: 9.0}, {0: 0.5, 6: 3.0}) == Difference(0.5, -inf, inf)
+    assert paired_difference({0: 1.0}, {}) is None
 
 
 def looked_at(*accuracies: tuple[float, float], before: float = 0.0) -> list[Trial]:
@@ -25,7 +49,7 @@ def looked_at(*accuracies: tuple[float, float], before: float = 0.0) -> list[Tri
 
 
 def found(ours: list[Trial], everything: list[Trial], redrawn: list[Trial]) -> Reach:
-    value = reach(ours, 0.5, everything, redrawn, of_random=True)
+    value = reach(ours, 0.5, everything, redrawn)
     assert value is not None
     return value
 
@@ -48,7 +72,6 @@ def test_seconds_are_compared_seed_by_seed() -> None:
     assert value.to_everything.mean == 5.5
     # Their deviation is sqrt(0.5), the standard error 0.5, and t(0.975, 1) = 12.7062.
     assert value.to_everything.low == pytest.approx(5.5 - 12.7062 / 2, abs=1e-4)
-    assert value.to_everything.num_needed is None  # which is of points
     assert value.to_redrawn is not None
     assert value.to_redrawn.mean == 5.0
 
@@ -64,7 +87,7 @@ def test_those_that_never_get_there_are_counted_and_not_averaged() -> None:
 
 def test_without_looks_on_the_way_nothing_is_known() -> None:
     old = [made_up_trial()]
-    assert reach(old, 0.5, [], [], of_random=True) is None
+    assert reach(old, 0.5, [], []) is None
     value = found(looked_at(SOON), old, [])
     assert value.everything is None
     assert value.to_everything is None
@@ -166,14 +189,6 @@ def test_what_changes_has_no_accuracy_on_the_subset_and_everything_need_not_leve
     assert (rows["uniform", 0].subset_accuracy, rows["uniform", 0].levelled_off) == (1.0, True)
 
 
-def test_trainings_of_a_seed_are_averaged() -> None:
-    rows = outcomes([*RANDOM, *trials("uniform", [0.90, 0.92, 0.91], repeat=1)])
-    uniform = named(rows)["uniform", 0]
-    assert (uniform.num_seeds, uniform.num_trainings) == (3, 6)
-    assert uniform.mean_accuracy == pytest.approx(0.81)
-    assert uniform.std_accuracy == pytest.approx(0.01)
-
-
 def test_total_time_is_all_of_it() -> None:
     craig = trials("craig", [0.7] * 3, pretraining_seconds=20.0, waited_seconds=4.0, every=2)
     row = named(outcomes([*RANDOM, *craig]))["craig", 2]
@@ -193,15 +208,7 @@ def test_the_target_is_what_fixed_random_ends_with() -> None:
     rows = outcomes(looked_at)
     assert [row.reach.target for row in rows if row.reach] == [pytest.approx(0.75)] * 2
     assert rows[1].reach is not None
-    assert rows[1].reach.of_random
     assert rows[1].reach.own.steps == 20
-
-
-def test_another_target_may_be_given() -> None:
-    rows = outcomes(trials("craig", [0.8] * 2, looks=LOOKS), target=0.7)
-    assert rows[0].reach is not None
-    assert (rows[0].reach.target, rows[0].reach.of_random) == (0.7, False)
-    assert rows[0].reach.own.steps == 10
 
 
 def test_without_random_there_is_no_target_and_no_difference() -> None:

@@ -1,28 +1,31 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
+from typing import Any
 
-from lipt.trainer.comparison.intervals import Difference
-from lipt.trainer.comparison.outcomes import Reach, Reached
+import pytest
+
+from lipt.trainer.comparison.outcomes import Difference, Reach, Reached, outcomes
 from lipt.trainer.comparison.table import (
-    HEADER,
     INSTEAD_HEADER,
+    Answers,
+    answers,
     cells,
     instead,
-    markdown,
-    notes,
     plain,
+    verdict,
 )
-from tests.trainer.made_up import made_up_outcome
+from lipt.trainer.comparison.trial import Trial
+from tests.trainer.made_up import made_up_outcome, made_up_trial
 
-UNDECIDED = Difference(0.01, -0.02, 0.04, 3, "seeds", 12)
 RANDOM = made_up_outcome(strategy="uniform", rival="", difference=None)
 EVERYTHING = made_up_outcome(
     strategy="everything", fraction=1.0, rival="", difference=None, levelled_off=None
 )
 REACH = Reach(
     target=0.754,
-    of_random=True,
     own=Reached(3, 2, 105.0, 31.2),
     everything=Reached(3, 3, 90.0, 2.5),
     redrawn=None,
@@ -30,7 +33,7 @@ REACH = Reach(
     to_redrawn=None,
 )
 CRAIG = made_up_outcome(
-    difference=UNDECIDED,
+    difference=Difference(0.01, -0.02, 0.04, 3),
     to_everything=Difference(-0.03, -0.05, -0.01, 3),
     choosing_seconds=24.0,
     total_seconds=31.0,
@@ -39,13 +42,12 @@ CRAIG = made_up_outcome(
 )
 
 
-def test_a_row_has_accuracy_its_difference_and_how_many_seeds_would_decide() -> None:
+def test_a_row_has_accuracy_its_difference_and_its_cost() -> None:
     assert cells(CRAIG) == (
-        *("10%", "craig", "50.0% +- 1.0", "+1.0 (-2.0 to +4.0)", "3 of about 12"),
+        *("10%", "craig", "50.0% +- 1.0", "+1.0 (-2.0 to +4.0)", "3"),
         *("100.0%", "yes", "10", "31 s", "2.0 MB"),
     )
     assert cells(RANDOM)[3:5] == ("-", "3")
-    assert cells(replace(CRAIG, num_seeds=2, num_trainings=6, difference=None))[4] == "2 x 3"
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
@@ -76,22 +78,226 @@ def test_without_any_of_it_there_is_one_table() -> None:
     assert lines[1].startswith("10%       random (uniform)  50.0% +- 1.0")
 
 
-def test_the_notes_say_what_intervals_are_over() -> None:
-    (over, needed) = notes([CRAIG])
-    assert over == "Intervals are over the seeds of the whole pipeline."
-    assert needed.startswith('Where one is too wide to decide, "of about" says how many')
-    averaged = notes([replace(CRAIG, num_trainings=6, difference=Difference(0.1, 0.0, 0.2, 3))])
-    assert averaged == [
-        "Intervals are over the seeds of the whole pipeline, each with its trainings averaged."
+def trials(
+    strategy: str, accuracies: Sequence[float], fraction: float = 0.1, **changes: Any
+) -> list[Trial]:
+    return [
+        made_up_trial(
+            seed=seed, strategy=strategy, fraction=fraction, test_accuracy=accuracy, **changes
+        )
+        for seed, accuracy in enumerate(accuracies)
     ]
-    one_seed = replace(CRAIG, difference=Difference(0.1, 0.0, 0.2, 3, "trainings"))
-    assert notes([one_seed])[0].startswith("Intervals are over the trainings of one pipeline seed")
-    assert notes([RANDOM]) == []
 
 
-def test_markdown_has_a_column_for_every_cell() -> None:
-    lines = markdown([RANDOM, CRAIG, EVERYTHING])
-    first, second = lines[: lines.index("")], lines[lines.index("") + 1 :]
-    assert {line.count("|") for line in first} == {len(HEADER) + 1}
-    assert {line.count("|") for line in second[: second.index("")]} == {len(INSTEAD_HEADER) + 1}
-    assert first[2].startswith("| 10% | random (uniform) | 50.0% +- 1.0 | - | 3 |")
+TRIALS = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]
+
+
+def answer(*found: Trial) -> Answers:
+    (only,) = answers(outcomes(found))
+    return only
+
+
+# Is it better than a random subset of its size?
+
+
+def test_a_clear_winner_is_said_to_win_and_the_others_not() -> None:
+    found = answer(
+        *TRIALS, *trials("craig", [0.75, 0.77, 0.765]), *trials("grand", [0.4, 0.5, 0.3])
+    )
+    assert found.better.startswith("At 10% craig beats random by 3.2 points (95% interval ")
+    assert found.better.endswith("3 seeds); grand does not beat it.")
+    assert found.beats_random
+
+
+def test_one_that_beats_random_is_named_before_a_luckier_one_that_does_not() -> None:
+    lucky, sure = trials("grand", [0.70, 0.95, 0.85]), trials("craig", [0.75, 0.77, 0.765])
+    found = answer(*TRIALS, *lucky, *sure)
+    assert found.better.startswith("At 10% craig beats random by 3.2 points (")
+    assert found.better.endswith("; grand does not beat it.")
+
+
+def test_what_does_not_beat_random_is_said_so() -> None:
+    found = answer(*TRIALS, *trials("grand", [0.4, 0.5, 0.3]))
+    assert found.better.startswith(
+        "At 10% grand does not beat random: it differs by -33.0 points (95% interval "
+    )
+    assert not found.beats_random
+    more = answer(*TRIALS, *trials("grand", [0.4, 0.5, 0.3]), *trials("craig", [0.7] * 3))
+    assert more.better.startswith(
+        "At 10% craig and grand do not beat random: the best, craig, differs by -3.0 points"
+    )
+
+
+def test_one_seed_is_no_verdict() -> None:
+    found = answer(*trials("uniform", [0.7]), *trials("craig", [0.9]))
+    assert found.better == "At 10% one seed is too few to tell craig from random."
+
+
+def test_without_random_nothing_is_claimed() -> None:
+    found = answer(*trials("craig", [0.9, 0.9]))
+    assert found.better == "At 10% craig was not compared with a random subset."
+
+
+def test_training_that_was_too_short_is_named() -> None:
+    rising = trials("craig", [0.75, 0.77, 0.765], levelled_off=False)
+    assert answer(*TRIALS, *rising).better.endswith("was still rising with craig: train longer.")
+    short = [
+        trial
+        for strategy in ("uniform", "craig")
+        for trial in trials(strategy, [0.7, 0.7], levelled_off=False)
+    ]
+    # Of re-drawn random nobody asks it.
+    short += trials("redrawn", [0.7, 0.7], every=1, levelled_off=False)
+    assert answer(*short).better.endswith("rising with all of them: train longer.")
+
+
+def test_what_is_chosen_again_has_answers_of_its_own() -> None:
+    again = trials("craig", [0.75, 0.77, 0.765], every=5)
+    as_often = trials("redrawn", [0.73, 0.73, 0.73], every=5)
+    rows = outcomes([*TRIALS, *again, *as_often, *trials("craig", [0.4, 0.5, 0.3])])
+    once, often = answers(rows)
+    assert (once.every, often.every) == (0, 5)
+    assert once.better.startswith("At 10% craig does not beat random: ")
+    assert often.better.startswith(
+        "At 10% craig chosen again every 5 epochs beats random re-drawn every 5 epochs by 3.2 "
+    )
+
+
+def test_a_comparison_without_a_strategy_says_so() -> None:
+    assert verdict(outcomes(TRIALS)) == "At 10% nothing was chosen."
+
+
+# Is it faster than training on everything for as long?
+
+BETTER = Difference(0.02, 0.01, 0.03, 3)
+WORSE = Difference(-0.02, -0.03, -0.01, 3)
+UNDECIDED = Difference(0.002, -0.02, 0.024, 3)
+ALONE = Difference(0.02, -inf, inf)
+
+
+def faster(**changes: Any) -> str:
+    (found,) = answers([made_up_outcome(**changes)])
+    return found.faster
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"),
+    [
+        (BETTER, "better than everything by 2.0 points (95% interval 1.0 to 3.0, 3 seeds)."),
+        (WORSE, "worse than everything by 2.0 points (95% interval 1.0 to 3.0, 3 seeds)."),
+        (
+            UNDECIDED,
+            (
+                "not told apart from everything, at +0.2 points (95% interval -2.0 to +2.4, "
+                "3 seeds)."
+            ),
+        ),
+        (ALONE, "+2.0 points from everything (one seed tells nothing)."),
+    ],
+)
+def test_how_it_stands_to_everything_is_said(difference: Difference, text: str) -> None:
+    assert faster(to_everything=difference) == f"Trained for as many steps, craig is {text}"
+
+
+def test_re_drawn_random_stands_beside_everything() -> None:
+    text = faster(to_everything=BETTER, to_redrawn=WORSE)
+    assert "better than everything by 2.0 points" in text
+    assert "and worse than random re-drawn every epoch by 2.0 points" in text
+
+
+def reach(**changes: Any) -> Reach:
+    values: dict[str, Any] = {
+        "target": 0.5,
+        "own": Reached(3, 3, 60, 12.2),
+        "everything": Reached(3, 3, 80, 4.0),
+        "redrawn": None,
+        "to_everything": None,
+        "to_redrawn": None,
+    }
+    return Reach(**values | changes)
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"),
+    [
+        (
+            Difference(8.2, 7.0, 9.4, 3),
+            "choosing is slower by 8.2 s (95% interval 7.0 s to 9.4 s, 3 seeds)",
+        ),
+        (
+            Difference(-8.2, -9.4, -7.0, 3),
+            "choosing is faster by 8.2 s (95% interval 7.0 s to 9.4 s, 3 seeds)",
+        ),
+        (Difference(1.0, -7.0, 9.0, 3), "neither is shown to be faster"),
+    ],
+)
+def test_who_reaches_the_target_sooner_is_said_with_the_seconds_of_both(
+    difference: Difference, text: str
+) -> None:
+    found = faster(to_everything=BETTER, reach=reach(to_everything=difference))
+    assert found.endswith(
+        " To 50.0%, what random ends with, it takes 12 s (60 steps), choosing included; "
+        f"everything takes 4.0 s (80 steps), so {text}."
+    )
+
+
+NEVER, SOMETIMES = Reached(3, 0, None, None), Reached(3, 2, 70, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "text"),
+    [
+        (NEVER, Reached(3, 3, 80, 4.0), "choosing is slower"),
+        (Reached(3, 3, 60, 2.0), NEVER, "choosing is faster"),
+        (SOMETIMES, Reached(3, 3, 80, 4.0), "neither is shown to be faster"),
+        (NEVER, NEVER, "neither is shown to be faster"),
+    ],
+)
+def test_a_target_that_is_not_always_reached_decides_only_where_it_is_plain(
+    own: Reached, theirs: Reached, text: str
+) -> None:
+    found = faster(to_everything=BETTER, reach=reach(own=own, everything=theirs))
+    assert found.endswith(f", so {text}.")
+    if own is NEVER:
+        assert "it takes more than all steps in each of 3 trainings, choosing included" in found
+    if own is SOMETIMES:
+        assert "it takes 5.0 s (70 steps) in 2 of 3 trainings, and never else" in found
+
+
+def test_without_everything_and_re_drawn_random_nothing_is_said_of_them() -> None:
+    assert faster() == ""
+
+
+# What did choosing cost?
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"pretraining_seconds": 12.0, "selection_seconds": 0.25, "choosing_seconds": 12.25},
+            (
+                "cost 12 s (12 s of pre-training and 0.2 s of selection), 2.5 times the 5.0 s "
+                "of main training; it is paid once, however often the subset is trained on."
+            ),
+        ),
+        (
+            {"selection_seconds": 2.0, "choosing_seconds": 2.0, "every": 5},
+            (
+                "cost 2.0 s (0.0 s of pre-training and 2.0 s of selection), 40% of the 5.0 s "
+                "of main training; every training pays for selection again."
+            ),
+        ),
+    ],
+)
+def test_what_choosing_cost_is_said_in_seconds_and_as_a_share(
+    changes: dict[str, Any], text: str
+) -> None:
+    (found,) = answers([made_up_outcome(training_seconds=5.0, **changes)])
+    assert found.cost == f"Choosing with craig {text}"
+
+
+def test_the_verdict_is_a_line_for_each_answer() -> None:
+    rows = [made_up_outcome(to_everything=WORSE)]
+    (found,) = answers(rows)
+    assert verdict(rows).splitlines() == [found.better, found.faster, found.cost]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lipt.common.data import Dataset
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.errors import ConfigError
 from lipt.trainer.distillation import Distillation, SyntheticSet, distill
 from lipt.trainer.distillation.distillation import StageResult, make_stage
 from lipt.trainer.distillation.synthetic import RealExamples
@@ -81,42 +81,8 @@ def test_stages_after_the_first_leave_out_the_easiest(digits: Dataset, networks_
     assert made(digits, networks, first.synthetic).num_real == halves
 
 
-def test_rounding_to_bytes_hardly_changes_the_distance(digits: Dataset, networks_of: Any) -> None:
-    result = made(digits, networks_of(small()))
-    assert 0 < abs(result.rounding) < 0.02
-
-
-def test_every_match_is_told(digits: Dataset, networks_of: Any) -> None:
-    told: list[tuple[int, int, float]] = []
-    result = made(digits, networks_of(small()), told=lambda *one: told.append(one))
-    assert [one[:2] for one in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert tuple(one[2] for one in told) == result.distances
-
-
 class KilledError(Exception):
     """The process is gone."""
-
-
-def test_every_class_has_exactly_as_many_images_as_asked_for(
-    digits: Dataset, tmp_path: Path
-) -> None:
-    settings = small(per_class=4, networks=1)
-    synthetic = distill(digits, "linear", settings, tmp_path / "out")
-    assert synthetic.images_NCHW.shape == (40, 1, 8, 8)
-    assert synthetic.images_NCHW.dtype == torch.uint8
-    for stage in range(2):
-        of_stage = synthetic.labels_N[synthetic.stages_N == stage]
-        assert of_stage.bincount().tolist() == [2] * 10
-
-
-@pytest.mark.slow
-def test_one_seed_gives_one_set(digits: Dataset, tmp_path: Path) -> None:
-    digests = []
-    for number, seed in enumerate((3, 3, 4)):
-        torch.manual_seed(number)
-        settings = small(seed=seed, discard=0.3)
-        digests.append(distill(digits, "convnet", settings, tmp_path / str(number)).digest)
-    assert digests[0] == digests[1] != digests[2]
 
 
 @pytest.mark.parametrize("model", ["linear", "tests.trainer.distillation.conftest:dropping_model"])
@@ -185,18 +151,6 @@ def test_another_distillations_folder_is_refused(
     distill(digits, "linear", small(), tmp_path)
     with pytest.raises(ConfigError, match=complaint):
         distill(digits, model, small(**changes), tmp_path)
-
-
-def test_more_images_than_a_class_has_are_refused(digits: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="images to distil 200 from"):
-        distill(digits, "linear", small(per_class=200), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_model_with_batch_norm_leaves_nothing_behind(digits: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="batch norm"):
-        distill(digits, "resnet8", small(), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

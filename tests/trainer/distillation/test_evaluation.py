@@ -39,11 +39,6 @@ def test_all_are_trained_on_as_many_images(digits: Dataset, tmp_path: Path, subs
     assert random[0] != random[1]
 
 
-def test_one_stage_has_no_order(digits: Dataset, tmp_path: Path) -> None:
-    synthetic = distill(digits, "linear", small(stages=1), tmp_path)
-    assert [one.name for one in outcomes(digits, synthetic)] == [AT_ONCE, RANDOM]
-
-
 def test_real_images_called_synthetic_are_worth_what_they_are(
     digits: Dataset, subset_of: Any
 ) -> None:
@@ -55,8 +50,3 @@ def test_real_images_called_synthetic_are_worth_what_they_are(
     found = {one.name: one.accuracies for one in outcomes(digits, copies, chosen=chosen)}
     assert found[AT_ONCE] == pytest.approx(found["the same"])
     assert found[AT_ONCE] != pytest.approx(found[RANDOM])
-
-
-def test_another_model_can_be_trained(digits: Dataset, tmp_path: Path) -> None:
-    synthetic = distill(digits, "linear", small(stages=1), tmp_path)
-    assert outcomes(digits, synthetic, model="resnet8")[0].accuracies

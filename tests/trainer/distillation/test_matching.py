@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models import build_model
 from lipt.trainer.distillation import SyntheticSet
 from lipt.trainer.distillation.matching import Augmentation, distance, gradients
 from tests.trainer.distillation.conftest import small
@@ -40,11 +38,6 @@ def test_an_examples_weight_counts() -> None:
     assert of([[4.0, 0.0], [0.0, 8.0]], [3.0, 1.0])[0][0].tolist() == [-1.5, -1.0]
 
 
-def test_biases_are_left_out() -> None:
-    labels_B = torch.zeros(1, dtype=torch.int64)
-    assert len(gradients(plane(bias=True), torch.ones(1, 2), labels_B, torch.ones(1))) == 1
-
-
 @pytest.mark.parametrize(
     ("synthetic", "expected"),
     [
@@ -58,17 +51,6 @@ def test_the_distance_is_one_minus_the_cosine_of_each_row(
     synthetic: list[float], expected: float
 ) -> None:
     assert distance(of([[1.0, 0.0]]), of([synthetic])).item() == pytest.approx(expected)
-
-
-def test_the_real_batch_itself_is_at_no_distance() -> None:
-    model = build_model("convnet", num_classes=3, inputs=ImageSpec(1, 8, 8), seed=0)
-    images_B = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    labels_B = torch.full((6,), 2)
-    one, other = (gradients(model, images_B, labels_B, torch.ones(6)) for _ in range(2))
-    assert len(one) == 4
-    assert distance(one, other).item() == pytest.approx(0, abs=1e-4)
-    apart = gradients(model, images_B.flip(-1), labels_B, torch.ones(6))
-    assert distance(one, apart).item() > 1
 
 
 def test_the_distance_falls_along_the_hand_derived_gradient() -> None:
@@ -103,14 +85,6 @@ def test_what_is_drawn_is_what_the_settings_allow() -> None:
     for how, mirrors in (("crop", {False}), ("crop_flip", {False, True})):
         assert {one.top for one in drawn[how]} == {one.left for one in drawn[how]} == set(range(5))
         assert {one.mirrored for one in drawn[how]} == mirrors
-
-
-def test_a_pixels_gradient_comes_back_to_it() -> None:
-    images = torch.ones(1, 1, 2, 2, requires_grad=True)
-    Augmentation(padding=1, top=2, left=1, mirrored=False)(images).sum().backward()
-    assert images.grad is not None
-    # The first row is shifted out.
-    assert images.grad[0, 0].tolist() == [[0.0, 0.0], [1.0, 1.0]]
 
 
 def stages(digits: Dataset, number: int) -> SyntheticSet:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.dataset import in_memory
-from lipt.common.errors import DataError, SubsetError
+from lipt.common.errors import DataError
 from lipt.trainer.distillation import Stages, SyntheticSet
 from lipt.trainer.distillation.synthetic import RealExamples
 
@@ -70,11 +70,6 @@ def test_what_is_no_image_or_no_class_is_refused() -> None:
         RealExamples.of(open_dataset("wine"), None, at_least=1)
 
 
-def test_another_data_sets_subset_is_refused(subset_of: Any, digits: Dataset) -> None:
-    with pytest.raises(SubsetError, match="the subset belongs to data with fingerprint"):
-        RealExamples.of(digits, subset_of(made_up([0, 1]), [0]), at_least=1)
-
-
 def two_stages() -> SyntheticSet:
     """Two classes with an image of one pixel in each of two stages: 1 and 2, then 3 and 4."""
     synthetic = SyntheticSet.empty((1, 1, 1), ("no", "yes"))
@@ -82,17 +77,6 @@ def two_stages() -> SyntheticSet:
         images = torch.tensor([brightness, brightness + 1], dtype=torch.uint8).view(2, 1, 1, 1)
         synthetic = synthetic.extended(images, torch.tensor([0, 1]))
     return synthetic
-
-
-def test_a_stage_is_put_behind_those_before() -> None:
-    synthetic = two_stages()
-    assert synthetic.images_NCHW.flatten().tolist() == [1, 2, 3, 4]
-    assert synthetic.labels_N.tolist() == [0, 1, 0, 1]
-    assert synthetic.stages_N.tolist() == [0, 0, 1, 1]
-    assert synthetic.num_stages == 2
-    assert SyntheticSet.empty((1, 1, 1), ("no", "yes")).num_stages == 0
-    assert synthetic.until(0)[0].flatten().tolist() == [1, 2]
-    assert synthetic.until(1)[1].tolist() == [0, 1, 0, 1]
 
 
 def test_the_digest_is_of_images_labels_and_stages() -> None:
@@ -113,25 +97,11 @@ def test_a_folder_holds_the_set_a_manifest_and_a_picture(tmp_path: Path) -> None
         assert np.asarray(sheet).tolist() == [[1, 3], [2, 4]]
 
 
-def test_a_folder_is_a_data_set(tmp_path: Path) -> None:
-    two_stages().save(tmp_path)
-    data = open_dataset(f"distilled:{tmp_path}")
-    assert data.images(torch.tensor([3, 0])).flatten().tolist() == [4, 1]
-    assert data.labels_N.tolist() == [0, 1, 0, 1]
-    assert data.class_names == ("no", "yes")
-
-
 def test_each_stage_has_an_equal_share_of_the_epochs() -> None:
     stages = Stages(torch.tensor([0, 0, 1, 2]), "f" * 64)
     stages.num_epochs = 6
     found = [stages.before_epoch(epoch).indices.tolist() for epoch in range(6)]
     assert found == [[0, 1]] * 2 + [[0, 1, 2]] * 2 + [[0, 1, 2, 3]] * 2
-
-
-def test_epochs_beyond_those_foreseen_have_all_images() -> None:
-    stages = Stages(torch.tensor([0, 1]), "f" * 64)
-    stages.num_epochs = 2
-    assert stages.before_epoch(7).indices.tolist() == [0, 1]
 
 
 def test_images_may_be_some_of_a_data_set() -> None:

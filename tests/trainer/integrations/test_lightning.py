@@ -124,26 +124,6 @@ def test_a_checkpoint_goes_on_with_its_subset(
     assert fake_client.asked[-1]["previous"] == subset_of(1)
 
 
-def test_a_subset_that_is_due_at_once_is_asked_for_with_the_checkpoints_weights(
-    make_sampler: Callable[..., ReselectingSampler],
-    fake_client: FakeClient,
-    fit: Callable[..., Any],
-    tmp_path: Path,
-) -> None:
-    first = Module()
-    trainer = fit(first, make_sampler(first.net), 4)
-    trainer.save_checkpoint(tmp_path / "four.ckpt")
-    first_weights = first.net.weight.detach().clone()
-    second = Module()
-    sampler = make_sampler(second.net)
-    fit(second, sampler, 5, resume=tmp_path / "four.ckpt", num_workers=1)
-    from lipt.common.weights.files import pack
-
-    expected = pack({"bias": first.net.bias.detach(), "weight": first_weights})
-    assert fake_client.asked[-1]["weights"] == expected
-    assert shown(second, 3) == [4]
-
-
 def test_what_no_epoch_would_use_is_not_asked_for(
     make_sampler: Callable[..., ReselectingSampler],
     fake_client: FakeClient,

@@ -108,12 +108,6 @@ def test_a_checkpoint_goes_on_in_the_same_order(
     torch.testing.assert_close(again.net.weight, whole.net.weight)
 
 
-def test_a_checkpoint_within_an_epoch_goes_on_within_its_order(run: Callable[..., Model]) -> None:
-    whole = run(stale(), save_strategy="steps", save_steps=1)
-    again = run(stale(), resume="checkpoint-13", save_strategy="no")
-    assert again.seen == whole.seen[52:]
-
-
 def test_a_checkpoint_without_its_losses_says_so(run: Callable[..., Model], tmp_path: Path) -> None:
     run(stale())
     (tmp_path / "checkpoint-12" / "lipt-redrawing.pt").unlink()
@@ -124,8 +118,3 @@ def test_a_checkpoint_without_its_losses_says_so(run: Callable[..., Model], tmp_
 def test_epochs_of_another_length_each_are_refused() -> None:
     with pytest.raises(ConfigError, match="counts an epoch's steps once"):
         train_on(object(), InfoBatchSampler(40, num_epochs=8))
-
-
-def test_a_sampler_of_one_rank_is_refused() -> None:
-    with pytest.raises(ConfigError, match="among 2 ranks"):
-        train_on(object(), RedrawingSampler(40, budget=8, num_ranks=2))

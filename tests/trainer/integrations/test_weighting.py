@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset, SubsetSampler
 from lipt.trainer.integrations.weighting import WeightedLosses, Weighting
 from lipt.trainer.subsets.weighted import UnweightedWarning, normalized_weights
@@ -63,10 +64,36 @@ def test_losses_count_each_example_by_its_weight(reduction: str) -> None:
     assert not torch.allclose(functional.cross_entropy(LOGITS, LABELS, reduction=reduction), found)
 
 
-def test_losses_of_several_numbers_count_by_example() -> None:
-    with WeightedLosses(WEIGHTS):
-        found = functional.mse_loss(LOGITS, torch.zeros(3, 2))
-    assert torch.allclose(found, (LOGITS.square().mean(1) * WEIGHTS).mean())
+def test_cross_entropies_have_targets_between_label_and_soft_label() -> None:
+    soft = torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
+    targets = 0.75 * functional.one_hot(LABELS, 2) + 0.25 * soft
+    each = functional.cross_entropy(LOGITS, targets, reduction="none")
+    with WeightedLosses(WEIGHTS, soft, alpha=0.25) as losses:
+        found = functional.cross_entropy(LOGITS, LABELS)
+        # Of soft targets already, nothing is to be made softer.
+        functional.cross_entropy(LOGITS, targets)
+    assert torch.allclose(found, (each * WEIGHTS).mean())
+    assert (losses.num_weighted, losses.num_softened) == (2, 1)
+
+
+def test_a_step_without_a_cross_entropy_is_told_that_soft_labels_do_not_count() -> None:
+    soft = np.full((10, 2), 0.5, np.float16)
+    indices, weights = np.arange(10), np.ones(10, np.float32)
+    digest = subset_digest(indices, weights, soft)
+    subset = Subset(indices, weights, "f" * 64, digest, "craig", soft_labels=soft)
+    sampler = SubsetSampler(subset, shuffle=False, soft_labels=0.5)
+    list(sampler)
+    weighting = Weighting(sampler)
+    weighting.begin(1)
+    labels, logits = torch.zeros(5, dtype=torch.int64), torch.eye(5, 2)
+    soft_step = weighting.step(lambda: functional.cross_entropy(logits, labels), lambda: 5)
+    targets = torch.tensor([[0.75, 0.25]]).expand(5, 2)
+    assert torch.allclose(soft_step(), functional.cross_entropy(logits, targets))
+    hard_step = weighting.step(
+        lambda: functional.mse_loss(labels.float(), labels.float()), lambda: 5
+    )
+    with pytest.warns(UnweightedWarning, match=r"soft labels .* do not count"):
+        hard_step()
 
 
 def test_losses_of_other_sizes_and_of_each_example_stay_as_they_are() -> None:
@@ -76,20 +103,6 @@ def test_losses_of_other_sizes_and_of_each_example_stay_as_they_are() -> None:
     assert torch.equal(of_two, functional.cross_entropy(LOGITS[:2], LABELS[:2]))
     assert torch.equal(each, functional.cross_entropy(LOGITS, LABELS, reduction="none"))
     assert losses.num_weighted == 0
-
-
-def test_a_sampler_knows_the_weights_of_its_batches() -> None:
-    subset = weighted_subset()
-    sampler = SubsetSampler(subset)
-    assert not sampler.is_weighted  # no epoch has begun
-    order = list(sampler)
-    assert sampler.is_weighted
-    by_row = dict(zip(subset.indices.tolist(), subset.weights.tolist(), strict=True))
-    # Weights 1 to 10 have a mean of 5.5.
-    expected = [by_row[row] / 5.5 for row in order]
-    found = [sampler.weights(batch, 4).tolist() for batch in range(3)]
-    assert [len(part) for part in found] == [4, 4, 2]
-    assert np.allclose(np.concatenate(found), expected)
 
 
 def by_hand() -> Tensor:
@@ -190,14 +203,6 @@ def test_lightning_gives_the_step_back_after_an_error(quiet: dict[str, Any]) -> 
 def test_a_step_whose_loss_cannot_be_weighed_warns(quiet: dict[str, Any]) -> None:
     with pytest.warns(UnweightedWarning, match="computes no loss of torch.nn.functional"):
         fit(OwnLoss(SubsetSampler(weighted_subset())), quiet)
-
-
-def test_a_subset_without_weights_is_trained_on_as_it_is(
-    quiet: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    plain = SubsetSampler(made_up_subset(range(3, 13), [1] * 10))
-    fit(OwnLoss(plain), quiet)
-    assert not [text for text in caplog.messages if text.startswith("lipt: ")]
 
 
 def test_batches_of_unknown_size_warn() -> None:

@@ -81,43 +81,6 @@ def test_measures_are_the_numbers_that_are_there() -> None:
     assert not {"step", "subset_digest", "subset_accuracy"} & set(second)
 
 
-def test_tensorboard_gets_every_measure_at_its_step(fake: FakeLogger) -> None:
-    log = callbacks.tensorboard("runs/x")
-    for one in RECORDS:
-        log(one)
-    scalars = [call[1:] for call in fake.told if call[0] == "add_scalar"]
-    expected = [(name, v, r.step) for r in RECORDS for name, v in callbacks.measures(r).items()]
-    assert scalars == expected
-    assert fake.told[-1] == ("close",)
-
-
-def test_wandb_gets_a_run_that_ends_with_the_last_step(fake: FakeLogger) -> None:
-    log = callbacks.wandb("project", name="n")
-    for one in RECORDS:
-        log(one)
-    assert fake.told == [
-        ("init", "project", "n"),
-        ("log", callbacks.measures(RECORDS[0]), 3),
-        ("update", {"lipt.subset_digest": SUBSET.digest}, True),
-        ("log", callbacks.measures(RECORDS[1]), 6),
-        ("finish",),
-    ]
-
-
-def test_mlflow_gets_a_run_that_ends_with_the_last_step(fake: FakeLogger) -> None:
-    log = callbacks.mlflow("experiment", name="n")
-    for one in RECORDS:
-        log(one)
-    assert fake.told == [
-        ("set_experiment", "experiment"),
-        ("start_run", "n"),
-        ("log_metrics", callbacks.measures(RECORDS[0]), 3, "r-1"),
-        ("set_tags", {"lipt.subset_digest": SUBSET.digest}),
-        ("log_metrics", callbacks.measures(RECORDS[1]), 6, "r-1"),
-        ("end_run",),
-    ]
-
-
 MAKERS = (callbacks.tensorboard, callbacks.wandb, callbacks.mlflow)
 
 
@@ -219,11 +182,3 @@ def test_a_subset_chosen_again_is_told_of_and_the_same_one_is_not(fake: FakeLogg
         log(made_up_record(epoch, num_steps=30, subset_digest=digest))
     told = [call[1] for call in fake.told if call[0] == "set_tags"]
     assert told == [{"lipt.subset_digest": "a"}, {"lipt.subset_digest": "b"}]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_subset_that_cannot_be_kept_costs_a_warning(fake: FakeLogger, make: Any) -> None:
-    log = make("x")
-    fake.broken = True
-    with pytest.warns(LoggerWarning, match=r"did not take the subset: .*disk is full.*goes on"):
-        log.describe(SUBSET)

@@ -8,7 +8,7 @@ import torch
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.trainer.main_training import Schedule, TrainingPaused, fit
 from lipt.trainer.main_training.examples import Examples, TrainingImages
 from lipt.trainer.main_training.records import EpochRecord

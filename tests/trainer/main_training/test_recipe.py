@@ -8,13 +8,6 @@ from lipt.trainer.main_training import Recipe, Schedule, evenly
 from lipt.trainer.main_training.recipe import due
 
 
-def test_the_defaults_are_the_papers() -> None:
-    recipe = Recipe()
-    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (200, 256, 0.1)
-    assert (recipe.momentum, recipe.weight_decay, recipe.schedule) == (0.9, 5e-4, "cosine")
-    assert (recipe.augmentation, recipe.padding) == ("crop_flip", 4)
-
-
 @pytest.mark.parametrize(
     ("num_examples", "sizes"),
     [(256, [256]), (257, [257]), (258, [256, 2]), (513, [256, 257]), (1, [1])],
@@ -44,10 +37,6 @@ def test_a_smaller_batch_is_left_out_where_that_is_asked_for(
     assert recipe.num_steps(num_examples) == 3 * len(sizes)
 
 
-def test_steps_win_over_epochs() -> None:
-    assert Recipe(epochs=3, steps=7).num_steps(10_000) == 7
-
-
 def test_cosine_falls_from_the_whole_to_half_to_nothing() -> None:
     recipe = Recipe(learning_rate=0.2)
     assert recipe.learning_rate_at(0, 100) == pytest.approx(0.2)
@@ -60,10 +49,6 @@ def test_warm_up_rises_linearly_before_the_cosine() -> None:
     rates = [recipe.learning_rate_at(step, 14) for step in range(5)]
     assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
     assert recipe.learning_rate_at(9, 14) == pytest.approx(0.2)  # halfway down
-
-
-def test_constant_stays() -> None:
-    assert Recipe(schedule="constant").learning_rate_at(99, 100) == 0.1
 
 
 @pytest.mark.parametrize(
@@ -105,10 +90,6 @@ def test_a_share_within_an_epoch_is_looked_at_before_it(
     epoch_steps: int, expected: list[int]
 ) -> None:
     assert found((0.8,), num_steps=100, epoch_steps=epoch_steps) == expected
-
-
-def test_an_epoch_over_several_shares_has_one() -> None:
-    assert found(evenly(10), num_steps=100, epoch_steps=50) == [50, 100]
 
 
 def test_a_share_that_rounding_has_made_a_little_less_is_where_it_was_meant() -> None:

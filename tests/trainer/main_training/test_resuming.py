@@ -91,16 +91,6 @@ def test_another_recipes_checkpoint_is_refused(digits: Dataset, tmp_path: Path) 
     )
 
 
-def test_another_subsets_checkpoint_is_refused(
-    digits: Dataset, subset_of: MakeSubset, tmp_path: Path
-) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    one, other = subset_of(digits, range(40)), subset_of(digits, range(40, 80))
-    fit(net(), digits, subset=one, recipe=RECIPE, checkpoint=path)
-    with pytest.raises(ConfigError, match=rf"its subset is '{one.digest}', now .*{other.digest}"):
-        fit(net(), digits, subset=other, recipe=RECIPE, checkpoint=path)
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -162,11 +152,6 @@ def test_training_in_pieces_ends_in_the_weights_of_training_at_a_stretch(
     assert [record.epoch for record in records] == [1, 2, 3, 4]
     assert equal(ended, undisturbed)
     assert [look.accuracy for look in ended.looks] == [look.accuracy for look in undisturbed.looks]
-
-
-def test_training_with_time_enough_is_not_paused(digits: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint"
-    assert fit(net(), digits, recipe=RECIPE, checkpoint=path, max_seconds=3600).num_steps == 12
 
 
 def test_a_limit_of_time_needs_a_checkpoint(digits: Dataset) -> None:
@@ -238,20 +223,6 @@ def test_a_source_is_made_of_the_model_that_is_trained(
     assert len(set(digests)) == 3
 
 
-def test_a_named_model_is_what_the_source_is_given(
-    digits: Dataset, make_source: Callable[..., ByWeights]
-) -> None:
-    given: list[nn.Module] = []
-
-    def make(model: nn.Module, first: Subset | None) -> ByWeights:
-        given.append(model)
-        return make_source(model, first)
-
-    trained = fit("resnet8", digits, recipe=SIX_EPOCHS, reselect=make)
-    final = given[0].state_dict()
-    assert all(torch.equal(final[name], trained.weights[name]) for name in final)
-
-
 @pytest.mark.parametrize("killed_after", [2, 3])
 def test_a_killed_training_goes_on_with_the_subset_that_it_had(
     digits: Dataset,
@@ -286,15 +257,6 @@ def test_a_killed_training_goes_on_with_the_subset_that_it_had(
 
     resumed = fit(linear_net(), digits, recipe=SIX_EPOCHS, reselect=make, checkpoint=path)
     assert equal(undisturbed, resumed)
-
-
-def test_a_checkpoint_with_re_selection_is_not_one_without(
-    digits: Dataset, make_source: Callable[..., ByWeights], tmp_path: Path
-) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    fit(linear_net(), digits, recipe=SIX_EPOCHS, reselect=make_source, checkpoint=path)
-    with pytest.raises(ConfigError, match=r"its re-selection is True, now it is False"):
-        fit(linear_net(), digits, recipe=SIX_EPOCHS, checkpoint=path)
 
 
 @pytest.mark.parametrize(

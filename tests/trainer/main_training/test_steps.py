@@ -4,15 +4,17 @@ import pytest
 import torch
 
 from lipt.common.data import Dataset
-from lipt.common.errors import DataError
+from lipt.common.errors import DataError, SubsetError
+from lipt.common.inputs.model_input import images_in
 from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.examples import Examples
 from lipt.trainer.main_training.steps import Steps, augmented, place_model
 from tests.core.signals.made_up import made_up_dataset
 from tests.pretended import Pretended, brought
+from tests.trainer.made_up import made_up_subset
 
-COPIES_K = torch.tensor([1, 4])
+CPU = torch.device("cpu")
 
 
 def pictures(num_images: int = 6) -> torch.Tensor:
@@ -20,8 +22,8 @@ def pictures(num_images: int = 6) -> torch.Tensor:
     return torch.randint(256, (num_images, 3, 16, 16), generator=generator, dtype=torch.uint8)
 
 
-def given(recipe: Recipe, copies_K: torch.Tensor | None = None, step: int = 0) -> torch.Tensor:
-    found = augmented(recipe, step, pictures(), copies_K)
+def given(recipe: Recipe, step: int = 0) -> torch.Tensor:
+    found = augmented(recipe, step, pictures())
     assert isinstance(found, torch.Tensor)
     return found
 
@@ -38,44 +40,19 @@ def test_every_step_and_seed_has_draws_of_its_own(method: str) -> None:
     assert not torch.equal(given(recipe), given(recipe.model_copy(update={"seed": 1})))
 
 
-@pytest.mark.parametrize("method", ["crop", "crop_flip", "randaugment"])
-def test_copies_alone_are_augmented_where_the_data_is_not(method: str) -> None:
-    recipe = Recipe.model_validate({"augmentation": "none", "coreset_augmentation": method})
-    found, stored = given(recipe, COPIES_K), pictures()
-    changed = [not torch.equal(one, other) for one, other in zip(found, stored, strict=True)]
-    assert changed == [False, True, False, False, True, False]
-
-
-def test_what_the_others_get_does_not_depend_on_the_copies() -> None:
-    plain, beside = given(Recipe()), given(Recipe(), COPIES_K)
-    same = [torch.equal(one, other) for one, other in zip(plain, beside, strict=True)]
-    assert same == [True, False, True, True, False, True]
-
-
-def test_copies_do_not_get_the_datas_augmentation_before_their_own() -> None:
-    """With a way of their own that shifts by nothing and changes nothing they are as stored."""
-    recipe = Recipe(augmentation="crop_flip", coreset_augmentation="crop", padding=0)
-    assert torch.equal(given(recipe, COPIES_K)[COPIES_K], pictures()[COPIES_K])
-
-
 def test_randaugment_without_operations_is_crop_and_flip() -> None:
     bare = Recipe(augmentation="randaugment", randaugment_ops=0)
     assert torch.equal(given(bare), given(Recipe(augmentation="crop_flip")))
 
 
-def test_a_batch_may_have_no_copy() -> None:
-    none = torch.empty(0, dtype=torch.int64)
-    assert torch.equal(given(Recipe(), none), given(Recipe()))
-
-
 def test_what_is_no_image_has_no_augmentation() -> None:
     rows = {"x": torch.ones(3, 2)}
-    assert augmented(Recipe(), 0, rows, None) is rows
+    assert augmented(Recipe(), 0, rows) is rows
 
 
 def test_randaugment_of_what_are_no_bytes_is_refused() -> None:
     with pytest.raises(DataError, match=r"images are torch\.float32"):
-        augmented(Recipe(augmentation="randaugment"), 0, pictures().float(), None)
+        augmented(Recipe(augmentation="randaugment"), 0, pictures().float())
 
 
 RECIPE = Recipe(batch_size=16, steps=4, label_smoothing=0.1, nesterov=True, warmup_steps=2)
@@ -103,3 +80,53 @@ def test_no_step_waits_for_the_device() -> None:
         weights = brought(found)
     for name, tensor in expected.items():
         torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_batches_are_the_positions_examples_in_order(digits: Dataset, *, resident: bool) -> None:
+    subset = made_up_subset([3, 7, 12, 40, 900], [1, 2, 3, 4, 5], fingerprint=digits.fingerprint)
+    examples = Examples(subset, digits, CPU, weighted=True, resident=resident)
+    positions = [torch.tensor([4, 0]), torch.tensor([1]), torch.tensor([2, 3, 1])]
+    for batch, positions_B in zip(examples.batches(positions), positions, strict=True):
+        ids_B = examples.ids_N[positions_B]
+        assert torch.equal(images_in(batch.examples_B), digits.images(ids_B))
+        assert torch.equal(batch.targets_B, digits.targets_N[ids_B])
+        # Of mean 1: (position + 1) / 3.
+        torch.testing.assert_close(batch.weights_B, (positions_B + 1) / 3)
+
+
+def test_a_target_is_between_label_and_soft_label(digits: Dataset) -> None:
+    soft = torch.full((4, 10), 0.1, dtype=torch.float16).numpy()
+    ids = [3, 7, 12, 40]
+    subset = made_up_subset(ids, fingerprint=digits.fingerprint, soft_labels=soft)
+    recipe = RECIPE.model_copy(
+        update={"soft_labels": 0.3, "label_smoothing": 0.0, "augmentation": "none"}
+    )
+    model, forward_pass = place_model("resnet8", digits, recipe, CPU, ())
+    examples = Examples(subset, digits, CPU, weighted=True, soft=True)
+    (batch,) = examples.batches([torch.tensor([2, 0])])
+    logits = forward_pass(model, batch.examples_B)
+    hard = torch.nn.functional.one_hot(digits.targets_N[torch.tensor([12, 3])], 10)
+    expected = torch.nn.functional.cross_entropy(logits, 0.7 * hard + 0.03, reduction="none")
+    taken = Steps(model, forward_pass, recipe, 1).take(0, batch)
+    torch.testing.assert_close(taken.losses_B, expected.detach(), rtol=1e-3, atol=1e-4)
+    with pytest.raises(SubsetError, match="the subset has none"):
+        Examples(
+            made_up_subset(ids, fingerprint=digits.fingerprint),
+            digits,
+            CPU,
+            weighted=True,
+            soft=True,
+        )
+
+
+def test_a_small_set_is_resident_unasked(digits: Dataset) -> None:
+    assert Examples(None, digits, CPU, weighted=True).resident
+
+
+def test_leaving_early_ends_the_decoding(digits: Dataset) -> None:
+    batches = Examples(None, digits, CPU, weighted=True, resident=False).batches(
+        list(torch.arange(100).split(5))
+    )
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]  # waits for the thread, which has to end

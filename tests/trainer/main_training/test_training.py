@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import load_columns
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import (
@@ -19,7 +19,6 @@ from lipt.common.errors import (
     DataError,
     SubsetError,
     TrainingDivergedError,
-    WeightsError,
 )
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer import Recipe, fit
@@ -27,7 +26,6 @@ from lipt.trainer.main_training import Schedule, Trained, evenly, training
 from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import EpochRecord, JsonLines
 from lipt.trainer.subsets.subset import Subset
-from tests.trainer.made_up import made_up_subset
 from tests.trainer.main_training.conftest import RECIPE, equal, net
 
 MakeSubset = Callable[..., Subset]
@@ -63,48 +61,9 @@ def test_weights_count_unless_told_otherwise(digits: Dataset, subset_of: MakeSub
     assert equal(*(fit(net(), digits, subset=s, recipe=unweighted) for s in (plain, heavy)))
 
 
-def test_the_scale_of_all_weights_does_not_matter(digits: Dataset, subset_of: MakeSubset) -> None:
-    subsets = (subset_of(digits, range(40), [scale] * 40) for scale in (1.0, 64.0))
-    assert equal(*(fit(net(), digits, subset=subset, recipe=RECIPE) for subset in subsets))
-
-
-class Alternating:
-    """Two subsets in turn, as a re-selection would give."""
-
-    num_epochs: int | None = None
-    identity: Mapping[str, object] = {}
-
-    def __init__(self, subsets: list[Subset]) -> None:
-        self._subsets = subsets
-        self.subset = subsets[0]
-        self.epochs: list[int] = []
-
-    def before_epoch(self, epoch: int) -> Subset:
-        self.epochs.append(epoch)
-        self.subset = self._subsets[epoch % 2]
-        return self.subset
-
-
-def test_each_epoch_is_trained_on_the_subset_it_was_given(
-    digits: Dataset, subset_of: MakeSubset
-) -> None:
-    subsets = [subset_of(digits, range(40)), subset_of(digits, range(100, 140))]
-    source, records = Alternating(subsets), list[EpochRecord]()
-    fit(net(), digits, subset=subsets[0], recipe=RECIPE, reselect=source, on_epoch=[records.append])
-    assert source.epochs == [0, 1, 2, 3]
-    assert [record.subset_digest for record in records] == [
-        subsets[epoch % 2].digest for epoch in source.epochs
-    ]
-
-
 def test_initial_weights_are_where_it_begins(digits: Dataset) -> None:
     begun = fit(net(1), digits, recipe=RECIPE, initial=net(2).state_dict())
     assert equal(begun, fit(net(2), digits, recipe=RECIPE))
-
-
-def test_initial_weights_of_another_model_are_refused(digits: Dataset) -> None:
-    with pytest.raises(WeightsError, match=r"'layers\.1\.weight' is missing"):
-        fit(net(), digits, recipe=RECIPE, initial=nn.Linear(2, 2).state_dict())
 
 
 def test_records_add_up_and_are_written_as_lines(
@@ -206,13 +165,6 @@ def test_a_subset_is_the_data_s_by_its_full_fingerprint_too(
         fit(net(), digits, subset=other, recipe=RECIPE)
 
 
-def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
-    subset = subset_of(digits, range(5))
-    other = Subset(subset.indices, subset.weights, "f" * 64, subset.digest, "made-up")
-    with pytest.raises(SubsetError, match=rf"fingerprint f{{64}}.*{digits.fingerprint}"):
-        fit(net(), digits, subset=other, recipe=RECIPE)
-
-
 @pytest.mark.parametrize(
     ("shape", "names", "words"),
     [
@@ -231,12 +183,6 @@ def test_a_test_set_of_other_images_or_classes_is_refused(
     with pytest.raises(DataError, match=words):
         fit(net(), digits, test=test, recipe=RECIPE, on_step=lambda *step: steps.append(step))
     assert not steps
-
-
-def test_a_test_set_without_the_last_classes_is_no_other(digits: Dataset) -> None:
-    images_NCHW = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
-    test = in_memory("mine", tuple("012"), torch.arange(3), "f" * 64, images_NCHW)
-    assert fit(net(), digits, test=test, recipe=RECIPE).test_accuracy is not None
 
 
 def test_an_empty_subset_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
@@ -297,17 +243,6 @@ def test_a_linear_model_learns_what_is_linear(
     assert trained.test_accuracy > 0.9
 
 
-def test_the_score_of_numbers_is_r_squared_in_their_own_units() -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    model = nn.Linear(3, 1)
-    train, test = opened(numbers), opened(numbers, seed=1)
-    trained = fit(model, train, test=test, recipe=PLAIN_RECIPE, device="cpu")
-    inputs_ND = torch.stack([test.examples(torch.tensor([row]))[""][0] for row in range(64)])  # type: ignore[index]
-    told = train.target.in_own_units(model(inputs_ND).detach())  # type: ignore[attr-defined]
-    expected = metrics.r2_score(test.targets_N.numpy(), told.numpy())
-    assert trained.test_accuracy == pytest.approx(expected, rel=1e-4)
-
-
 def test_smoothed_numbers_are_refused() -> None:
     recipe = PLAIN_RECIPE.model_copy(update={"label_smoothing": 0.1})
     with pytest.raises(ConfigError, match=r"label_smoothing = 0\.1: of numbers there is nothing"):
@@ -319,15 +254,3 @@ def test_a_test_set_with_other_targets_is_refused(other: object) -> None:
     with pytest.raises(DataError, match="mine:data is regression data with a number, which is"):
         require_comparable(opened(other), opened(numbers))
     require_comparable(opened(numbers, seed=1), opened(numbers))
-
-
-@pytest.mark.parametrize("targets", [numbers, labels])
-def test_rows_with_such_targets_are_recognized_as_a_subsets_data(targets: object) -> None:
-    inputs_ND = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
-    rows = list(zip(inputs_ND, targets(inputs_ND), strict=True))  # type: ignore[operator]
-    subset = made_up_subset([1, 5], fingerprint=opened(targets).fingerprint)
-    assert len(subset.apply(rows)) == 2
-    last, target = rows[-1]
-    changed = [*rows[:-1], (last, next(other for _, other in rows if other != target))]
-    with pytest.raises(SubsetError, match="fingerprint"):
-        subset.apply(changed)

@@ -1,20 +1,62 @@
 from __future__ import annotations
 
+import html
+import json
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
-from lipt.common.errors import UnreachableError
+from lipt.common.errors import (
+    ConfigError,
+    DiagnosisError,
+    RunNotReadyError,
+    SubsetError,
+    UnreachableError,
+)
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model, find_head
+from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import pack
-from lipt.trainer.report.report import features_of, overlaps
-from tests.trainer.made_up import made_up_run, made_up_subset
+from lipt.trainer.comparison.table import answers
+from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from lipt.trainer.diagnosis.findings import Findings
+from lipt.trainer.main_training.records import Look
+from lipt.trainer.report.plot import (
+    HEIGHT,
+    WIDTH,
+    draw,
+    nice_ticks,
+)
+from lipt.trainer.report.report import Report, features_of, gather, in_soup_order, overlaps, render
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import (
+    CostsView,
+    DatasetView,
+    InfoView,
+    IngredientView,
+    LearnerView,
+    SoupView,
+)
+from tests.trainer.made_up import (
+    made_up_learner,
+    made_up_run,
+    made_up_subset,
+    made_up_trial,
+)
+from tests.trainer.made_up_diagnosis import made_up_findings
+from tests.trainer.report.reading import Page, words
 
 LABELS = np.array([0, 0, 0, 0, 1, 1])
 
@@ -22,30 +64,19 @@ LABELS = np.array([0, 0, 0, 0, 1, 1])
 def test_shared_examples_are_counted_beside_what_chance_gives() -> None:
     first = made_up_subset([0, 1, 4], strategy="craig")
     second = made_up_subset([1, 2, 3, 4, 5], strategy="grand")
-    (found,) = overlaps([first, second], LABELS)
-    assert (found.first, found.second, found.shared) == ("craig", "grand", 2)
+    ((*names, found),) = overlaps([first, second], LABELS)
+    assert (*names, found.shared) == ("craig", "grand", 2)
     assert found.jaccard == pytest.approx(2 / 6)
     # Of the first class 2 x 3 / 4, of the second 1 x 2 / 2.
     assert found.by_chance == pytest.approx(2.5)
 
 
-def test_every_two_are_compared_once() -> None:
-    subsets = [made_up_subset([row], strategy=name) for row, name in enumerate("abc")]
-    assert [(found.first, found.second) for found in overlaps(subsets, LABELS)] == [
-        ("a", "b"),
-        ("a", "c"),
-        ("b", "c"),
-    ]
-    assert overlaps(subsets[:1], LABELS) == ()
-
-
 DIGITS = open_dataset("digits-test")
-RUN = made_up_run(config=RunConfig(model="resnet8"))
 IDS = torch.tensor([5, 3, 300])
 
 
 @dataclass
-class FakeClient:
+class Weights:
     """Has these weights, or raises what keeps it from having some."""
 
     give: Callable[[], bytes]
@@ -62,12 +93,12 @@ def weights(scale: float = 1.0) -> bytes:
 
 
 def test_features_are_what_enters_the_head_of_the_merged_model() -> None:
-    features, seen_by = features_of(FakeClient(weights), RUN, DIGITS, IDS)  # type: ignore[arg-type]
+    features, seen_by = features_of(Weights(weights), RUN, DIGITS, IDS)  # type: ignore[arg-type]
     model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=3)
     assert features.shape == (3, find_head(model)[1].in_features)
     assert seen_by == "theta_p"
     # An example's features depend on nothing but itself.
-    alone, _ = features_of(FakeClient(weights), RUN, DIGITS, IDS[1:2])  # type: ignore[arg-type]
+    alone, _ = features_of(Weights(weights), RUN, DIGITS, IDS[1:2])  # type: ignore[arg-type]
     torch.testing.assert_close(alone[0], features[1])
 
 
@@ -84,7 +115,7 @@ def test_where_the_model_cannot_be_had_pixels_take_its_place_and_it_is_said_why(
     config: RunConfig, give: Callable[[], bytes], why: str
 ) -> None:
     run = made_up_run(config=config)
-    features, seen_by = features_of(FakeClient(give), run, DIGITS, IDS)  # type: ignore[arg-type]
+    features, seen_by = features_of(Weights(give), run, DIGITS, IDS)  # type: ignore[arg-type]
     assert seen_by.startswith("their own values, not by theta_p: ")
     assert why in seen_by
     assert torch.equal(features, DIGITS.images(IDS).flatten(start_dim=1).float())
@@ -95,4 +126,380 @@ def test_a_coordinator_that_is_away_is_no_reason_for_pixels() -> None:
         raise UnreachableError("nobody answers.")
 
     with pytest.raises(UnreachableError):
-        features_of(FakeClient(away), RUN, DIGITS, IDS)  # type: ignore[arg-type]
+        features_of(Weights(away), RUN, DIGITS, IDS)  # type: ignore[arg-type]
+
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def learner(index: int, *, kept: bool, position: int) -> LearnerView:
+    ingredient = IngredientView(
+        position=position, accuracy=0.5 + index / 100, soup_accuracy=0.6, alpha=0.3, kept=kept
+    )
+    return made_up_learner(
+        index,
+        state=LearnerState.DONE,
+        worker=HOSTILE,
+        device="cpu",
+        loss=1.25,
+        ingredient=ingredient,
+    )
+
+
+RUN = made_up_run(
+    state=RunState.READY,
+    fingerprint=DIGITS.fingerprint,
+    config=RunConfig(model="resnet8"),
+    learners=(learner(0, kept=False, position=1), learner(1, kept=True, position=0)),
+    soup=SoupView(0.1, 0.5, 0.51, 0.6, 1, 200),
+    costs=CostsView(0.0, 0.1, 2.0, 3.0, 1000, 2_000_000),
+)
+INFO = InfoView(
+    protocol=(1, 0),
+    versions={"torch": "2.15.0"},
+    device="cpu",
+    dataset=DatasetView("digits-test", len(DIGITS), DIGITS.class_names, (), "", (1, 8, 8)),
+    default_run=RunConfig(model="resnet8"),
+    workers=(),
+)
+
+
+class FakeClient:
+    """Chooses the first rows, whatever it is asked; by grand the last ones. It has no weights."""
+
+    def info(self) -> InfoView:
+        return INFO
+
+    def subset(self, run: str, strategy: str, *, fraction: float = 0.0, budget: int = 0) -> Subset:
+        assert run == "r-1"
+        count = budget or round(fraction * len(DIGITS))
+        first = len(DIGITS) - count if strategy == "grand" else 0
+        rows = range(first, first + count)
+        return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
+
+    def weights(self, run: str) -> bytes:
+        raise RunNotReadyError("there are none yet.")
+
+
+TRIALS = [
+    made_up_trial(seed=seed, strategy=strategy, test_accuracy=accuracy + seed / 1000)
+    for seed in range(3)
+    for strategy, accuracy in (("uniform", 0.9), ("uniform_per_class", 0.91), ("craig", 0.95))
+]
+
+
+COMPARISON = {"model": "resnet8", "recipe": {"steps": 60}, "data": DIGITS.fingerprint}
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], (COMPARISON, TRIALS))  # type: ignore[arg-type]
+
+
+def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
+    page = Page(render(report))
+    assert not page.open
+    assert page.loaded
+    assert all(address.startswith("data:") for address in page.loaded)
+    assert "script" not in page.tags
+
+
+def test_what_comes_from_peers_is_text(report: Report) -> None:
+    assert HOSTILE not in render(report)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in render(report)
+
+
+def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
+    worker = replace(RUN.learners[0], worker="w\x1b[2J\x9b\u202e\x00", message="two\nlines")
+    text = render(replace(report, run=replace(RUN, learners=(worker, *RUN.learners[1:]))))
+    assert r"<td>w\x1b[2J\x9b\u202e\x00</td>" in text
+    assert {mark for mark in text if not mark.isprintable()} == {"\n"}
+
+
+def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
+    text = words(render(report))
+    assert "At 10% craig beats random by 4.0 points" in text
+    assert "theta* 10.0%" in text
+    assert "1 of 2 learners kept" in text
+    # In the order of the soup: learner 1 was tried first.
+    assert text.index("51.0% 0.3 60.0%") < text.index("50.0% discarded 60.0%")
+    kept = np.bincount(DIGITS.labels_N.numpy()[:36], minlength=10)
+    available = np.bincount(DIGITS.labels_N.numpy())
+    for label in range(10):
+        assert f"{label} {kept[label]} of {available[label]}" in text
+
+
+def test_the_three_answers_stand_below_their_questions() -> None:
+    looks = (Look(10, 2.0, 0.5), Look(20, 4.0, 0.96))
+    everything = [
+        made_up_trial(
+            seed=seed, strategy="everything", fraction=1.0, test_accuracy=0.98, looks=looks
+        )
+        for seed in range(3)
+    ]
+    trials = [*(replace(trial, looks=looks) for trial in TRIALS), *everything]
+    report = gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, trials))  # type: ignore[arg-type]
+    text = words(render(report))
+    (found,) = answers(report.outcomes)
+    assert f"Is it better than a random subset of its size? {found.better}" in text
+    assert f"Is it faster than training on everything for as long? {found.faster}" in text
+    assert f"What did choosing cost? {found.cost}" in text
+    assert re.search("What people would do instead .*fraction strategy to everything", text)
+    assert render(report).count('<div class="verdict good">') == 1
+
+
+def test_most_wanted_is_the_choice_of_few_and_least_what_most_leave_out(report: Report) -> None:
+    (story,) = report.stories
+    assert [picture.row for picture in story.most_wanted] == list(range(24))
+    assert [picture.row for picture in story.least_wanted] == list(
+        range(len(DIGITS) - 24, len(DIGITS))
+    )
+
+
+def test_the_map_marks_what_was_chosen(report: Report) -> None:
+    assert report.seen_by == "their own values, not by theta_p: there are none yet."
+    (drawing,) = re.findall(
+        r'<svg class="map"[^>]*aria-label="Map of the examples, chosen by craig">.*?</svg>',
+        render(report),
+        re.DOTALL,
+    )
+    told = re.findall(r"<title>(\d+): (\d)(, chosen)?</title>", drawing)
+    assert sorted(int(row) for row, _, _ in told) == list(range(len(DIGITS)))
+    assert {int(row) for row, _, chosen in told if chosen} == set(range(36))
+    assert all(int(label) == DIGITS.labels_N[int(row)] for row, label, _ in told)
+
+
+def test_subsets_that_were_asked_for_or_compared_are_set_beside_each_other() -> None:
+    grand = made_up_trial(strategy="grand", fraction=0.1)
+    elsewhere = made_up_trial(strategy="el2n", fraction=0.5)
+    trials = [*TRIALS, grand, elsewhere]
+    requests = [("craig", 0.1), ("glister", 0.1)]
+    report = gather(FakeClient(), RUN, DIGITS, requests, (COMPARISON, trials))  # type: ignore[arg-type]
+    assert [(first, second, pair.shared) for first, second, pair in report.overlaps] == [
+        ("craig", "glister", 36),
+        ("craig", "grand", 0),
+        ("glister", "grand", 0),
+    ]
+    text = words(render(report))
+    assert "craig and glister 36 " in text
+    assert " 100.0% craig and grand 0 " in text
+
+
+SUSPECTS = np.array([3, 50])
+
+
+def diagnosis() -> Diagnosis:
+    """Of the digits: rows 3 and 50 are suspected to be a seven each."""
+    content = made_up_findings()
+    counts = np.bincount(DIGITS.labels_N.numpy()).tolist()
+    content |= {
+        "num_examples": len(DIGITS),
+        "class_names": list(DIGITS.class_names),
+        "class_counts": counts,
+    }
+    content["duplicates"] |= {"surplus": 0, "groups": []}
+    findings = TypeAdapter(Findings).validate_json(json.dumps(content))
+    zeros = np.zeros(len(DIGITS))
+    suspect, suggested = zeros.astype(np.uint8), DIGITS.labels_N.numpy().astype(np.int32)
+    suspect[SUSPECTS], suggested[SUSPECTS] = 1, 7
+    return Diagnosis(
+        findings=findings,
+        given_label=DIGITS.labels_N.numpy().astype(np.int32),
+        suggested_label=suggested,
+        label_quality=np.linspace(0, 1, len(DIGITS)).astype(np.float32),
+        suspect=suspect,
+        duplicate_of=np.arange(len(DIGITS), dtype=np.int32),
+        outlier_score=zeros.astype(np.float32),
+        fingerprint=DIGITS.fingerprint,
+    )
+
+
+def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
+    report = gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())  # type: ignore[arg-type]
+    assert [view.row for view in report.suspects] == [3, 50]  # the worst first
+    assert [view.suggested for view in report.suspects] == ["7", "7"]
+    assert all(view.picture.startswith("data:image/png;base64,") for view in report.suspects)
+    text = words(render(report))
+    assert "The diagnosis suspects 2 of 355 labels" in text
+    # The subset has row 3 of them, and by chance 2 x 36 / 355.
+    assert "craig 36 1 0.2" in text
+    given = [str(int(DIGITS.labels_N[row])) for row in SUSPECTS]
+    assert f"{given[0]} → 7 fits &lt;0.01 in craig 3" in text
+    assert f"{given[1]} → 7 fits 0.14 50" in text
+    rings = re.findall(r'<circle class="ring"[^>]*><title>([^<]*)</title>', render(report))
+    assert rings == [
+        f"3: labelled {given[0]}, looks like 7, chosen",
+        f"50: labelled {given[1]}, looks like 7",
+    ]
+
+
+def test_a_diagnosis_of_other_data_is_refused() -> None:
+    other = replace(diagnosis(), fingerprint="f" * 64)
+    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
+        gather(FakeClient(), RUN, DIGITS, [], diagnosis=other)  # type: ignore[arg-type]
+
+
+def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
+    began = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
+    run = replace(RUN, created_at=began, ended_at=began + timedelta(seconds=185))
+    now = datetime(2026, 3, 2, 1, 5, tzinfo=timezone(timedelta(hours=2)))
+    page = render(gather(FakeClient(), run, DIGITS, [], now=now))  # type: ignore[arg-type]
+    text = " ".join(re.sub(r"<[^>]*>", "", page).split())
+    assert (
+        "started 2026-03-01 09:30 UTC, ready 2026-03-01 09:33 UTC after 0:03:05, "
+        "page made 2026-03-01 23:05 UTC"
+    ) in text
+
+
+def test_a_run_that_failed_early_has_a_page_too() -> None:
+    bare = replace(RUN, learners=(), soup=None, costs=None, state=RunState.FAILED)
+    page = Page(render(gather(FakeClient(), bare, DIGITS, [])))  # type: ignore[arg-type]
+    assert not page.open
+
+
+def test_other_data_is_refused() -> None:
+    other = replace(RUN, fingerprint="f" * 64)
+    with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
+        gather(FakeClient(), other, DIGITS, [])  # type: ignore[arg-type]
+
+
+def test_a_comparison_of_other_data_is_refused() -> None:
+    other = COMPARISON | {"data": "f" * 64, "data_source": "cifar10"}
+    with pytest.raises(
+        SubsetError, match=rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
+    ):
+        gather(FakeClient(), RUN, DIGITS, [], (other, TRIALS))  # type: ignore[arg-type]
+
+
+def test_a_comparison_without_a_trial_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no trial yet.* leave --comparison out"):
+        gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, []))  # type: ignore[arg-type]
+
+
+def test_a_class_may_be_called_anything() -> None:
+    names = (HOSTILE, '"><img src=x onerror=alert(1)>', *DIGITS.class_names[2:])
+    rows: Any = DIGITS.rows
+    hostile = replace(DIGITS, rows=replace(rows, names=names))
+    found = diagnosis()
+    found = replace(found, findings=replace(found.findings, class_names=names))
+    report = gather(FakeClient(), RUN, hostile, [("craig", 0.1)], diagnosis=found)  # type: ignore[arg-type]
+    text = render(report)
+    page = Page(text)
+    assert not page.open
+    assert "script" not in page.tags
+    assert page.tags.count("img") == 2 * 24 + 2  # the thumbnails, and two suspects
+    assert all(address.startswith("data:") for address in page.loaded)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_it_shows_all_settings_and_versions(report: Report) -> None:
+    text = html.unescape(render(report))
+    assert json.dumps(RUN.config.model_dump(mode="json"), indent=2) in text
+    assert json.dumps({"steps": 60}, indent=2) in text
+    assert "2.15.0" in text
+    assert RUN.fingerprint in text
+
+
+SOUP = "Validation accuracy learner by learner"
+
+
+def drawn(*learners: LearnerView) -> ET.Element:
+    """The plot of the soup on the page."""
+    page = render(Report(made_up_run(learners=learners), INFO, (), ()))
+    (found,) = re.findall(rf'<svg[^>]*aria-label="{SOUP}">.*?</svg>', page, re.DOTALL)
+    return ET.fromstring(found)
+
+
+def number(element: ET.Element, name: str) -> float:
+    return float(element.attrib[name])
+
+
+def box(drawing: ET.Element) -> tuple[float, float]:
+    _, _, width, height = map(float, drawing.attrib["viewBox"].split())
+    return width, height
+
+
+def offered(
+    index: int, position: int | None, accuracy: float = 0.5, soup: float = 0.6
+) -> LearnerView:
+    ingredient = None
+    if position is not None:
+        ingredient = IngredientView(
+            position=position,
+            accuracy=accuracy,
+            soup_accuracy=soup,
+            alpha=1.0 if position == 0 else 0.0,
+            kept=position == 0,
+        )
+    state = LearnerState.DONE if ingredient else LearnerState.DROPPED
+    return made_up_learner(index, state=state, ingredient=ingredient)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 10, [0, 2, 4, 6, 8, 10]),
+        (0.71, 0.93, [0.7, 0.75, 0.8, 0.85, 0.9, 0.95]),
+        (3, 3, [3, 4]),
+        (0, 0, [0, 0.2]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert nice_ticks(low, high) == pytest.approx(expected)
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_ticks_span_the_values_and_are_few(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    ticks = nice_ticks(low, high)
+    slack = 1e-6 * max(1.0, high)
+    assert ticks[0] <= low + slack
+    assert ticks[-1] >= high - slack
+    assert 2 <= len(ticks) <= 8
+
+
+def test_learners_stand_as_the_soup_tried_them_and_the_others_last() -> None:
+    learners = [offered(0, None), offered(1, 1), offered(2, None), offered(3, 0)]
+    assert [item.index for item in in_soup_order(learners)] == [3, 1, 0, 2]
+
+
+def test_a_bar_is_as_high_as_the_accuracy_and_the_soup_is_a_line_of_steps() -> None:
+    learners = [offered(0, 1, 0.25, 0.75), offered(1, 0, 0.5, 0.5), offered(2, None)]
+    plot = drawn(*learners)
+    first, second = plot.iter("rect")
+    assert (first.attrib["class"], second.attrib["class"]) == ("learner kept", "learner")
+    assert first.findtext("title") == "learner 1: 50.0%, kept, alpha 1; soup 50.0%"
+    assert second.findtext("title") == "learner 0: 25.0%, discarded; soup 75.0%"
+    assert number(first, "height") == 2 * number(second, "height")
+    zero, *_ = plot.iter("line")
+    for bar in (first, second):
+        assert number(bar, "y") + number(bar, "height") == number(zero, "y1")
+    assert x_labels(plot) == ["1", "0"]
+    (line,) = plot.iter("polyline")
+    points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+    (left, low), (middle, same), (again, high), (right, end) = points
+    assert (left, right) == (number(zero, "x1"), number(zero, "x2"))
+    assert middle == again
+    assert low == same > high == end  # up is less
+    width, height = box(plot)
+    assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+
+
+def x_labels(plot: ET.Element) -> list[str]:
+    """The texts in the middle below their places, without the axis's own."""
+    middle = [text for text in plot.iter("text") if text.attrib["text-anchor"] == "middle"]
+    return [text.text or "" for text in middle if "class" not in text.attrib]
+
+
+def test_points_fill_the_map_and_keep_their_proportions() -> None:
+    ids = torch.tensor([4, 7, 9])
+    corners = torch.tensor([[0.0, 0.0], [2.0, 0.0], [2.0, 1.0]])
+    points = draw(ids, np.arange(10), corners)  # three are not moved
+    assert [(point.row, point.label) for point in points] == [(4, 4), (7, 7), (9, 9)]
+    assert all(0 < point.x < WIDTH and 0 < point.y < HEIGHT for point in points)
+    places = np.array([(point.x, point.y) for point in points])
+    first, second, third = (
+        np.linalg.norm(places[a] - places[b]) for a, b in ((0, 1), (1, 2), (0, 2))
+    )
+    assert first / second == pytest.approx(2.0, abs=1e-4)
+    assert third / second == pytest.approx(5**0.5, abs=1e-4)

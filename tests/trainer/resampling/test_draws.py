@@ -79,22 +79,10 @@ def test_every_epoch_has_its_share_of_each_class() -> None:
         assert (counts - torch.tensor([4, 4, 2])).abs().max() <= 1
 
 
-def test_classes_of_one_size_have_equal_shares() -> None:
-    labels_N = torch.arange(60) % 5
-    cycles = Cycles(60, 10, seed=4, labels_N=labels_N)
-    for epoch in range(12):
-        assert labels_N[cycles.draw(epoch)].bincount().tolist() == [2] * 5
-
-
 @pytest.mark.parametrize("budget", [0, 11])
 def test_a_budget_that_cannot_be_drawn_is_refused(budget: int) -> None:
     with pytest.raises(BudgetError, match=f"budget {budget} is outside 1..10"):
         Cycles(10, budget, seed=0)
-
-
-def test_labels_of_other_data_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 labels for 10 examples"):
-        Cycles(10, 2, seed=0, labels_N=torch.zeros(3))
 
 
 INF = float("inf")
@@ -142,43 +130,19 @@ def test_nothing_is_easy_that_was_never_trained_on() -> None:
     assert sorted(weights) == [0.0, 1.0, 1.0, 2.0]
 
 
-def test_equal_losses_are_all_trained_on() -> None:
-    assert pruned([2.0, 2.0], 0.5) == ([0, 1], [1.0, 1.0])
-
-
 @pytest.mark.parametrize(("num_epochs", "first_full"), [(8, 7), (16, 14), (200, 175), (10, 8)])
 def test_the_last_eighth_is_on_everything(num_epochs: int, first_full: int) -> None:
     options = InfoBatchOptions()
-    pruned = [options.prunes(epoch, num_epochs) for epoch in range(num_epochs)]
-    assert pruned == [True] * first_full + [False] * (num_epochs - first_full)
-    assert options.prunes(10_000, None)
+    shares = [options.share(epoch, num_epochs) for epoch in range(num_epochs)]
+    assert shares == [0.5] * first_full + [0.0] * (num_epochs - first_full)
+    assert options.share(10_000, None) == 0.5
 
 
-def test_a_sampler_weighs_what_it_draws() -> None:
-    sampler = InfoBatchSampler(6, num_epochs=8)
-    assert sorted(sampler) == list(range(6))
-    assert sampler.weights(torch.arange(6)).tolist() == [1.0] * 6
-    sampler.update(torch.arange(6), torch.tensor([0.0, 1.0, 2.0, 0.0, 3.0, 12.0]))
-    for epoch in range(1, 7):
-        sampler.set_epoch(epoch)
-        ids = torch.tensor(list(sampler))
-        assert len(sampler) == len(ids) == 4
-        assert sampler.weights(ids).sum() == 6
-        assert sampler.weights(torch.tensor([5, 4])).tolist() == [1.0, 1.0]
-    sampler.set_epoch(7)
-    assert sorted(sampler) == list(range(6))
-    assert sampler.weights(torch.arange(6)).tolist() == [1.0] * 6
-
-
-@pytest.mark.parametrize("option", [{"prune": 1.0}, {"annealing": 1.5}])
-def test_options_of_infobatch_out_of_range_are_refused(option: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=rf"{next(iter(option))} = 1"):
-        InfoBatchSampler(6, num_epochs=8, **option)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-
-
-def test_no_examples_are_refused() -> None:
-    with pytest.raises(BudgetError):
-        InfoBatchSampler(0, num_epochs=8)
+def test_options_out_of_range_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"annealing = 1\.5"):
+        InfoBatchSampler(6, num_epochs=8, annealing=1.5)
+    with pytest.raises(ConfigError, match=r"hardest_out = -0\.1"):
+        StaleLossSampler(10, budget=2, hardest_out=-0.1)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -232,10 +196,6 @@ def test_leaving_out_spares_what_was_never_trained_on_and_the_budget() -> None:
     )
 
 
-def test_a_loss_that_is_no_number_counts_as_unknown() -> None:
-    assert sorted(drawn_by_losses([1.0, float("nan"), 3.0, 2.0], 2)) == [1, 2]
-
-
 def test_every_example_comes_once_before_it_is_judged() -> None:
     # Ten of a pool of twenty: an epoch has new ones as long as the pool has any.
     sampler = StaleLossSampler(20, budget=10)
@@ -249,20 +209,3 @@ def test_every_example_comes_once_before_it_is_judged() -> None:
     assert seen == set(range(20))
     sampler.set_epoch(2)
     assert sorted(sampler) == list(range(10, 20))
-
-
-def test_only_what_was_trained_on_has_a_new_loss() -> None:
-    sampler = StaleLossSampler(4, budget=2)
-    sampler.update(torch.arange(4), torch.tensor([4.0, 3.0, 2.0, 1.0]))
-    sampler.set_epoch(1)
-    assert sorted(sampler) == [0, 1]
-    sampler.update(torch.tensor([0, 1]), torch.tensor([0.5, 3.5]))
-    assert sorted(sampler) == [0, 1]  # until the epoch is over
-    sampler.set_epoch(2)
-    assert sorted(sampler) == [1, 2]
-
-
-@pytest.mark.parametrize("option", [{"pool": 0.5}, {"hardest_out": 1.0}, {"hardest_out": -0.1}])
-def test_options_of_stale_losses_out_of_range_are_refused(option: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=rf"{next(iter(option))} = {next(iter(option.values()))}"):
-        StaleLossSampler(10, budget=2, **option)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -49,19 +49,6 @@ def trained(sampler: EpochSampler, epoch: int, batch_size: int = 4) -> list[int]
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_training_that_goes_on_takes_the_same_order(make: Make) -> None:
-    whole = make()
-    orders = [trained(whole, epoch) for epoch in range(8)]
-    assert orders[3] != orders[4]
-    first = make()
-    for epoch in range(4):
-        trained(first, epoch)
-    second = make()
-    second.load_state_dict(first.state_dict())
-    assert [trained(second, epoch) for epoch in range(4, 8)] == orders[4:]
-
-
-@pytest.mark.parametrize("make", MAKERS)
 def test_training_that_stopped_within_an_epoch_goes_on_within_its_order(make: Make) -> None:
     whole = make()
     orders = [trained(whole, epoch) for epoch in range(6)]
@@ -157,12 +144,6 @@ def test_a_fraction_stands_for_the_budget_of_a_subset() -> None:
     assert len(RedrawingSampler(100, fraction=0.145)) == 15
     with pytest.raises(BudgetError, match="exactly one of the two"):
         RedrawingSampler(100, fraction=0.1, budget=10)
-
-
-def test_random_examples_have_each_classs_share() -> None:
-    labels = torch.arange(60) % 3
-    sampler = RedrawingSampler(60, budget=9, labels=labels)
-    assert labels[torch.tensor(list(sampler))].bincount().tolist() == [3, 3, 3]
 
 
 def train(rank: int) -> dict[str, Any]:

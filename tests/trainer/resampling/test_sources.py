@@ -11,23 +11,12 @@ from torch import Tensor
 from lipt.common.data import Dataset
 from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
 from lipt.trainer.main_training import Trained, fit
-from lipt.trainer.main_training.examples import Examples
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.main_training.steps import place_model
-from lipt.trainer.resampling.draws import InfoBatchOptions, StaleOptions
+from lipt.trainer.resampling.draws import InfoBatchOptions
 from lipt.trainer.resampling.sources import RedrawnInfoBatch, RedrawnRandom, RedrawnStale, redraw
 from lipt.trainer.subsets.weighted import example_losses
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
-
-
-def test_random_examples_are_all_seen_once_before_one_is_seen_again(digits: Dataset) -> None:
-    # 1,442 digits are ten epochs of 144 and two examples more.
-    source = RedrawnRandom(digits, 144, seed=0)
-    seen = torch.cat([torch.tensor(source.before_epoch(epoch).indices) for epoch in range(10)])
-    assert len(seen.unique()) == 1440
-    counts = digits.labels_N[torch.tensor(source.before_epoch(3).indices)].bincount()
-    assert counts.min() >= 13
-    assert counts.max() <= 16
 
 
 def test_training_takes_the_steps_of_a_fixed_subset(digits: Dataset) -> None:
@@ -157,19 +146,6 @@ def test_infobatch_ends_on_everything(digits: Dataset) -> None:
     assert min(sizes) > 721
 
 
-def test_infobatchs_weights_count_as_they_are(digits: Dataset) -> None:
-    source = infobatch(digits)
-    losses_N = torch.ones(1442)
-    losses_N[:1000] = 0.5
-    source.update(torch.arange(1442), losses_N)
-    subset = source.before_epoch(1)
-    examples = Examples(subset, digits, torch.device("cpu"), weighted=True)
-    (batch,) = examples.batches([torch.arange(len(subset))])
-    assert len(subset) == 942
-    assert batch.weights_B.tolist() == [2.0] * 500 + [1.0] * 442
-    assert float(batch.weights_B.sum()) == 1442
-
-
 @pytest.mark.parametrize("make", [random, stale, infobatch])
 @pytest.mark.parametrize("killed_after", [1, 2])
 def test_training_that_was_killed_goes_on_to_the_same_weights(
@@ -210,14 +186,6 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(
     assert equal(undisturbed, resumed)
 
 
-def test_a_checkpoint_of_other_options_is_refused(digits: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    fit(net(), digits, recipe=RECIPE, reselect=stale(digits), checkpoint=path)
-    other = RedrawnStale(digits, 40, 3, StaleOptions(hardest_out=0.05))
-    with pytest.raises(ConfigError, match=r"its selection\.hardest_out is 0\.0, now it is 0\.05"):
-        fit(net(), digits, recipe=RECIPE, reselect=other, checkpoint=path)
-
-
 def test_budgets_that_cannot_be_drawn_are_refused(digits: Dataset) -> None:
     for kind in (RedrawnRandom, RedrawnStale, RedrawnInfoBatch):
         with pytest.raises(BudgetError, match=r"budget 1443 is outside 1\.\.1442"):
@@ -238,11 +206,6 @@ def test_every_way_makes_a_source_that_names_itself(digits: Dataset, name: str) 
     assert source.identity["redraw"] == name
     assert (source.identity["budget"], source.identity["seed"]) == (40, 2)
     assert source.subset.strategy == f"redrawn_{name}"
-
-
-def test_options_are_taken_as_text(digits: Dataset) -> None:
-    source = redraw("stale", {"hardest_out": "0.05"})
-    assert source(digits, 40, 0).identity["hardest_out"] == 0.05
 
 
 @pytest.mark.parametrize(

@@ -68,28 +68,6 @@ def test_the_first_subset_is_the_runs_and_later_ones_the_models(
     assert fake.asked[1] == {**expected, "weights": weights, "previous": subset_of(0)}
 
 
-def test_a_proxy_is_asked_for_every_time(
-    make: Callable[..., Reselection], fake: FakeClient
-) -> None:
-    reselection = make(every=1, proxy="ridge:patches")
-    digests(reselection, range(2))
-    assert [asked["proxy"] for asked in fake.asked] == ["ridge:patches"] * 2
-    assert reselection.identity["proxy"] == "ridge:patches"
-    # A checkpoint from before there were proxies says nothing of them.
-    assert "proxy" not in make().identity
-
-
-def test_the_weights_are_those_of_the_moment(
-    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
-) -> None:
-    reselection = make(every=1)
-    before = pack(model.state_dict())
-    with torch.no_grad():
-        model.weight.add_(1)
-    digests(reselection, range(2))
-    assert fake.weights[1] == pack(model.state_dict()) != before
-
-
 def test_a_given_first_subset_is_not_asked_for(
     make: Callable[..., Reselection], fake: FakeClient
 ) -> None:
@@ -111,18 +89,6 @@ def test_an_absent_coordinator_costs_one_warning_and_is_asked_again(
         assert reselection.before_epoch(3).indices[0] == 0  # away, but nothing new to say
         assert reselection.before_epoch(4).indices[0] == 3  # back
     assert [selected.epoch for selected in reselection.history] == [4]
-
-
-def test_a_new_outage_is_warned_of_again(
-    make: Callable[..., Reselection], fake: FakeClient
-) -> None:
-    reselection = make(every=1)
-    reselection.before_epoch(0)
-    for epoch in (1, 3):
-        fake.refusals = [UnreachableError("away.")]
-        with pytest.warns(ReselectionWarning):
-            reselection.before_epoch(epoch)
-        reselection.before_epoch(epoch + 1)
 
 
 def test_the_same_epoch_again_asks_nothing_and_changes_nothing(
@@ -201,17 +167,6 @@ def test_nothing_is_asked_for_that_no_epoch_would_use(
     assert len(fake.asked) == 3
 
 
-def test_an_epoch_that_will_not_come_has_no_subset_of_its_own(
-    make: Callable[..., Reselection], fake: FakeClient
-) -> None:
-    # Lightning announces the epoch after the last one when it loads a finished training.
-    reselection = make(every=2, num_epochs=4)
-    assert digests(reselection, range(2, 5)) == [1, 1, 1]
-    assert len(fake.asked) == 2
-    reselection.num_epochs = 6  # training is to be longer: now it comes
-    assert digests(reselection, range(4, 6)) == [2, 2]
-
-
 def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Reselection]) -> None:
     reselection = make(every=3, run="r-1", options={"a": 1}, prefetch=True)
     assert json.loads(json.dumps(reselection.identity)) == {
@@ -224,23 +179,6 @@ def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Resel
         "every": 3,
         "prefetch": True,
     }
-
-
-def test_a_preset_is_part_of_its_identity_and_of_every_question(
-    make: Callable[..., Reselection], fake: FakeClient
-) -> None:
-    assert make(preset="paper").identity["preset"] == "paper"
-    assert fake.asked[-1]["preset"] == "paper"
-    # Checkpoints of before there were presets are of the same selection as one without.
-    assert "preset" not in make().identity
-
-
-def test_going_on_from_a_checkpoint_keeps_its_subset_until_one_is_due(
-    make: Callable[..., Reselection],
-) -> None:
-    reselection = make(every=4)
-    reselection.subset = subset_of(9)
-    assert digests(reselection, range(5, 9)) == [9, 9, 9, 1]
 
 
 def test_a_checkpoint_at_the_epoch_that_is_due_asks(make: Callable[..., Reselection]) -> None:
@@ -286,7 +224,7 @@ def test_wrappers_are_looked_through(fake: FakeClient) -> None:
 def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(
     make: Callable[..., Reselection], fake: FakeClient
 ) -> None:
-    with pytest.raises(ConfigError, match=r"aum looks at how .*Train on its one subset"):
+    with pytest.raises(ConfigError, match=r"aum selects by .*Train on its one"):
         make(strategy="aum")
     assert not fake.asked
 

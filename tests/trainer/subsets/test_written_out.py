@@ -19,7 +19,6 @@ from lipt.common.errors import DataError, SubsetError
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.written_out import ChosenImage, write_out
 from lipt.trainer.writing import files
-from tests.cifar_batches import write_cifar
 from tests.trainer.made_up import made_up_subset
 
 SUFFIXES = {"cat": "JPEG", "dog": "PNG"}
@@ -78,28 +77,6 @@ def test_files_stay_byte_for_byte_and_say_what_they_are(pets: Path, tmp_path: Pa
     assert Subset.load(tmp_path / "out" / "subset.json") == subset
 
 
-def test_shards_are_read_back_as_the_data_they_are_of(pets: Path, tmp_path: Path) -> None:
-    data = open_dataset(f"imagefolder:{pets}")
-    shards = all_of(data).to_webdataset(data, tmp_path / "out", examples_per_shard=5)
-    assert [shard.name for shard in shards] == [f"shard-{n:06d}.tar" for n in range(3)]
-    assert [len(members(shard)) // 3 for shard in shards] == [5, 5, 2]
-    again = open_dataset(f"webdataset:{tmp_path / 'out'}")
-    # Numbers and bytes are in the fingerprint, names are not.
-    assert again.fingerprint == data.fingerprint
-
-
-def test_parquet_is_read_back_as_the_data_it_is_of(pets: Path, tmp_path: Path) -> None:
-    data = open_dataset(f"imagefolder:{pets}")
-    written = all_of(data).to_parquet(data, tmp_path / "out", examples_per_shard=7)
-    assert [file.name for file in written] == [
-        "train-00000-of-00002.parquet",
-        "train-00001-of-00002.parquet",
-    ]
-    again = open_dataset(f"parquet:{tmp_path / 'out'}")
-    assert again.fingerprint == data.fingerprint
-    assert again.class_names == ("cat", "dog")
-
-
 def test_parquet_has_ids_weights_and_hugging_faces_features(pets: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -116,14 +93,6 @@ def test_parquet_has_ids_weights_and_hugging_faces_features(pets: Path, tmp_path
     ]
     features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
     assert features["label"] == {"_type": "ClassLabel", "names": ["cat", "dog"]}
-
-
-def test_images_that_a_run_saw_scaled_are_written_at_their_own_size(
-    pets: Path, tmp_path: Path
-) -> None:
-    data = open_dataset(f"imagefolder:{pets}", image_size=8)
-    (shard,) = some_of(data, [0]).to_webdataset(data, tmp_path / "out")
-    assert members(shard)["000000000000.jpg"] == (pets / "cat" / "0.jpeg").read_bytes()
 
 
 @pytest.mark.parametrize("form", ["webdataset", "parquet"])
@@ -181,21 +150,6 @@ def test_what_was_written_out_is_written_out_again_as_it_is(
         assert again.class_names == ("cat", "dog")
 
 
-@pytest.mark.parametrize("form", ["webdataset", "parquet"])
-def test_cifar_is_written_without_loss_and_with_all_classes(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = {f"data_batch_{i}": [i, 1, 0] for i in range(1, 6)} | {"test_batch": [7]}
-    folder = tmp_path / "cifar-10-batches-py"
-    write_cifar(monkeypatch, folder, "CIFAR10", batches, num_classes=10, meta="batches.meta")
-    data = open_dataset(f"cifar10:{tmp_path}")
-    getattr(some_of(data, [0, 6, 14]), f"to_{form}")(data, tmp_path / "out")
-    again = open_dataset(f"{form}:{tmp_path / 'out'}")
-    assert torch.equal(again.images(torch.arange(3)), data.images(torch.tensor([0, 6, 14])))
-    assert again.labels_N.tolist() == [1, 3, 0]
-    assert again.class_names == tuple(f"class {number}" for number in range(10))
-
-
 def test_equal_subsets_give_equal_bytes(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     for form in ("webdataset", "parquet"):
@@ -242,14 +196,6 @@ def test_folder_is_durable_with_its_name(
     assert (folder[1], parent) == (False, (tmp_path.name, True))
 
 
-def test_progress_is_told(pets: Path, tmp_path: Path) -> None:
-    data, told = open_dataset(f"imagefolder:{pets}"), list[tuple[int, int]]()
-    some_of(data, [1, 8]).to_webdataset(
-        data, tmp_path / "out", on_progress=lambda done, total: told.append((done, total))
-    )
-    assert (told[0], told[-1]) == ((0, 2), (2, 2))
-
-
 def test_what_fails_leaves_nothing_behind(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     subset = some_of(data, [1, 8])
@@ -269,24 +215,12 @@ def test_a_folder_with_something_in_it_is_left_alone(pets: Path, tmp_path: Path)
     assert (tmp_path / "out" / "shard-000000.tar").read_bytes() == before
 
 
-def test_another_data_set_is_refused(pets: Path, tmp_path: Path) -> None:
-    data = open_dataset(f"imagefolder:{pets}")
-    with pytest.raises(SubsetError, match="belongs to data with fingerprint"):
-        made_up_subset([1], fingerprint="0" * 64).to_webdataset(data, tmp_path / "out")
-
-
 def test_an_empty_subset_and_empty_shards_are_refused(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     with pytest.raises(SubsetError, match="the subset is empty"):
         some_of(data, []).to_webdataset(data, tmp_path / "out")
     with pytest.raises(SubsetError, match="examples_per_shard = 0"):
         some_of(data, [1]).to_webdataset(data, tmp_path / "out", examples_per_shard=0)
-
-
-def test_what_are_no_images_is_refused(tmp_path: Path) -> None:
-    data = open_dataset("breast_cancer-test")
-    with pytest.raises(DataError, match="holds no images"):
-        some_of(data, [1]).to_parquet(data, tmp_path / "out")
 
 
 def test_no_more_images_lie_in_memory_than_are_read_ahead(

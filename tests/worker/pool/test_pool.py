@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import (
@@ -22,14 +24,26 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.channel import open_channel
 from lipt.v1 import info_pb2, info_pb2_grpc, worker_pb2, worker_pb2_grpc
-from lipt.worker.pool import pool as pooling
-from lipt.worker.pool.pool import DemandSource, Pool, PoolOptions, opened
+from lipt.worker.pool import ray_engine
+from lipt.worker.pool.pool import (
+    Demand,
+    DemandSource,
+    Plan,
+    Pool,
+    Restraint,
+    opened,
+    own_arguments,
+    plan,
+)
 from lipt.worker.pool.processes import Ended, LocalEngine
-from lipt.worker.pool.scaling import Bounds, Demand
 from lipt.worker.settings import PoolSettings
 from tests.clock import Clock
 
 IDLE_SECONDS = 60.0
+
+
+def settings(**flags: Any) -> PoolSettings:
+    return load_settings(PoolSettings, config=None, flags=flags)
 
 
 class FakeEngine:
@@ -53,8 +67,6 @@ class FakeEngine:
     def stop(self, numbers: Collection[int]) -> None:
         self.stopped += numbers
         self.over += [Ended(number, 0) for number in sorted(numbers)]
-
-    def close(self) -> None: ...
 
 
 class FakeSource:
@@ -85,8 +97,13 @@ class FakeSource:
 class Bench:
     def __init__(self, *answers: Demand | LiptError, fewest: int = 0, most: int = 4) -> None:
         self.clock, self.engine, self.source = Clock(100.0), FakeEngine(), FakeSource(*answers)
-        options = PoolOptions(Bounds(fewest, most), IDLE_SECONDS, ["--coordinator", "head:1"])
-        self.pool = Pool(options, cast("Any", self.source), self.engine, clock=self.clock)
+        self.pool = Pool(
+            settings(min_workers=fewest, workers=most, idle_seconds=IDLE_SECONDS),
+            ["--coordinator", "head:1"],
+            cast("Any", self.source),
+            cast("Any", self.engine),
+            clock=self.clock,
+        )
         self.source.pool = self.pool
 
     def tend(self, demand: Demand, *, after_seconds: float = 1.0) -> list[int]:
@@ -286,10 +303,6 @@ def test_coordinator_that_is_away_is_an_error_of_this_package(
 TOKEN = "lipt_0123456789abcdef_" + "A" * 43
 
 
-def settings(**flags: Any) -> PoolSettings:
-    return load_settings(PoolSettings, config=None, flags=flags)
-
-
 def open_pool(**flags: Any) -> None:
     with opened(settings(**flags), [], say=print):
         pass
@@ -326,12 +339,13 @@ def test_runtime_environment_is_read_as_ray_reads_it(tmp_path: Path, name: str, 
     pytest.importorskip("yaml")
     file = tmp_path / name
     file.write_text(text)
-    made = pooling._runtime_env(settings(ray="auto", runtime_env=file, working_dir=tmp_path))
+    made = ray_engine._runtime_env(file, tmp_path)
     assert made["pip"] == ["lipt"]
     assert made["working_dir"] == str(tmp_path)
 
 
 def test_runtime_environment_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
     file = tmp_path / "env.json"
     file.write_text("[]")
     with pytest.raises(ConfigError, match="is no mapping"):
@@ -345,15 +359,11 @@ def test_workers_are_told_where_files_lie_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    made = settings(coordinator="head:1", tls_ca=Path("ca.pem"), token=TOKEN, ray="auto")
-    words = pooling._own_arguments(made)
+    words = own_arguments(settings(coordinator="head:1", tls_ca=Path("ca.pem"), token=TOKEN))
     assert words == [
         *("--coordinator", "head:1", "--log-level", "INFO"),
         *("--tls-ca", str(tmp_path / "ca.pem")),
     ]
-    # It travels beside the command line, and only where there is no file with it.
-    assert pooling._environment(made) == {"LIPT_TOKEN": TOKEN}
-    assert pooling._environment(settings(token=TOKEN, token_file=Path("token"))) == {}
 
 
 @pytest.mark.parametrize(
@@ -371,7 +381,7 @@ def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
             started.append([module, *arguments])
 
     monkeypatch.setattr("lipt.worker.pool.processes.Child", Told)
-    engine = LocalEngine(gpus_per_worker=gpus, say=print)
+    engine = LocalEngine(gpus, print)
     for number in range(3):
         engine.start(number, ["--device", "mine"])
     assert [words[:3] for words in started] == [
@@ -384,3 +394,132 @@ def test_pool_on_ray_without_ray_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(LiptError, match=r"lipt\[ray\]"):
         open_pool(ray="auto")
+
+
+def planned(demand: Demand, num_present: int, **changes: Any) -> Plan:
+    given: dict[str, Any] = {"quiet_since": 0.0, "not_before": 0.0, "now": 10.0}
+    bounds = settings(min_workers=1, workers=4)
+    return plan(demand, num_present, bounds, **(given | changes))
+
+
+@pytest.mark.parametrize(
+    ("demand", "num_present", "num_to_start"),
+    [
+        (Demand(), 0, 1),
+        (Demand(), 1, 0),
+        (Demand(num_queued=3), 1, 2),
+        (Demand(num_queued=1, num_leased=1, num_coming=1), 0, 3),
+        (Demand(num_queued=9), 1, 3),
+        (Demand(num_leased=1), 4, 0),
+    ],
+)
+def test_there_is_a_worker_for_every_open_learner_within_bounds(
+    demand: Demand, num_present: int, num_to_start: int
+) -> None:
+    assert planned(demand, num_present).num_to_start == num_to_start
+
+
+def test_reason_says_what_the_learners_are_and_what_bounds_the_workers() -> None:
+    assert planned(Demand(num_queued=2, num_leased=1), 0).reason == (
+        "learners: 2 waiting, 1 with a worker"
+    )
+    assert planned(Demand(num_coming=9), 0).reason == (
+        "learners: 9 about to come, and there are 4 workers at most"
+    )
+    assert planned(Demand(), 0).reason == "there are always 1"
+
+
+def test_workers_are_ended_once_no_learner_was_open_for_long_enough() -> None:
+    assert not planned(Demand(), 3, now=59.0).shrink
+    assert planned(Demand(), 3, now=60.0) == Plan(
+        shrink=True, reason="there has been no learner for 60 s"
+    )
+    # While one is open, who has nothing to do leaves by itself.
+    assert not planned(Demand(num_leased=1), 3, now=1000.0).shrink
+    assert not planned(Demand(), 1, now=1000.0).shrink
+
+
+def test_nobody_is_started_while_that_would_be_for_nothing() -> None:
+    assert planned(Demand(num_queued=2), 0, not_before=10.5) == Plan()
+    assert planned(Demand(num_queued=2), 0, not_before=10.0).num_to_start == 2
+
+
+def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -> None:
+    restraint, now, pauses = Restraint(), 0.0, []
+    for _ in range(8):
+        restraint = restraint.after_vain(now)
+        pauses.append(restraint.not_before - now)
+        now = restraint.not_before
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def test_workers_that_fail_together_are_one_reason_to_wait() -> None:
+    restraint = Restraint()
+    for _ in range(10):
+        restraint = restraint.after_vain(5.0)
+    assert restraint == Restraint(num_in_vain=1, not_before=6.0)
+
+
+class Life:
+    """A pool second by second: workers take learners when there are some, and leave when idle."""
+
+    def __init__(self, fewest: int, most: int, idle_seconds: float) -> None:
+        self.settings = settings(min_workers=fewest, workers=most, idle_seconds=idle_seconds)
+        self.now = self.quiet_since = 0.0
+        # When each worker last had a learner.
+        self.workers: list[float] = []
+        self.num_started = 0
+
+    def second(self, num_open: int) -> None:
+        self.now += 1.0
+        if num_open:
+            self.quiet_since = self.now
+        busy = min(num_open, len(self.workers))
+        self.workers = [self.now] * busy + self.workers[busy:]
+        here = self.settings.min_workers
+        self.workers = self.workers[:here] + [
+            last for last in self.workers[here:] if self.now - last < self.settings.idle_seconds
+        ]
+        decided = plan(
+            Demand(num_queued=num_open),
+            len(self.workers),
+            self.settings,
+            quiet_since=self.quiet_since,
+            not_before=0.0,
+            now=self.now,
+        )
+        if decided.shrink:
+            self.workers = self.workers[:here]
+        self.workers += [self.now] * decided.num_to_start
+        self.num_started += decided.num_to_start
+
+
+BOUNDED = st.tuples(st.integers(0, 5), st.integers(1, 10)).map(sorted)
+
+
+@given(BOUNDED, st.integers(1, 20), st.lists(st.integers(0, 15), min_size=1, max_size=120))
+def test_there_are_never_fewer_or_more_than_may_be_and_the_fewest_when_idle(
+    bounds: list[int], idle_seconds: int, demands: list[int]
+) -> None:
+    fewest, most = bounds
+    life = Life(fewest, most, idle_seconds)
+    for num_open in demands:
+        life.second(num_open)
+        assert fewest <= len(life.workers) <= most
+        assert len(life.workers) >= min(num_open, most)
+    for _ in range(idle_seconds + 1):
+        life.second(0)
+    assert len(life.workers) == fewest
+
+
+@given(st.integers(1, 10), st.integers(2, 20), st.lists(st.integers(1, 19), max_size=30))
+def test_pauses_shorter_than_the_patience_start_nobody_anew(
+    num_learners: int, idle_seconds: int, pauses: list[int]
+) -> None:
+    life = Life(0, 10, idle_seconds)
+    life.second(num_learners)
+    for pause in pauses:
+        for _ in range(min(pause, idle_seconds - 1)):
+            life.second(0)
+        life.second(num_learners)
+    assert life.num_started == num_learners

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from lipt.common.config.settings import load_settings
 from lipt.common.errors import ConfigError
 from lipt.worker.pool import ray_engine
 from lipt.worker.pool.processes import Child, Ended
-from lipt.worker.pool.ray_engine import LOCAL, RayEngine, RayOptions, run_worker
+from lipt.worker.pool.ray_engine import RayEngine, run_worker
+from lipt.worker.settings import PoolSettings
 
 
 class RayError(Exception): ...
@@ -86,7 +88,8 @@ class FakeRay:
 
 def connect(monkeypatch: pytest.MonkeyPatch, fake: FakeRay, **options: Any) -> RayEngine:
     monkeypatch.setattr(ray_engine, "import_extra", lambda *_, **__: fake)
-    return RayEngine(RayOptions("auto", **options))
+    flags = {"coordinator": "head:1", "ray": "auto", **options}
+    return RayEngine(load_settings(PoolSettings, config=None, flags=flags))
 
 
 def test_ray_is_told_what_a_worker_takes_and_to_start_it_again(
@@ -98,8 +101,8 @@ def test_ray_is_told_what_a_worker_takes_and_to_start_it_again(
         fake,
         gpus_per_worker=0.5,
         cpus_per_worker=2.0,
-        resources={"spot": 1.0},
-        environment={"LIPT_TOKEN": "t"},
+        resources=("spot=1",),
+        token="t",
     )
     engine.start(0, ["--coordinator", "head:1"])
     assert (fake.options["num_gpus"], fake.options["num_cpus"]) == (0.5, 2.0)
@@ -144,14 +147,14 @@ def test_ends_of_tasks_are_ends_of_workers(monkeypatch: pytest.MonkeyPatch) -> N
 def test_loopback_address_is_refused_where_nodes_are_elsewhere(
     coordinator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = connect(monkeypatch, FakeRay("10.0.0.1", "10.0.0.2"))
+    nodes = FakeRay("10.0.0.1", "10.0.0.2")
     with pytest.raises(ConfigError, match=r"nodes on 10\.0\.0\.2, whose .* --listen on 0\.0\.0\.0"):
-        engine.require_reachable(coordinator)
-    engine.require_reachable("head:50051")
+        connect(monkeypatch, nodes, coordinator=coordinator)
+    connect(monkeypatch, nodes)
 
 
 def test_loopback_address_does_where_all_nodes_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(monkeypatch, FakeRay("10.0.0.1", "127.0.0.1")).require_reachable("127.0.0.1:50051")
+    connect(monkeypatch, FakeRay("10.0.0.1", "127.0.0.1"), coordinator="127.0.0.1:50051")
 
 
 def test_cluster_that_is_started_by_the_way_reports_to_nobody(
@@ -161,8 +164,7 @@ def test_cluster_that_is_started_by_the_way_reports_to_nobody(
     # Unset after the test, too: what was there before is what is put back.
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
-    monkeypatch.setattr(ray_engine, "import_extra", lambda *_, **__: fake)
-    RayEngine(RayOptions(LOCAL))
+    connect(monkeypatch, fake, ray="local")
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert fake.connected["include_dashboard"] is False
 

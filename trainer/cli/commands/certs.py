@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.options import Json
 
 if TYPE_CHECKING:
-    from lipt.trainer.cli.certificates import Folder
+    from lipt.trainer.cli.certificates import Folder, Pair
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,7 +47,7 @@ MetricsHosts = Annotated[
 ]
 
 _HERE = ("localhost", "127.0.0.1", "::1")
-_INDENT = "    "
+_PORT = 50051
 
 
 @app.command()
@@ -68,35 +69,25 @@ def init(
     from lipt.common.network.tls import utc_now
     from lipt.trainer.cli import certificates
 
-    files, now = certificates.Folder(folder), utc_now()
+    files = certificates.Folder(folder)
     files.require_free([certificates.AUTHORITY, certificates.COORDINATOR], force=force)
-    authority = certificates.make_authority(now=now, days=authority_days)
-    names = _with_here(hosts or [socket.gethostname()])
-    pair = certificates.issue_server(authority, names, now=now, days=days)
+    authority = certificates.make_authority(now=utc_now(), days=authority_days)
+    made, lines = _coordinator(files, authority, hosts or [socket.gethostname()], days)
     files.write(certificates.AUTHORITY, authority)
-    files.write(certificates.COORDINATOR, pair)
-    start = certificates.coordinator_command(files, names)
-    peers = {
-        role: certificates.peer_command(files, role, role) for role in (Role.WORKER, Role.TRAINER)
-    }
+    cert, key = files.cert(certificates.AUTHORITY), files.key(certificates.AUTHORITY)
+    where = shlex.quote(str(folder))
     lines = [
-        *certificates.authority_lines(files, authority),
-        certificates.pair_line(files, certificates.COORDINATOR, pair),
-        certificates.copy_line(files, certificates.COORDINATOR, "the coordinator's machine"),
-        f"{_INDENT}{start}",
+        f"{cert}: the authority, until {_day(authority)}; every machine gets it",
+        f"{key}: who has it makes certificates; it is copied nowhere",
+        *lines,
         "Make certificates for who connects, one for each machine or person:",
-        *(f"{_INDENT}{command}" for command in certificates.making_commands(files)),
+        *(f"    lipt certs {role} --folder {where}" for role in (Role.WORKER, Role.TRAINER)),
     ]
-    for role, command in peers.items():
-        lines.append(certificates.copy_line(files, role, f"a {role}'s machine"))
-        lines.append(f"{_INDENT}{command}")
-    made = {
-        "ca": files.cert(certificates.AUTHORITY),
-        "ca_key": files.key(certificates.AUTHORITY),
-        "hosts": names,
-    }
-    made["commands"] = [start, *peers.values()]
-    print_result(_files(files, certificates.COORDINATOR) | made, lines, as_json=json)
+    for role in (Role.WORKER, Role.TRAINER):
+        command = _peer_command(files, role, role)
+        lines += _use(files, role, f"a {role}'s machine", command)
+        made["commands"].append(command)
+    print_result(made | {"ca": cert, "ca_key": key}, lines, as_json=json)
 
 
 @app.command()
@@ -112,26 +103,14 @@ def coordinator(
 
     Without --host it is for the hosts of the one that is there.
     """
-    from lipt.common.network.tls import utc_now
     from lipt.trainer.cli import certificates
 
     files = certificates.Folder(folder)
     authority = files.authority()
     files.require_free([certificates.COORDINATOR], force=force)
-    before = files.certificate(certificates.COORDINATOR)
-    names = _with_here(
-        hosts or (before and certificates.hosts_of(before)) or [socket.gethostname()]
-    )
-    pair = certificates.issue_server(authority, names, now=utc_now(), days=days)
-    files.write(certificates.COORDINATOR, pair)
-    command = certificates.coordinator_command(files, names)
-    lines = [
-        certificates.pair_line(files, certificates.COORDINATOR, pair),
-        certificates.copy_line(files, certificates.COORDINATOR, "the coordinator's machine"),
-        f"{_INDENT}{command}",
-    ]
-    made = {"hosts": names, "commands": [command]}
-    print_result(_files(files, certificates.COORDINATOR) | made, lines, as_json=json)
+    names = hosts or files.hosts(certificates.COORDINATOR) or [socket.gethostname()]
+    made, lines = _coordinator(files, authority, names, days)
+    print_result(made, lines, as_json=json)
 
 
 @app.command()
@@ -174,6 +153,29 @@ def admin(
     _make(Role.ADMIN, name, (), folder, days, force=force, as_json=json)
 
 
+def _coordinator(
+    files: Folder, authority: Pair, hosts: Sequence[str], days: int
+) -> tuple[dict[str, Any], list[str]]:
+    from lipt.common.network.tls import is_loopback, utc_now
+    from lipt.trainer.cli import certificates
+
+    name = certificates.COORDINATOR
+    names = list(dict.fromkeys([*hosts, *_HERE]))
+    pair = certificates.issue_server(authority, names, now=utc_now(), days=days)
+    files.write(name, pair)
+    beyond = [host for host in names if not is_loopback(host)]
+    everywhere = "[::]" if beyond and ":" in beyond[0] else "0.0.0.0"  # noqa: S104 - with mTLS
+    listen = f"{everywhere if beyond else '127.0.0.1'}:{_PORT}"
+    start = "lipt-coordinator --data digits --model resnet8"
+    command = f"{start} --listen {listen} {_flags(files, name)}"
+    made = {"name": name, "cert": files.cert(name), "key": files.key(name), "hosts": names}
+    lines = [
+        f"{files.cert(name)}, {files.key(name)}: for {', '.join(names)}, until {_day(pair)}",
+        *_use(files, name, "the coordinator's machine", command),
+    ]
+    return made | {"commands": [command]}, lines
+
+
 def _make(
     role: Role,
     name: str,
@@ -192,19 +194,42 @@ def _make(
     pair = certificates.issue_client(authority, name, role, hosts=hosts, now=utc_now(), days=days)
     files.require_free([name], force=force)
     files.write(name, pair)
-    command = certificates.peer_command(files, name, role)
+    command = _peer_command(files, name, role)
+    hosted = f"for {', '.join(hosts)}, " if hosts else ""
     lines = [
-        certificates.pair_line(files, name, pair, role),
-        certificates.copy_line(files, name, f"the {role}'s machine"),
-        f"{_INDENT}{command}",
+        f"{files.cert(name)}, {files.key(name)}: role {role}, {hosted}until {_day(pair)}",
+        *_use(files, name, f"the {role}'s machine", command),
     ]
-    made = {"role": role, "hosts": hosts, "commands": [command]}
-    print_result(_files(files, name) | made, lines, as_json=as_json)
+    made = {"name": name, "cert": files.cert(name), "key": files.key(name), "role": role}
+    print_result(made | {"hosts": hosts, "commands": [command]}, lines, as_json=as_json)
 
 
-def _files(files: Folder, name: str) -> dict[str, Any]:
-    return {"name": name, "cert": files.cert(name), "key": files.key(name)}
+def _peer_command(files: Folder, name: str, role: Role) -> str:
+    from lipt.trainer.cli.certificates import COORDINATOR
+
+    hosts = files.hosts(COORDINATOR)
+    host = next((host for host in hosts if not host.startswith("*")), "HOST")
+    address = f"[{host}]:{_PORT}" if ":" in host else f"{host}:{_PORT}"
+    program = "lipt-worker" if role is Role.WORKER else "lipt doctor"
+    return f"{program} --coordinator {address} {_flags(files, name)}"
 
 
-def _with_here(hosts: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys([*hosts, *_HERE]))
+def _use(files: Folder, name: str, where: str, command: str) -> list[str]:
+    paths = " ".join(_paths(files, name))
+    return [f"To {where} copy {paths} into a folder of the same name. There:", f"    {command}"]
+
+
+def _flags(files: Folder, name: str) -> str:
+    cert, key, ca = _paths(files, name)
+    return f"--tls-cert {cert} --tls-key {key} --tls-ca {ca}"
+
+
+def _paths(files: Folder, name: str) -> list[str]:
+    from lipt.trainer.cli.certificates import AUTHORITY
+
+    paths = (files.cert(name), files.key(name), files.cert(AUTHORITY))
+    return [shlex.quote(str(path)) for path in paths]
+
+
+def _day(pair: Pair) -> str:
+    return f"{pair.certificate.not_valid_after_utc:%Y-%m-%d}"

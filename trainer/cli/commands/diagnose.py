@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lipt.common.terminal import say
-from lipt.trainer.cli.display.output import print_json, print_result, run_talking
+from lipt.trainer.cli.display.output import print_result, run_talking
 from lipt.trainer.cli.options import (
     AllowModule,
     Coordinator,
@@ -24,7 +22,7 @@ from lipt.trainer.cli.options import (
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
-    from lipt.common.data.decoding_all import Decoded
+    from lipt.common.data.registry import Decoded
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
 
 
@@ -41,7 +39,7 @@ def check(
 
     The status is 1 where there are some. A coordinator is not needed.
     """
-    from lipt.common.data.decoding_all import decode_all
+    from lipt.common.data.registry import decode_all
 
     def work(tell: Callable[[str], None]) -> Decoded:
         tell(f"reading {data}")
@@ -52,67 +50,68 @@ def check(
         )
 
     decoded = run_talking(work)
-    print_result(decoded, _unusable_lines(decoded), as_json=json)
-    if decoded.unusable:
+    unusable = decoded.unusable
+    lines = [f"image {image.id} ({image.place}): {image.problem}" for image in unusable]
+    lines.append(
+        f"{len(unusable)} of {decoded.num_images} images of {decoded.source} cannot be used"
+    )
+    print_result(decoded, lines, as_json=json)
+    if unusable:
         raise typer.Exit(1)
 
 
-def _unusable_lines(decoded: Decoded) -> Iterator[str]:
-    for image in decoded.unusable:
-        yield f"image {image.id} ({image.place}): {image.problem}"
-    yield (
-        f"{len(decoded.unusable)} of {decoded.num_images} images of {decoded.source} cannot be used"
-    )
-
-
 _PAGE, _TABLE = "diagnosis.html", "issues.csv"
+
+_Run = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        "-r",
+        help="A run whose learners help to see: its id, its name, or latest. The data alone is "
+        "looked at where this is not given.",
+    ),
+]
+_Proxy = Annotated[
+    str | None,
+    typer.Option(
+        help="What looks at the data, as HEAD:FEATURES, e.g. ridge:patches; the coordinator "
+        "chooses where this is not given."
+    ),
+]
+_Features = Annotated[
+    Path | None,
+    typer.Option(help="Your own features: a safetensors file with the tensor features (N x d)."),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="The page to write, a .html file (diagnosis.html), or a directory for it and "
+        "issues.csv.",
+    ),
+]
+_Export = Annotated[
+    Path | None,
+    typer.Option(
+        help="A .csv, .json or .parquet file for a row per example, in cleanlab's columns."
+    ),
+]
 
 
 @grouped
 def diagnose(
     *,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            "--run",
-            "-r",
-            help="A run whose learners help to see: its id, its name, or latest. The data alone "
-            "is looked at where this is not given.",
-        ),
-    ] = None,
-    proxy: Annotated[
-        str | None,
-        typer.Option(
-            help="What looks at the data, as HEAD:FEATURES, e.g. ridge:patches; the coordinator "
-            "chooses where this is not given."
-        ),
-    ] = None,
-    features: Annotated[
-        Path | None,
-        typer.Option(
-            help="Your own features: a safetensors file with the tensor features (N x d)."
-        ),
-    ] = None,
+    run: _Run = None,
+    proxy: _Proxy = None,
+    features: _Features = None,
     data: Annotated[
         str | None, typer.Option(help="The coordinator's data, opened here for pictures.")
     ] = None,
     image_size: ImageSize = None,
     allow_module: AllowModule = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The page to write, a .html file (diagnosis.html), or a directory for it and "
-            "issues.csv.",
-        ),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            help="A .csv, .json or .parquet file for a row per example, in cleanlab's columns."
-        ),
-    ] = None,
+    out: _Out = None,
+    export: _Export = None,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
@@ -139,11 +138,10 @@ def diagnose(
     with coordinator.connect() as client:
 
         def work(tell: Callable[[str], None]) -> tuple[Diagnosis, Dataset | None]:
-            modules = modules_of(allow_module, data)
             dataset = None
             if data is not None:
-                left_out = left_out_by(client)
-                dataset = open_telling(data, image_size, modules, tell, left_out)
+                modules = modules_of(allow_module, data)
+                dataset = open_telling(data, image_size, modules, tell, left_out_by(client))
             diagnosis = client.diagnose(
                 run, proxy, features=features, on_progress=lambda progress: tell(str(progress))
             )
@@ -155,16 +153,21 @@ def diagnose(
     if table is not None:
         paths = None if dataset is None else file_paths(dataset)
         write_atomically(table, export_issues(diagnosis, table, paths))
-    if json:
-        print_json(_document(diagnosis, page, table))
-        return
-    _print(diagnosis, page, table, pictures=dataset is not None)
+    found = {
+        "page": page,
+        "export": table,
+        "fingerprint": diagnosis.fingerprint,
+        "run_id": diagnosis.run_id,
+        "findings": diagnosis.findings,
+        "manifest": diagnosis.manifest,
+    }
+    lines = _lines(diagnosis, page, table, pictures=dataset is not None)
+    print_result(found, lines, as_json=json)
 
 
 def _places(
     out: Path | None, export: Path | None, *, as_json: bool
 ) -> tuple[Path | None, Path | None]:
-    """Where the page and the table go; None where there is to be none."""
     if out is None:
         return (None if as_json else Path(_PAGE)), export
     if out.suffix.lower() in {".html", ".htm"}:
@@ -179,33 +182,15 @@ def _places(
     return out / _PAGE, export or out / _TABLE
 
 
-def _document(diagnosis: Diagnosis, page: Path | None, table: Path | None) -> dict[str, object]:
-    return {
-        "page": page,
-        "export": table,
-        "fingerprint": diagnosis.fingerprint,
-        "run_id": diagnosis.run_id,
-        "findings": diagnosis.findings,
-        "manifest": diagnosis.manifest,
-    }
+def _lines(
+    diagnosis: Diagnosis, page: Path | None, table: Path | None, *, pictures: bool
+) -> Iterator[str]:
+    from lipt.trainer.cli.display.tables import diagnosis_lines
 
-
-def _print(diagnosis: Diagnosis, page: Path | None, table: Path | None, *, pictures: bool) -> None:
-    from lipt.trainer.cli.display.diagnosis import (
-        diagnosis_lines,
-        next_lines,
-        print_diagnosis,
-    )
-
-    if sys.stdout.isatty():
-        print_diagnosis(diagnosis)
-        lines = []
-    else:
-        lines = diagnosis_lines(diagnosis)
+    yield from diagnosis_lines(diagnosis)
+    yield ""
     if page is not None:
-        how = "" if pictures else ", without pictures: the data was not given"
-        lines += ["", f"page: {page}{how}"]
+        how = "" if pictures else ", without pictures: --data opens the data for them"
+        yield f"page: {page}{how}"
     if table is not None:
-        lines.append(f"issues: {table}, a row for each of {len(diagnosis):,} examples")
-    for line in (*lines, *next_lines(diagnosis, pictures=pictures, exported=table is not None)):
-        say(line)
+        yield f"issues: {table}, a row for each of {len(diagnosis):,} examples"

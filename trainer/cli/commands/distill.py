@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,7 @@ from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.options import (
     AllowModule,
     Coordinator,
+    Device,
     ImageSize,
     Json,
     Run,
@@ -21,21 +23,102 @@ from lipt.trainer.cli.options import (
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
+    from lipt.common.data import Dataset
+    from lipt.trainer.distillation import Distillation
     from lipt.trainer.distillation.evaluation import Outcome
     from lipt.trainer.distillation.synthetic import SyntheticSet
+    from lipt.trainer.main_training import Recipe
+    from lipt.trainer.subsets.subset import Subset
 
 # Few images are learnt in few steps; --train-set has the last word.
 _TRAINING = {"steps": 300, "learning_rate": 0.01}
+
+
+@dataclass(frozen=True)
+class Making:
+    """How the images are made."""
+
+    per_class: Annotated[int, typer.Option(help="How many synthetic images of each class.")]
+    stages: Annotated[
+        int, typer.Option(help="Stages that the images are made in, equally many in each.")
+    ] = 1
+    seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the distillation, e.g. discard=0.3."
+        ),
+    ] = None
+
+    def distillation(self) -> Distillation:
+        """The settings; a mistake in them is a usage error."""
+        from lipt.common.config.values import validate
+        from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
+        from lipt.trainer.distillation import Distillation
+
+        with refusing_as_usage():
+            given = {"per_class": self.per_class, "stages": self.stages, "seed": self.seed}
+            return validate(Distillation, collect_overrides(given, self.settings or [], None))
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How it is measured what the images are worth."""
+
+    test: Annotated[
+        str | None,
+        typer.Option(help="Data to measure on: what the images are worth beside random ones."),
+    ] = None
+    strategies: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of strategies, with commas, whose subsets of as many images the "
+            "coordinator chooses, to be measured beside. With --test."
+        ),
+    ] = None
+    seeds: Annotated[int, typer.Option(min=1, help="How many trainings of each, with --test.")] = 3
+    train_model: Annotated[
+        str | None, typer.Option(help="The model that is trained then, if not --model.")
+    ] = None
+    train_settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--train-set", metavar="NAME=VALUE", help="A setting of that training's recipe."
+        ),
+    ] = None
+
+    def recipe(self, wanted: Distillation) -> Recipe:
+        """The recipe of the training; a mistake in it is a usage error."""
+        from lipt.common.config.values import validate
+        from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
+        from lipt.trainer.main_training import Recipe
+
+        with refusing_as_usage():
+            as_made = {"augmentation": wanted.augmentation, "padding": wanted.padding}
+            training = collect_overrides({}, self.train_settings or [], None)
+            return validate(Recipe, {**_TRAINING, **as_made, **training})
+
+    def subsets(
+        self, real: Dataset, budget: int, coordinator: Coordinator, run: str
+    ) -> dict[str, Subset]:
+        """As many images by each strategy as are made."""
+        from lipt.trainer.cli.overrides import parse_names
+        from lipt.trainer.main_training.examples import require_for
+
+        chosen: dict[str, Subset] = {}
+        if self.strategies is not None:
+            with coordinator.connect() as client:
+                for name in parse_names(self.strategies):
+                    chosen[name] = client.subset(run, name, budget=budget, balanced=True)
+                    require_for(chosen[name], real)
+        return chosen
 
 
 @grouped
 def distill(
     *,
     data: Annotated[str, typer.Option(help="The images to distil.")],
-    per_class: Annotated[int, typer.Option(help="How many synthetic images of each class.")],
-    stages: Annotated[
-        int, typer.Option(help="Stages that the images are made in, equally many in each.")
-    ] = 1,
+    making: Making,
     model: Annotated[
         str, typer.Option(help="What the images are made with; a model without batch norm.")
     ] = "convnet",
@@ -53,156 +136,85 @@ def distill(
             help="Another such file, which stages after the first distil: harder examples."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the distillation, e.g. discard=0.3."
-        ),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(help="Data to measure on: what the images are worth beside random ones."),
-    ] = None,
-    strategies: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of strategies, with commas, whose subsets of as many images the "
-            "coordinator chooses, to be measured beside. With --test."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many trainings of each, with --test.")] = 3,
-    train_model: Annotated[
-        str | None, typer.Option(help="The model that is trained then, if not --model.")
-    ] = None,
-    train_settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--train-set", metavar="NAME=VALUE", help="A setting of that training's recipe."
-        ),
-    ] = None,
+    measuring: Measuring,
     image_size: ImageSize = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     allow_module: AllowModule = None,
     run: Run = "latest",
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
     """Experimental: distil images into a few synthetic ones, progressively."""
-    _require(out, strategies, test)
-    if later is not None and stages == 1:
-        raise typer.BadParameter(
-            "It is what stages after the first distil: give --stages, too.", param_hint="--later"
-        )
+    _require(out, later, making, measuring)
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.common.config.values import validate
     from lipt.trainer.cli.display.output import open_talking, run_talking
-    from lipt.trainer.cli.overrides import (
-        collect_overrides,
-        parse_names,
-        refusing_as_usage,
-    )
-    from lipt.trainer.distillation import Distillation
     from lipt.trainer.distillation import distill as distil
     from lipt.trainer.distillation.evaluation import evaluate
-    from lipt.trainer.main_training import Recipe
-    from lipt.trainer.main_training.examples import require_comparable, require_for
+    from lipt.trainer.main_training.examples import require_comparable
     from lipt.trainer.subsets.subset import Subset
 
-    with refusing_as_usage():
-        given = {"per_class": per_class, "stages": stages, "seed": seed}
-        wanted = validate(Distillation, collect_overrides(given, settings or [], None))
-        augmentation = {"augmentation": wanted.augmentation, "padding": wanted.padding}
-        training = collect_overrides({}, train_settings or [], None)
-        recipe = validate(Recipe, {**_TRAINING, **augmentation, **training})
-        names = () if strategies is None else parse_names(strategies)
+    wanted = making.distillation()
+    recipe = measuring.recipe(wanted)
     first, harder = (None if file is None else Subset.load(file) for file in (subset, later))
-    modules = modules_of(allow_module, data, test, model, train_model)
+    modules = modules_of(allow_module, data, measuring.test, model, measuring.train_model)
     opened = partial(open_talking, image_size=image_size, modules=modules)
-    real, held_out = opened(data), None if test is None else opened(test)
+    real, held_out = opened(data), None if measuring.test is None else opened(measuring.test)
     if held_out is not None:  # rather now than after hours
         require_comparable(held_out, real)
-    chosen = {}
-    if names:
-        budget = wanted.per_class * len(real.class_names)
-        with coordinator.connect() as client:
-            for name in names:
-                chosen[name] = client.subset(run, name, budget=budget, balanced=True)
-                require_for(chosen[name], real)
-    synthetic = run_talking(
-        lambda tell: distil(
-            real,
-            model,
-            wanted,
-            out,
-            subset=first,
-            later=harder,
-            device=device,
-            allowed_modules=modules,
-            tell=tell,
-        )
-    )
+    budget = wanted.per_class * len(real.class_names)
+    chosen = measuring.subsets(real, budget, coordinator, run)
+    common = {"device": device, "allowed_modules": modules}
+    make = partial(distil, real, model, wanted, out, subset=first, later=harder, **common)
+    synthetic = run_talking(lambda tell: make(tell=tell))
     outcomes: list[Outcome] = []
     if held_out is not None:
-        outcomes = run_talking(
-            lambda tell: evaluate(
-                synthetic,
-                real,
-                held_out,
-                train_model or model,
-                recipe,
-                seeds=range(seeds),
-                chosen=chosen,
-                device=device,
-                allowed_modules=modules,
-                tell=tell,
-            )
-        )
+        trained = measuring.train_model or model
+        measure = partial(evaluate, synthetic, real, held_out, trained, recipe, **common)
+        seeds = range(measuring.seeds)
+        outcomes = run_talking(lambda tell: measure(seeds=seeds, chosen=chosen, tell=tell))
     _report(synthetic, outcomes, out, json=json)
 
 
-def _require(out: Path, strategies: str | None, test: str | None) -> None:
+def _require(out: Path, later: Path | None, making: Making, measuring: Measuring) -> None:
     if out.exists() and not out.is_dir():
         raise typer.BadParameter(f"{out} is a file. Name a folder.", param_hint="--out")
     if not out.parent.is_dir():
         raise typer.BadParameter(
             f"{out.parent} is not a directory. Make it first.", param_hint="--out"
         )
-    if strategies is not None and test is None:
+    if measuring.strategies is not None and measuring.test is None:
         raise typer.BadParameter(
             "Name the --test data that they are measured on.", param_hint="--strategies"
+        )
+    if later is not None and making.stages == 1:
+        raise typer.BadParameter(
+            "It is what stages after the first distil: give --stages, too.", param_hint="--later"
         )
 
 
 def _report(synthetic: SyntheticSet, outcomes: list[Outcome], out: Path, *, json: bool) -> None:
+    from statistics import fmean, stdev
+
     num_images = len(synthetic.labels_N)
-    found: dict[str, Any] = {
+    made = f"{num_images} images of {len(synthetic.class_names)} classes"
+    lines = [
+        f"{made} in {synthetic.num_stages} stages: {out}",
+        f"train on them with: lipt train --data distilled:{out}",
+    ]
+    for outcome in outcomes:
+        found = outcome.accuracies
+        spread = 100 * stdev(found) if len(found) > 1 else 0.0
+        lines.append(
+            f"{outcome.name}, {outcome.num_images} images: {format_percent(fmean(found))} +- "
+            f"{spread:.1f} on the test set ({len(found)} seeds)"
+        )
+    shown = {
         "folder": out,
         "images": num_images,
         "digest": synthetic.digest,
         "stages": synthetic.manifest["stages"],
         "outcomes": outcomes,
     }
-    made = f"{num_images} images of {len(synthetic.class_names)} classes"
-    lines = [
-        f"{made} in {synthetic.num_stages} stages: {out}",
-        f"train on them with: lipt train --data distilled:{out}",
-    ]
-    lines += [_line(outcome) for outcome in outcomes]
-    print_result(found, lines, as_json=json)
-
-
-def _line(outcome: Outcome) -> str:
-    mean, spread = _mean_and_spread(outcome.accuracies)
-    return (
-        f"{outcome.name}, {outcome.num_images} images: {format_percent(mean)} +- "
-        f"{100 * spread:.1f} on the test set ({len(outcome.accuracies)} seeds)"
-    )
-
-
-def _mean_and_spread(values: tuple[float, ...]) -> tuple[float, float]:
-    import statistics
-
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    print_result(shown, lines, as_json=json)

@@ -36,10 +36,15 @@ def _share(fraction: float) -> float:
     return fraction
 
 
-# Of the subsets that go along with a run.
+_Strategies = Annotated[
+    str, typer.Option(help="Strategies whose subsets go along, with commas between them.")
+]
 _Fraction = Annotated[
     float,
     typer.Option("--fraction", "-f", callback=_share, help="Share of the data set that they keep."),
+]
+_Comparison = Annotated[
+    Path | None, typer.Option(help="The file that 'lipt compare' wrote, to go along.")
 ]
 
 
@@ -51,13 +56,9 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path(
         "report.html"
     ),
-    strategies: Annotated[
-        str, typer.Option(help="Strategies whose subsets are shown, with commas between them.")
-    ] = DEFAULT_STRATEGY,
+    strategies: _Strategies = DEFAULT_STRATEGY,
     fraction: _Fraction = 0.1,
-    comparison: Annotated[
-        Path | None, typer.Option(help="The file that 'lipt compare' wrote, for the verdict.")
-    ] = None,
+    comparison: _Comparison = None,
     diagnosis: Annotated[
         bool,
         typer.Option(
@@ -70,9 +71,9 @@ def report(
     """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
     from lipt.trainer.cli.display.output import left_out_by, open_telling
     from lipt.trainer.cli.overrides import parse_names, refusing_as_usage
+    from lipt.trainer.comparison.table import verdict
     from lipt.trainer.comparison.trial import read_trials
-    from lipt.trainer.report.page import render
-    from lipt.trainer.report.report import gather
+    from lipt.trainer.report.report import gather, render
     from lipt.trainer.writing.files import write_atomically
 
     with refusing_as_usage():
@@ -101,15 +102,12 @@ def report(
 
         gathered = run_talking(work)
     write_atomically(out, render(gathered).encode())
-    for line in (
-        f"{out}: run {gathered.run.label}, {', '.join(names)}",
-        *gathered.verdict.splitlines(),
-    ):
+    say(f"{out}: run {gathered.run.label}, {', '.join(names)}")
+    for line in verdict(gathered.outcomes).splitlines():
         say(line)
 
 
 def _diagnosis(client: Client, tell: Callable[[str], None]) -> Diagnosis | None:
-    """The diagnosis of the data; None, with a line that says why, where there can be none."""
     from lipt.common.errors import InputError, RequestError
 
     try:
@@ -131,16 +129,12 @@ def track(
         str | None,
         typer.Option(metavar="PROJECT", help="Log to Weights & Biases (WANDB_MODE)."),
     ] = None,
-    strategies: Annotated[
-        str, typer.Option(help="Strategies whose subsets go along, with commas between them.")
-    ] = DEFAULT_STRATEGY,
+    strategies: _Strategies = DEFAULT_STRATEGY,
     fraction: _Fraction = 0.1,
     report: Annotated[
         Path | None, typer.Option(help="The page that 'lipt report' wrote, to go along.")
     ] = None,
-    comparison: Annotated[
-        Path | None, typer.Option(help="The file that 'lipt compare' wrote, to go along.")
-    ] = None,
+    comparison: _Comparison = None,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
@@ -165,7 +159,7 @@ def track(
     files = {file.name: file.read_bytes() for file in (report, comparison) if file is not None}
     with coordinator.connect() as client:
 
-        def gather(tell: object) -> Account:  # noqa: ARG001 - what it does is said by the client
+        def gather(_: object) -> Account:
             view = client.wait(client.ready_run(run).run_id)
             subsets = [client.subset(view.run_id, name, fraction=fraction) for name in names]
             return account_of(view, subsets, files=files, trials=trials)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,22 +17,11 @@ from lipt.trainer.cli.options import Coordinator, Json, grouped
 from lipt.trainer.writing.formatting import table_lines
 
 if TYPE_CHECKING:
-    from lipt.trainer.client.client import Client
     from lipt.trainer.views import PageLinkView, StrategyView, TokenView
 
 
 @grouped
-def examine(
-    *,
-    thorough: Annotated[
-        bool,
-        typer.Option(
-            "--thorough", help="Import torch, which takes seconds, whatever can be told without."
-        ),
-    ] = False,
-    json: Json = False,
-    coordinator: Coordinator,
-) -> None:
+def examine(*, json: Json = False, coordinator: Coordinator) -> None:
     """Examine this installation, and whether the coordinator can be used from here.
 
     The status is 1 when something is broken; every complaint has its remedy.
@@ -42,22 +30,16 @@ def examine(
 
     versions = installed_versions()
     checks = []
-    # What is known is said before the rest is found out.
-    for step in (local_checks(versions, thorough=thorough), remote_checks(coordinator, versions)):
+    # Known checks are printed before the next ones are made.
+    for step in (local_checks(versions), remote_checks(coordinator, versions)):
         for check in step:
             checks.append(check)
             if not json:
                 say(check_line(check))
     healthy = all(check.ok is not False for check in checks)
     if json:
-        print_json(
-            {
-                "healthy": healthy,
-                "coordinator": coordinator.address,
-                "versions": versions,
-                "checks": checks,
-            }
-        )
+        found = {"coordinator": coordinator.address, "versions": versions, "checks": checks}
+        print_json({"healthy": healthy, **found})
     if not healthy:
         raise typer.Exit(1)
 
@@ -74,26 +56,18 @@ def list_strategies(
 
     They are those of this installation, unless a coordinator is named, which is asked for its own.
     """
-    from lipt.trainer.cli.display.strategies import print_strategies, strategy_lines
+    from lipt.trainer.cli.display.tables import print_strategies, strategy_lines
 
-    named = coordinator.is_named(context)
-    strategies = _of_coordinator(coordinator) if named else _installed()
+    if coordinator.is_named(context):
+        with coordinator.connect() as client:
+            strategies = client.strategies()
+    else:
+        strategies = _installed()
     if sys.stdout.isatty() and not json:
         print_strategies(strategies)
     else:
         lines = (line for strategy in strategies for line in strategy_lines(strategy))
         print_result(strategies, lines, as_json=json)
-
-
-def _of_coordinator(coordinator: Coordinator) -> list[StrategyView]:
-    with coordinator.connect() as client:
-        return client.strategies()
-
-
-def installed_strategies() -> list[Any]:
-    """The strategies that are installed here, as messages."""
-    answers = (entry.load()() for entry in entry_points(group=STRATEGIES_GROUP))
-    return [strategy for answer in answers for strategy in answer.strategies]
 
 
 def _installed() -> list[StrategyView]:
@@ -104,7 +78,13 @@ def _installed() -> list[StrategyView]:
     return [view_of(StrategyView, strategy) for strategy in installed_strategies()]
 
 
-_ONCE_WIDTH = 120
+def installed_strategies() -> list[Any]:
+    """The strategies that are installed here, as messages."""
+    answers = (entry.load()() for entry in entry_points(group=STRATEGIES_GROUP))
+    return [strategy for answer in answers for strategy in answer.strategies]
+
+
+_ONCE_WIDTH = 160
 
 
 @grouped
@@ -120,47 +100,31 @@ def top(
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
-    """Watch the coordinator: its runs, their learners, the workers and the queue.
+    """Watch the coordinator until Ctrl-C: its runs, their learners, the workers and the queue.
 
     Where standard output is no terminal, it is printed once. With --json an object is printed for
     every change, without end; with --once as well, a single one.
     """
+    from functools import partial
+
     with coordinator.connect() as client:
+        views = partial(client.watch_service, interval_seconds=interval, num_runs=num_runs)
         if json:
-            for view in client.watch_service(interval_seconds=interval, num_runs=num_runs):
+            for view in views():
                 print_json(view)
                 if once:
                     return
-        elif once or not sys.stdout.isatty():
-            _print_once(client, num_runs)
         else:
-            _watch(client, interval, num_runs)
+            from lipt.trainer.cli.display.screen import Screen
+            from lipt.trainer.cli.display.top import render, watch
 
-
-def _print_once(client: Client, num_runs: int) -> None:
-    from dataclasses import replace
-
-    from lipt.trainer.cli.display.screen import Screen
-    from lipt.trainer.cli.display.top import first_scene
-    from lipt.trainer.cli.display.top_frame import render_once
-
-    view = next(iter(client.watch_service(num_runs=num_runs)))
-    console = Screen() if sys.stdout.isatty() else Screen(width=_ONCE_WIDTH)
-    scene = replace(first_scene(client.address), view=view)
-    console.print(render_once(scene, width=console.width))
-
-
-def _watch(client: Client, interval: float, num_runs: int) -> None:
-    from lipt.trainer.cli.display.top import Pump, first_scene, reading_keys, watch
-
-    with reading_keys() as keys:
-        pump = Pump(
-            lambda on_pause: client.watch_service(
-                interval_seconds=interval, num_runs=num_runs, on_pause=on_pause
-            )
-        )
-        scene = first_scene(client.address)
-        watch(scene, pump, keys, cancel=client.cancel, clock=time.monotonic)
+            if sys.stdout.isatty() and not once:
+                watch(client.address, lambda on_pause: views(on_pause=on_pause))
+            else:
+                view = next(iter(views()))
+                room = max(len(view.runs), len(view.workers), len(view.computations), num_runs)
+                screen = Screen() if sys.stdout.isatty() else Screen(width=_ONCE_WIDTH)
+                screen.print(render(client.address, view, room))
 
 
 token_app = typer.Typer(
@@ -185,7 +149,7 @@ def create(
 ) -> None:
     """Give out a token, which is printed now and never again; put it into a file of its holder."""
     with coordinator.connect() as client:
-        given = client.access.create_token(role, name=name, days=days)
+        given = client.create_token(role, name=name, days=days)
     shown = {**vars(given.token), "secret": given.secret}
     print_result(shown, [given.secret], as_json=json)
 
@@ -195,9 +159,8 @@ def create(
 def list_tokens(*, json: Json = False, coordinator: Coordinator) -> None:
     """List the tokens that were given out, those that have ended included."""
     with coordinator.connect() as client:
-        tokens = client.access.tokens()
+        tokens = client.tokens()
     now = datetime.now(UTC)
-    header = ("id", "name", "role", "state", "created", "by")
     rows = [
         (
             token.token_id,
@@ -209,6 +172,7 @@ def list_tokens(*, json: Json = False, coordinator: Coordinator) -> None:
         )
         for token in tokens
     ]
+    header = ("id", "name", "role", "state", "created", "by")
     print_result(tokens, table_lines(header, rows), as_json=json)
 
 
@@ -222,8 +186,8 @@ def revoke(
 ) -> None:
     """End a token: whoever shows it is refused from the next call on."""
     with coordinator.connect() as client:
-        token = client.access.revoke_token(token_id)
-    line = f"{token.token_id} ({token.name}) is revoked since {_moment(token.revoked_at)}"
+        token = client.revoke_token(token_id)
+    line = f"{token.token_id} ({token.name}) is revoked"
     print_result(token, [line], as_json=json)
 
 
@@ -233,17 +197,12 @@ def token_state(token: TokenView, now: datetime) -> str:
         return f"revoked {_day(token.revoked_at)}"
     if token.expires_at is None:
         return "valid"
-    if now >= token.expires_at:
-        return f"expired {_day(token.expires_at)}"
-    return f"valid until {_day(token.expires_at)}"
+    held = "expired" if now >= token.expires_at else "valid until"
+    return f"{held} {_day(token.expires_at)}"
 
 
 def _day(moment: datetime | None) -> str:
     return f"{moment:%Y-%m-%d}" if moment else "-"
-
-
-def _moment(moment: datetime | None) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC" if moment else "-"
 
 
 @grouped
@@ -256,10 +215,8 @@ def dashboard(
     coordinator: Coordinator,
 ) -> None:
     """Print a link to the page to watch; it signs one browser in as you, within a minute."""
-    from lipt.common.terminal import say
-
     with coordinator.connect() as client:
-        link = client.access.open_page()
+        link = client.open_page()
         called = client.address
     print_result(link, [link.url], as_json=json)
     for line in hints(link, called):
@@ -269,12 +226,7 @@ def dashboard(
 
 
 def hints(link: PageLinkView, called: str) -> list[str]:
-    """What to do where the page listens on another machine's loopback.
-
-    Args:
-        link: to the page.
-        called: the coordinator's address, as it was called.
-    """
+    """What to do where the page listens on another machine's loopback."""
     from lipt.common.network.tls import is_loopback, split_address
 
     place = urlsplit(link.url)
@@ -283,9 +235,7 @@ def hints(link: PageLinkView, called: str) -> list[str]:
     if not is_loopback(host) or is_loopback(called_host):
         return []
     tunnel = f"ssh -L {port}:{host}:{port} {called_host}"
-    return [
-        f"The page listens on {called_host}'s loopback alone. First have a tunnel there: {tunnel}"
-    ]
+    return [f"The page listens on {called_host}'s loopback alone. First open a tunnel: {tunnel}"]
 
 
 def _open(url: str) -> None:

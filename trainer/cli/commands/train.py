@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.terminal import complain
-from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.display.output import (
+    left_out_by,
+    open_talking,
+    print_result,
+    run_talking,
+)
 from lipt.trainer.cli.options import (
     AllowModule,
     Budget,
     Coordinator,
+    Device,
     Fraction,
     ImageSize,
     Json,
+    Model,
     Options,
     Preset,
     Proxy,
     Run,
+    Training,
     grouped,
     modules_of,
     require_apart,
@@ -35,20 +44,30 @@ from lipt.trainer.views import WEIGHTS_KINDS, WeightsKind
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from lipt.common.data import Dataset
     from lipt.common.weights.specs import Weights
-    from lipt.trainer.cli.commands.reselecting import Reselecting
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.examples import SubsetSource
     from lipt.trainer.main_training.records import OnEpoch
-    from lipt.trainer.reselection.reselection import SelectionOptions
+    from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
+
+# Options that go with each way to choose examples, in place of a file.
+_GO_WITH = {
+    "--redraw": {"--fraction", "--budget", "--option"},
+    "--strategy": {
+        *("--fraction", "--budget", "--option"),
+        *("--preset", "--proxy", "--every", "--prefetch"),
+    },
+}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy or a way to redraw in place of a file, and what is asked for each time."""
+    """A strategy or a way to redraw in place of a file, with its options."""
 
     strategy: Annotated[
         str | None,
@@ -80,29 +99,43 @@ class Choice:
         ),
     ] = False
 
-    def request(self, *, subset_given: bool) -> SelectionOptions:
-        """What to ask for; nothing where no strategy was given.
-
-        Raises:
-            ConfigError: flags that do not go together.
-        """
+    def require(self, *, subset_given: bool) -> None:
+        """Refuse options that do not go together."""
         from lipt.common.errors import ConfigError
+
+        ways = {"--subset": subset_given, "--strategy": self.strategy, "--redraw": self.redraw}
+        given = [name for name, value in ways.items() if value]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)} were both given. Drop one.")
+        way = given[0] if given else ""
+        options: dict[str, object] = {
+            "--fraction": self.fraction,
+            "--budget": self.budget,
+            "--option": self.options,
+            "--preset": self.preset,
+            "--proxy": self.proxy,
+            "--every": self.every,
+            "--prefetch": self.prefetch,
+        }
+        for name, value in options.items():
+            if value and name not in _GO_WITH.get(way, ()):
+                needed = [way for way, names in _GO_WITH.items() if name in names]
+                raise ConfigError(
+                    f"{name} was given without {' or '.join(reversed(needed))}. Give both, or none."
+                )
+        if way in _GO_WITH and (self.fraction is None) == (self.budget is None):
+            raise ConfigError("give one of --fraction and --budget, e.g. --fraction 0.1")
+
+    def request(self, *, soft_labels: bool) -> SelectionOptions:
+        """What a strategy is asked for each time."""
         from lipt.trainer.cli.overrides import parse_options
 
-        self._require_one_way(subset_given=subset_given)
-        if self.strategy is None:
-            self._require_nothing_alone()
-        if self.strategy is None and self.redraw is None:
-            return {}
-        if (self.fraction is None) == (self.budget is None):
-            raise ConfigError("give one of --fraction and --budget, e.g. --fraction 0.1")
-        if self.strategy is None:
-            return {}
         asked: SelectionOptions = {
             "fraction": self.fraction,
             "budget": self.budget,
             "options": parse_options(self.options or []),
             "prefetch": self.prefetch,
+            "soft_labels": soft_labels,
         }
         if self.preset is not None:
             asked["preset"] = self.preset
@@ -111,11 +144,7 @@ class Choice:
         return asked if self.every is None else {**asked, "every": self.every}
 
     def redrawing(self) -> Callable[[Dataset, int], SubsetSource] | None:
-        """Makes a source of the data to train on and a seed; None where nothing is redrawn.
-
-        Raises:
-            ConfigError: an option does not exist, or is out of range.
-        """
+        """Makes a source of the data to train on and a seed; None where nothing is redrawn."""
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.cli.overrides import parse_options
         from lipt.trainer.resampling.sources import redraw
@@ -132,46 +161,85 @@ class Choice:
 
         return make
 
-    def _require_one_way(self, *, subset_given: bool) -> None:
+
+@dataclass
+class Reselecting:
+    """Source of subsets for `fit`, with a summary of what it did."""
+
+    client: Client
+    run: str
+    strategy: str
+    request: SelectionOptions
+    say: Callable[[str], None]
+    _first_seconds: float = field(default=0.0, init=False)
+    _source: Reselection | None = field(default=None, init=False)
+
+    def require_model(self, model: str) -> None:
+        """Refuse a model whose weights the run could not select on, before it is trained."""
         from lipt.common.errors import ConfigError
 
-        if self.redraw is not None and (subset_given or self.strategy is not None):
-            other = "--subset" if subset_given else "--strategy"
+        view = self.client.ready_run(self.run)
+        self.run = view.run_id
+        if view.config.model != model:
             raise ConfigError(
-                f"{other} and --redraw were both given. Drop one: --redraw takes its examples from "
-                "all of --data."
-            )
-        if subset_given and self.strategy is not None:
-            raise ConfigError(
-                "--subset and --strategy were both given. Drop one: a strategy's subset is asked "
-                "for again as the model changes."
+                f"run {view.label} selects on weights of {view.config.model}, but --model is "
+                f"{model}. Give --model {view.config.model}, or another --run."
             )
 
-    def _require_nothing_alone(self) -> None:
-        from lipt.common.errors import ConfigError
+    def __call__(self, model: nn.Module, first: Subset | None) -> Reselection:
+        """The source for a model in training, which begins with `first` or asks."""
+        from lipt.trainer.reselection.reselection import Reselection
 
-        for_both: dict[str, object] = {
-            "--fraction": self.fraction,
-            "--budget": self.budget,
-            "--option": self.options or None,
-        }
-        for name, value in for_both.items():
-            if value is not None and self.redraw is None:
-                raise ConfigError(
-                    f"{name} was given without --strategy or --redraw. Give one of them, or none."
-                )
-        for_strategies: dict[str, object] = {
-            "--preset": self.preset,
-            "--proxy": self.proxy,
-            "--every": self.every,
-            "--prefetch": self.prefetch or None,
-        }
-        for name, value in for_strategies.items():
-            if value is not None:
-                raise ConfigError(f"{name} was given without --strategy. Give both, or none.")
+        if first is None:
+            started = monotonic()
+            first = run_talking(self._ask_first, self.say)
+            self._first_seconds = monotonic() - started
+            if first.stopped_early:
+                self.say(f"{first.strategy} stopped early: {first.stopped_early}")
+        asked: SelectionOptions = {**self.request, "run": self.run, "first": first}
+        self._source = Reselection(self.client, model, self.strategy, **asked)
+        return self._source
+
+    def _ask_first(self, report: Callable[[str], None]) -> Subset:
+        from lipt.trainer.reselection.reselection import require_reselectable
+
+        report(f"waiting for the first subset by {self.strategy}")
+        require_reselectable(self.client, self.strategy)
+        return self.client.subset(
+            self.run,
+            self.strategy,
+            fraction=self.request.get("fraction"),
+            budget=self.request.get("budget"),
+            options=self.request.get("options"),
+            preset=self.request.get("preset"),
+            proxy=self.request.get("proxy"),
+            soft_labels=self.request.get("soft_labels", False),
+            on_progress=lambda progress: report(f"{self.strategy}: {progress.activity}"),
+        )
+
+    def history(self) -> list[Any]:
+        """Every subset that was chosen again, in order."""
+        return [] if self._source is None else self._source.history
+
+    @property
+    def waited_seconds(self) -> float:
+        """How long training stood still for subsets, the first one included."""
+        later = 0.0 if self._source is None else self._source.waited_seconds
+        return self._first_seconds + later
+
+    def summary(self) -> str:
+        """How often the subset was chosen again, and how long training waited for that."""
+        history = self.history()
+        times = "once" if len(history) == 1 else f"{len(history)} times"
+        stale = sum(selected.stale_epochs > 0 for selected in history)
+        aged = f" ({stale} on weights an epoch old)" if stale else ""
+        return (
+            f"the subset was chosen again {times}{aged}; training waited "
+            f"{self.waited_seconds:.1f} s for subsets"
+        )
 
 
-# What installs them; they are imported by the names of their flags.
+# Packages by the flags that need them.
 _PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
 
 
@@ -190,163 +258,137 @@ class Loggers:
     ] = None
 
     def require(self) -> None:
-        """Look for the packages of those that were asked for; imports none of them.
-
-        Raises:
-            MissingExtraError: one is not installed.
-        """
+        """Look for the packages of those that were asked for; imports none of them."""
         from lipt.common.imports import require_extra
 
-        for name in self._asked():
-            require_extra(name, package=_PACKAGES[name], extra="loggers", needed_for=f"--{name}")
+        for name, value in vars(self).items():
+            if value is not None:
+                package = _PACKAGES[name]
+                require_extra(name, package=package, extra="loggers", needed_for=f"--{name}")
 
     def started(self, stack: ExitStack, subset: Subset | None) -> list[OnEpoch]:
-        """Those that were asked for; each ends with the last step, or with `stack`.
-
-        Args:
-            stack: of the training.
-            subset: what is trained on, where that is known beforehand; they are told of it.
-
-        Raises:
-            MissingExtraError: a package lacks something itself.
-            ConfigError: one does not begin.
-        """
+        """Those that were asked for; each ends with the last step, or with `stack`."""
         from lipt.trainer.main_training import callbacks
 
         loggers: list[OnEpoch] = []
-        for name, value in self._asked().items():
-            logger = getattr(callbacks, name)(value)
-            stack.callback(logger.close)
-            if subset is not None:
-                logger.describe(subset)
-            loggers.append(logger)
+        for name, value in vars(self).items():
+            if value is not None:
+                logger = getattr(callbacks, name)(value)
+                stack.callback(logger.close)
+                if subset is not None:
+                    logger.describe(subset)
+                loggers.append(logger)
         return loggers
 
-    def _asked(self) -> dict[str, str]:
-        return {name: value for name, value in vars(self).items() if value is not None}
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where progress is saved, and when training pauses."""
+
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="A file to save progress in; training goes on from it where it exists."),
+    ] = None
+    checkpoint_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
+    ] = 60.0
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Pause by then with --checkpoint and status 75; the same command goes on."
+        ),
+    ] = None
 
 
 _SCRATCH = "scratch"
 # EX_TEMPFAIL of sysexits.h: the same command is worth another start.
 _PAUSED = 75
 
+_Subset = Annotated[
+    Path | None, typer.Option(help="A file of 'lipt subset get'; without it, all examples.")
+]
+_Coreset = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file of 'lipt subset get': copies of its examples are trained on as well, and they "
+        "alone are augmented strongly."
+    ),
+]
+_SoftLabels = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1, help="Share of the targets that is the subset's soft labels, e.g. 0.5."
+    ),
+]
+_Test = Annotated[
+    str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="A .safetensors file to write the final weights to."),
+]
+_Log = Annotated[Path, typer.Option(help="A file that gets a line of JSON per epoch.")]
+_Init = Annotated[str, typer.Option(help=f"{_SCRATCH}, or a run's weights: {WEIGHTS_KINDS}.")]
+
 
 @grouped
 def train(
     *,
     data: Annotated[str, typer.Option(help="The data that the subset was chosen from.")],
-    model: Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")],
-    subset: Annotated[
-        Path | None, typer.Option(help="A file of 'lipt subset get'; without it, all examples.")
-    ] = None,
-    coreset: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file of 'lipt subset get': copies of its examples are trained on as well, and "
-            "they alone are augmented strongly."
-        ),
-    ] = None,
+    model: Model,
+    subset: _Subset = None,
+    soft_labels: _SoftLabels = 0.0,
     choice: Choice,
-    test: Annotated[
-        str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
-    ] = None,
+    test: _Test = None,
     image_size: ImageSize = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the subset (200).")] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps, in place of --epochs.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
-        ),
-    ] = None,
-    init: Annotated[
-        str,
-        typer.Option(help=f"{_SCRATCH}, or a run's weights: {WEIGHTS_KINDS}."),
-    ] = _SCRATCH,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="A .safetensors file to write the final weights to."),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="A file to save progress in; training goes on from it where it exists."),
-    ] = None,
-    checkpoint_seconds: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds between checkpoints; 0 writes one after every epoch."),
-    ] = 60.0,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Pause by then with --checkpoint and status 75; the same command goes on."
-        ),
-    ] = None,
-    log: Annotated[Path, typer.Option(help="A file that gets a line of JSON per epoch.")] = Path(
-        "train.jsonl"
-    ),
+    training: Training,
+    init: _Init = _SCRATCH,
+    out: _Out = None,
+    saving: Checkpoints,
+    log: _Log = Path("train.jsonl"),
     loggers: Loggers,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     allow_module: AllowModule = None,
     run: Run = "latest",
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
-    _require(init, minutes, checkpoint)
+    _require(init, saving)
     loggers.require()
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.common.config.values import validate
-    from lipt.common.weights.files import pack
-    from lipt.trainer.cli.commands.reselecting import Reselecting
-    from lipt.trainer.cli.display.output import left_out_by, open_talking
     from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
-    from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
-    from lipt.trainer.main_training import Recipe, Schedule, fit
+    from lipt.trainer.cli.overrides import refusing_as_usage
+    from lipt.trainer.main_training import Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
     from lipt.trainer.reselection.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.writing.files import write_atomically
 
+    recipe = training.recipe(soft_labels=soft_labels)
     with refusing_as_usage():
-        given = {"epochs": epochs, "steps": steps}
-        recipe = validate(Recipe, collect_overrides(given, settings or [], None))
-        request = choice.request(subset_given=subset is not None)
-        redrawing = choice.redrawing()
-    require_replaceable(out, checkpoint)
-    require_place(log)
-    require_apart(
-        {
-            "--subset": subset,
-            "--coreset": coreset,
-            "--checkpoint": checkpoint,
-            "--out": out,
-            "--log": log,
-        }
-    )
-    chosen, copied = (None if file is None else Subset.load(file) for file in (subset, coreset))
+        choice.require(subset_given=subset is not None)
+        request, redrawing = choice.request(soft_labels=soft_labels > 0), choice.redrawing()
+    checkpoint = saving.checkpoint
+    _require_places({"--subset": subset}, checkpoint, out, log)
+    chosen = None if subset is None else Subset.load(subset)
     modules = modules_of(allow_module, data, test, model)
     with _pausing(), ExitStack() as stack:
         progress = TrainingProgress()
-        initial, reselecting, quarantined = None, None, () if chosen is None else chosen.quarantined
-        if init != _SCRATCH or choice.strategy is not None:
+        reselecting, initial = None, None
+        quarantined = () if chosen is None else chosen.quarantined
+        if choice.strategy is not None or init != _SCRATCH:
             client = stack.enter_context(coordinator.connect())
             if choice.strategy is not None:
                 reselecting = Reselecting(client, run, choice.strategy, request, progress.say)
                 reselecting.require_model(model)
-                run = reselecting.run
-                quarantined = left_out_by(client)
-            if init != _SCRATCH:
-                initial = _weights(client, run, init)
+                run, quarantined = reselecting.run, left_out_by(client)
+            initial = None if init == _SCRATCH else _weights(client, run, init)
         opened = partial(open_talking, image_size=image_size, modules=modules)
-        train_data, test_data = (
-            opened(data, quarantined=quarantined),
-            None if test is None else opened(test),
-        )
+        train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
         lines = stack.enter_context(closing(JsonLines(log)))
         stack.enter_context(progress)
@@ -355,37 +397,41 @@ def train(
             model,
             train_data,
             subset=chosen,
-            coreset=copied,
-            test=test_data,
+            test=None if test is None else opened(test),
             recipe=recipe,
-            schedule=Schedule(checkpoint_seconds=checkpoint_seconds),
+            schedule=Schedule(checkpoint_seconds=saving.checkpoint_seconds),
             device=device,
             initial=initial,
             checkpoint=checkpoint,
-            max_seconds=None if minutes is None else 60 * minutes,
+            max_seconds=None if saving.minutes is None else 60 * saving.minutes,
             reselect=reselecting if redrawing is None else redrawing(train_data, recipe.seed),
             on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
             on_step=progress.on_step,
             on_resume=lambda found: progress.say(f"{checkpoint}: {resumed_text(found)}"),
             allowed_modules=modules,
         )
-    if out is not None:
-        write_atomically(out, pack(trained.weights))
-    _report(trained, out, reselecting, redrawn=redrawing is not None, json=json)
+    _finish(trained, out, reselecting, redrawn=redrawing is not None, json=json)
 
 
-def _require(init: str, minutes: float | None, checkpoint: Path | None) -> None:
+def _require(init: str, saving: Checkpoints) -> None:
     if init != _SCRATCH and WeightsKind.parse(init) is None:
         raise typer.BadParameter(
             f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.", param_hint="--init"
         )
-    if minutes is not None and checkpoint is None:
+    if saving.minutes is not None and saving.checkpoint is None:
         raise typer.BadParameter("Name a --checkpoint to go on from.", param_hint="--minutes")
+
+
+def _require_places(
+    read: dict[str, Path | None], checkpoint: Path | None, out: Path | None, log: Path
+) -> None:
+    require_replaceable(out, checkpoint)
+    require_place(log)
+    require_apart({**read, "--checkpoint": checkpoint, "--out": out, "--log": log})
 
 
 @contextmanager
 def _pausing() -> Iterator[None]:
-    """End with a sentence and a status of its own where the time is up."""
     from lipt.trainer.main_training import TrainingPaused
 
     try:
@@ -403,7 +449,7 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
     return {name: container.tensor(name) for name in container.specs}
 
 
-def _report(
+def _finish(
     trained: Trained,
     out: Path | None,
     reselecting: Reselecting | None,
@@ -411,6 +457,11 @@ def _report(
     redrawn: bool,
     json: bool,
 ) -> None:
+    from lipt.common.weights.files import pack
+    from lipt.trainer.writing.files import write_atomically
+
+    if out is not None:
+        write_atomically(out, pack(trained.weights))
     measures = {
         "num_steps": trained.num_steps,
         "seconds": trained.seconds,

@@ -1,7 +1,4 @@
-"""The demo's processes: a coordinator and workers as children, which never outlive their parent.
-
-What a child wrote last is shown where it ends too early.
-"""
+"""The demo's processes: a coordinator and workers as children, which never outlive their parent."""
 
 from __future__ import annotations
 
@@ -17,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Self, TypeVar
+from typing import Self
 
 from lipt.common.errors import ProcessEndedError, UnreachableError
 from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say
-from lipt.trainer.client.client import Client
 
 _STOP_SECONDS = 10.0
 _TAIL_LINES = 15
@@ -37,13 +33,8 @@ class _Child:
 class Children:
     """Python processes with a log each; leaving the block ends them all.
 
-    Each has a session of its own, so that Ctrl-C reaches this process only,
-    which then ends them in order.
-
-    Args:
-        log_directory: where `NAME.log` files are written; has to exist.
-        environment: of the children.
-        stop_seconds: between SIGTERM and SIGKILL.
+    Each has a session of its own, so that Ctrl-C reaches this process only, which then ends
+    them in order: by SIGTERM, and `stop_seconds` later by SIGKILL.
     """
 
     def __init__(
@@ -67,11 +58,7 @@ class Children:
             self.stop()
 
     def start(self, name: str, arguments: Sequence[str]) -> int:
-        """Start `python ARGUMENTS`, its output in NAME.log.
-
-        Returns:
-            The process id.
-        """
+        """Start `python ARGUMENTS`, its output in NAME.log."""
         log = self._log_directory / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
@@ -86,11 +73,7 @@ class Children:
         return process.pid
 
     def check(self) -> None:
-        """See that all are alive.
-
-        Raises:
-            ProcessEndedError: one is not; the message ends with its log's last lines.
-        """
+        """See that all are alive."""
         for child in self._children:
             status = child.process.poll()
             if status is not None:
@@ -99,7 +82,7 @@ class Children:
                 )
 
     def stop(self) -> None:
-        """End all: SIGTERM, then SIGKILL for the whole session of those that linger."""
+        """End all, with the whole session of those that ignore SIGTERM."""
         for child in reversed(self._children):
             if child.process.poll() is None:
                 child.process.terminate()
@@ -150,8 +133,6 @@ def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[No
             signal.signal(number, previous)
 
 
-FoundT = TypeVar("FoundT")
-
 # Data as people have it: one label in twenty is wrong, here on purpose.
 DATA, MODEL = "digits-mislabelled", "resnet8"
 
@@ -159,81 +140,54 @@ _POLL_SECONDS = 0.1
 _START_SECONDS = 120.0
 
 
-def environment() -> dict[str, str]:
-    """Environment of the children: without the LIPT_* settings, which are for other processes."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("LIPT_")}
+def start_coordinator(children: Children, scratch: Path, say: Say) -> Callable[[], str]:
+    """Start a coordinator on a free port; the result waits for its address."""
+    address_file = scratch / "address"
+    options = {
+        "--listen": "127.0.0.1:0",
+        "--state-dir": str(scratch / "state"),
+        "--data": DATA,
+        "--model": MODEL,
+        "--address-file": str(address_file),
+    }
+    pid = _start(children, "coordinator", "lipt.coordinator", options)
+    say(f"coordinator started (process {pid}), {DATA} data, model {MODEL}")
+
+    def address() -> str:
+        wait_until(address_file.exists, "the coordinator to listen", children, say)
+        return address_file.read_text().strip()
+
+    return address
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The processes of the demo.
+def start_workers(
+    children: Children, scratch: Path, address: str, num_workers: int, say: Say
+) -> None:
+    """Start workers; they join by themselves."""
+    for number in range(1, num_workers + 1):
+        name = f"worker-{number}"
+        options = {"--coordinator": address, "--cache-dir": str(scratch / name), "--name": name}
+        pid = _start(children, name, "lipt.worker", options)
+        say(f"{name} started (process {pid}) for the coordinator at {address}")
 
-    children: takes the processes in, and ends them.
-    scratch: a directory for what they keep.
-    say: prints a line.
-    """
 
-    children: Children
-    scratch: Path
-    say: Say
+def _start(children: Children, name: str, module: str, options: dict[str, str]) -> int:
+    words = [word for option in options.items() for word in option]
+    return children.start(name, ["-m", module, "--device", "cpu", *words])
 
-    def start_coordinator(self) -> None:
-        """Start a coordinator on a free port; it writes its address to a file."""
-        pid = self._start(
-            "coordinator",
-            "lipt.coordinator",
-            {
-                "--listen": "127.0.0.1:0",
-                "--state-dir": str(self.scratch / "state"),
-                "--data": DATA,
-                "--model": MODEL,
-                "--address-file": str(self._address_file),
-            },
-        )
-        self.say(f"coordinator started (process {pid}), {DATA} data, model {MODEL}")
 
-    def start_workers(self, address: str, num_workers: int) -> None:
-        """Start workers; they join by themselves."""
-        for number in range(1, num_workers + 1):
-            name = f"worker-{number}"
-            cache = str(self.scratch / name)
-            options = {"--coordinator": address, "--cache-dir": cache, "--name": name}
-            pid = self._start(name, "lipt.worker", options)
-            self.say(f"{name} started (process {pid}) for the coordinator at {address}")
-
-    def wait_for_address(self) -> str:
-        """Where the coordinator listens, as soon as it does."""
-        file = self._address_file
-        return self._wait_for(
-            lambda: file.read_text().strip() if file.exists() else "", "the coordinator to listen"
-        )
-
-    def wait_for_workers(self, client: Client, num_workers: int) -> None:
-        """Return when all have joined: else the first one there would do all the work alone."""
-        self._wait_for(
-            lambda: len(client.info().workers) >= num_workers, f"{num_workers} workers to join"
-        )
-
-    @property
-    def _address_file(self) -> Path:
-        return self.scratch / "address"
-
-    def _start(self, name: str, module: str, options: dict[str, str]) -> int:
-        words = [word for option in options.items() for word in option]
-        return self.children.start(name, ["-m", module, "--device", "cpu", *words])
-
-    def _wait_for(self, look: Callable[[], FoundT], what: str) -> FoundT:
-        started, said = time.monotonic(), -math.inf
-        while not (found := look()):
-            self.children.check()
-            now = time.monotonic()
-            if now - started > _START_SECONDS:
-                raise UnreachableError(
-                    f"waited {now - started:.0f} s for {what}. See the logs of the processes, and "
-                    "whether the machine is busy."
-                )
-            if now - said >= SILENCE_SECONDS:
-                self.say(f"waiting for {what} (since {now - started:.0f} s)")
-                said = now
-            time.sleep(_POLL_SECONDS)
-        return found
+def wait_until(look: Callable[[], bool], what: str, children: Children, say: Say) -> None:
+    """Wait for the children to get somewhere, with a line now and then."""
+    started, said = time.monotonic(), -math.inf
+    while not look():
+        children.check()
+        now = time.monotonic()
+        if now - started > _START_SECONDS:
+            raise UnreachableError(
+                f"waited {now - started:.0f} s for {what}. See the logs of the processes, and "
+                "whether the machine is busy."
+            )
+        if now - said >= SILENCE_SECONDS:
+            say(f"waiting for {what} (since {now - started:.0f} s)")
+            said = now
+        time.sleep(_POLL_SECONDS)

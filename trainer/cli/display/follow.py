@@ -1,8 +1,4 @@
-"""Following a run until it has ended or is held: a live table, plain lines, or JSON.
-
-Displays get the time as an argument: what they say when is decided without a clock, so that
-tests need none.
-"""
+"""Following a run until it has ended or is held: a live table, plain lines, or JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 
 from lipt.common.terminal import say
 from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
@@ -27,36 +22,29 @@ from lipt.trainer.cli.display.progress import (
     shown_learners,
     state_line,
 )
-from lipt.trainer.cli.display.screen import Screen, styled
+from lipt.trainer.cli.display.screen import Screen, styled, table_of
 from lipt.trainer.client.streams import while_going_on
-from lipt.trainer.views import LearnerView, RunView
-
-_NUMBERS = ("learner", "step", "loss", "validation", "density")
+from lipt.trainer.views import RunView
 
 # Taller tables than the terminal would scroll instead of changing in place.
 _SPARE_LINES = 6
 
 
 class Display:
-    """Where a run is shown; times are seconds of one clock that never goes back."""
+    """Where a run is shown: here as JSON, one object per change on a line.
 
-    def show(self, run: RunView, now: float) -> None:
-        """The run has changed."""
-        raise NotImplementedError
+    Times are seconds of one clock that never goes back.
+    """
+
+    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - for other displays
+        """Show a changed run."""
+        print_json(run)
 
     def tick(self, now: float) -> None:
-        """Some time has passed, of which most displays say nothing."""
+        """Called when some time has passed."""
 
     def close(self) -> None:
-        """The run has ended, or is no longer followed."""
-
-
-class JsonDisplay(Display):
-    """One JSON object per change: the whole run, on one line."""
-
-    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - as the others
-        """Print the run."""
-        print_json(run)
+        """Called when the run has ended, or is no longer followed."""
 
 
 class LineDisplay(Display):
@@ -105,39 +93,36 @@ class LiveDisplay(Display):
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Draw it with what is left by now."""
+        """Draw it with the time that is left."""
         run = self._run
         if run is None:
             return
-        height = max(self._console.height - _SPARE_LINES, 5)
         # What has ended is no longer drawn in place and may be of any length.
-        learners = run.learners if run.ended else shown_learners(run.learners, height)
-        self._live.update(render(run, learners, left=self._pace.words(now)), refresh=True)
+        room = len(run.learners) if run.ended else max(self._console.height - _SPARE_LINES, 5)
+        self._live.update(render(run, room, left=self._pace.words(now)), refresh=True)
 
     def close(self) -> None:
         """Leave the last table on the screen and give the cursor back."""
         self._live.stop()
 
 
-def render(run: RunView, learners: tuple[LearnerView, ...], *, left: str = "") -> Group:
-    """The state's line, what is left of that state, and the learners' table, as rich draws them."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in LEARNER_COLUMNS:
-        table.add_column(column, justify="right" if column in _NUMBERS else "left")
-    for learner in learners:
-        cells = learner_cells(learner, run.config.learners.num_steps)
-        table.add_row(*map(styled, cells), style=learner_style(learner))
-    hidden = len(run.learners) - len(learners)
-    lines = [styled("; ".join(filter(None, (state_line(run), left))), "bold")]
-    if hidden:
+def render(run: RunView, room: int, *, left: str = "") -> Group:
+    """The state's line with the time that is left, and a table of up to `room` learners."""
+    lines: list[RenderableType] = [styled("; ".join(filter(None, (state_line(run), left))), "bold")]
+    shown = shown_learners(run.learners, room)
+    if shown:
+        num_steps = run.config.learners.num_steps
+        rows = ((learner_style(item), learner_cells(item, num_steps)) for item in shown)
+        lines.append(table_of(LEARNER_COLUMNS, rows))
+    if hidden := len(run.learners) - len(shown):
         lines.append(styled(f"and {hidden} more learners", "dim"))
-    return Group(lines[0], table, *lines[1:]) if run.learners else Group(*lines)
+    return Group(*lines)
 
 
 def make_display(*, as_json: bool) -> Display:
     """The display that suits standard output."""
     if as_json:
-        return JsonDisplay()
+        return Display()
     if sys.stdout.isatty():
         return LiveDisplay()
     return LineDisplay(say, time.monotonic())
@@ -146,17 +131,7 @@ def make_display(*, as_json: bool) -> Display:
 def follow(
     changes: Iterable[RunView], display: Display, *, check: Callable[[], None] | None = None
 ) -> RunView | None:
-    """Show a run's changes until there are no more, or it does not go on by itself.
-
-    Args:
-        changes: `Client.watch(...)`; consumed in a thread, so that the display
-            and Ctrl-C never wait for it.
-        display: where to show them.
-        check: called about twice a second; what it raises ends the following.
-
-    Returns:
-        The run as it was last, None if there was no change at all.
-    """
+    """Show a run's changes until there are no more, or it does not go on by itself."""
     latest: RunView | None = None
     with closing(display):
         for item in in_background(while_going_on(changes)):
@@ -172,7 +147,7 @@ def follow(
 
 
 def left_lines(run: RunView) -> list[str]:
-    """What to say to somebody who no longer follows a run: it does not end with that."""
+    """What to say to somebody who no longer follows a run."""
     return [
         f"run {run.label} goes on without you.",
         f"Follow it again with: lipt run watch {run.label}",

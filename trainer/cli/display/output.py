@@ -1,8 +1,4 @@
-"""Output of commands: JSON for scripts, lines for people, and lines while slow work goes on.
-
-Slow work runs in a thread. The main thread stays free for Ctrl-C, and a line appears at least
-every `SILENCE_SECONDS` whatever the coordinator does.
-"""
+"""Output of commands: JSON for scripts, lines for people, and lines while slow work goes on."""
 
 from __future__ import annotations
 
@@ -56,10 +52,7 @@ Say = Callable[[str], None]
 def in_background(
     items: Iterable[ItemT], *, tick_seconds: float = TICK_SECONDS
 ) -> Iterator[ItemT | None]:
-    """Consume items in a thread and yield them, or None whenever none came for a tick.
-
-    What the items raise is raised here.
-    """
+    """Consume items in a thread and yield them, or None whenever none came for a tick."""
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     errors: list[BaseException] = []
     end = object()
@@ -94,16 +87,7 @@ def run_talking(
     *,
     silence_seconds: float = SILENCE_SECONDS,
 ) -> ResultT:
-    """Do `work` and `say` how it goes, at least every `silence_seconds`.
-
-    Args:
-        work: is given a function to report what it is doing.
-        say: prints a line; on standard error where nothing else is said.
-        silence_seconds: the longest time without a line.
-
-    Returns:
-        What `work` returned; what it raised is raised.
-    """
+    """Do `work` and `say` how it goes, at least every `silence_seconds`."""
     reports: queue.SimpleQueue[str] = queue.SimpleQueue()
     results: list[ResultT] = []
 
@@ -124,12 +108,7 @@ def run_talking(
 
 
 def run_counting(activity: str, move: Callable[[Callable[[int], None]], ResultT]) -> ResultT:
-    """As `run_talking`, for what moves bytes: says how many have moved.
-
-    Args:
-        activity: what is being moved, for the lines.
-        move: is given a function to tell of bytes as they move.
-    """
+    """As `run_talking`, for what moves bytes: says how many have moved."""
 
     def work(report: Say) -> ResultT:
         total = 0
@@ -164,7 +143,6 @@ def leaving() -> Iterator[None]:
 
 
 def _status(error: BaseException) -> int:
-    """The exit status that Python would have, after what it would print."""
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
@@ -183,17 +161,7 @@ def open_talking(
     modules: Collection[str],
     quarantined: tuple[int, ...] = (),
 ) -> Dataset:
-    """A data set, read with a line on standard error whenever that takes long.
-
-    Args:
-        source: as `--data` has it.
-        image_size: pixels a side that images are scaled to, where it was given.
-        modules: that may be imported.
-        quarantined: ids of images that a coordinator leaves out; they may be broken.
-
-    Raises:
-        LiptError: as `open_dataset`.
-    """
+    """A data set, read with a line on standard error whenever that takes long."""
     dataset = run_talking(lambda tell: open_telling(source, image_size, modules, tell, quarantined))
     if dataset.scaling:
         say(f"{source}: {dataset.scaling}", err=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import median
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.sizes import format_bytes
@@ -22,7 +19,7 @@ _FINISHED = (LearnerState.DONE, LearnerState.FAILED, LearnerState.DROPPED)
 
 
 def learner_status(learner: LearnerView) -> str:
-    """What became of a learner, or what it is doing."""
+    """The outcome of a learner, or what it is doing."""
     if learner.ingredient is not None:
         return str(learner.ingredient)
     word = "training" if learner.state is LearnerState.LEASED else learner.state.value
@@ -30,7 +27,7 @@ def learner_status(learner: LearnerView) -> str:
 
 
 def learner_cells(learner: LearnerView, num_steps: int) -> tuple[str, ...]:
-    """One row under `LEARNER_COLUMNS`; what is not known yet is a dash."""
+    """One row under `LEARNER_COLUMNS`; unknown values are dashes."""
     started = learner.step > 0
     return (
         str(learner.index),
@@ -63,7 +60,7 @@ def learner_style(learner: LearnerView) -> str:
 
 
 def state_line(run: RunView) -> str:
-    """Where a run is, what it is doing there, and what came out where it has ended."""
+    """A run's state, its progress, and its outcome where it has ended."""
     line = f"run {run.label}: {run.state}"
     if run.state is RunState.TRAINING:
         done = sum(learner.state is LearnerState.DONE for learner in run.learners)
@@ -79,7 +76,7 @@ def state_line(run: RunView) -> str:
 
 
 def soup_line(run: RunView) -> str:
-    """The soup's accuracy beside what it has to beat."""
+    """The soup's accuracy beside those of theta* and the learners."""
     if run.soup is None:
         return "no soup was made"
     soup = run.soup
@@ -93,7 +90,7 @@ def soup_line(run: RunView) -> str:
 
 
 def learner_line(learner: LearnerView) -> str:
-    """A learner that has finished, was tried in the soup, or waits for a worker again."""
+    """A learner's news."""
     line = f"learner {learner.index}: {learner_status(learner)}"
     if learner.ingredient is not None:
         return (
@@ -109,12 +106,7 @@ def learner_line(learner: LearnerView) -> str:
 
 
 def change_lines(previous: RunView | None, current: RunView) -> list[str]:
-    """What to say about a change: a line per state and per learner that moved on.
-
-    Args:
-        previous: the run as it was last shown, None at first.
-        current: the run now.
-    """
+    """A line for a changed state and for each learner that moved on."""
     before = {learner.index: learner for learner in previous.learners} if previous else {}
     # Learners are told in the soup's order where there is one.
     learners = sorted(
@@ -145,25 +137,15 @@ def _moved_on(before: LearnerView | None, now: LearnerView) -> bool:
 
 
 def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
-    """A sign of life, for when nothing was worth a line for some seconds.
-
-    Args:
-        run: the run as it was last heard of, None before the first answer.
-        unchanged_seconds: since anything at all was heard of it.
-    """
+    """A sign of life, for when nothing was worth a line for some seconds."""
     if run is None:
         return f"waiting for the coordinator's first answer for {unchanged_seconds:.0f} s"
     parts = [state_line(run)]
-    training = [item for item in run.learners if item.state is LearnerState.LEASED]
-    if run.state is RunState.TRAINING and not training and not run.waiting:
+    in_training = sum(item.state is LearnerState.LEASED for item in run.learners)
+    if in_training:
+        parts.append(f"{in_training} in training")
+    elif run.state is RunState.TRAINING and not run.waiting:
         parts.append("no worker has an assignment: is a lipt-worker running?")
-    elif training:
-        steps = [
-            f"learner {item.index} at step {item.step}/{run.config.learners.num_steps}"
-            for item in training[:4]
-        ]
-        more = [f"{len(training) - 4} more"] if len(training) > 4 else []
-        parts.append(", ".join(steps + more))
     if unchanged_seconds >= STALE_SECONDS:
         parts.append(f"no news for {unchanged_seconds:.0f} s")
     return "; ".join(parts)
@@ -174,116 +156,49 @@ _MIN_SECONDS = 1.0
 _MINUTE, _HOUR = 60.0, 3600.0
 
 
-@dataclass(frozen=True)
-class _Beginning:
-    """Where something was when it was first seen."""
-
-    at: float
-    done: int
-
-
 class Pace:
-    """The pace of one run, and how long its present stage still takes.
-
-    Learners in training end when their workers' pace says so; those that wait are dealt to the
-    workers that have one, first free, first served. Every other stage is taken to go on as fast as
-    it went while it was watched. What nothing is known of is not guessed.
+    """Estimates how long a run's present stage still takes: as fast as since it was first seen.
 
     Times are seconds of one clock that never goes back.
     """
 
     def __init__(self) -> None:
-        self._run: RunView | None = None
-        # Of the activity under way, and of each learner's present attempt.
-        self._activity = ("", 0)
-        self._beginning = _Beginning(0.0, 0)
-        self._learners: dict[tuple[int, int], _Beginning] = {}
+        self._stage: tuple[object, ...] = ()
+        self._began = self._first = self._done = self._total = 0.0
 
     def observe(self, run: RunView, now: float) -> None:
         """Note how far the run is."""
         progress = run.progress
-        activity = ("", 0) if progress is None else (progress.activity, progress.total)
-        done = 0 if progress is None else progress.done
-        began_anew = self._run is None or self._run.state is not run.state
-        if began_anew or activity != self._activity or done < self._beginning.done:
-            self._activity, self._beginning = activity, _Beginning(now, done)
-        for learner in run.learners:
-            if learner.state is LearnerState.LEASED:
-                attempt = (learner.index, learner.attempts)
-                self._learners.setdefault(attempt, _Beginning(now, learner.step))
-        self._run = run
+        stage: tuple[object, ...] = (run.state,)
+        done = total = 0
+        if run.state is RunState.TRAINING:
+            num_steps = run.config.learners.num_steps
+            total = num_steps * len(run.learners)
+            done = sum(
+                num_steps if learner.state in _FINISHED else learner.step
+                for learner in run.learners
+            )
+        elif progress is not None and not progress.ahead and not run.ended:
+            stage, done, total = (run.state, progress.activity), progress.done, progress.total
+        if (*stage, total) != self._stage or done < self._done:
+            self._stage, self._began, self._first = (*stage, total), now, done
+        self._done, self._total = done, total
 
     def seconds_left(self, now: float) -> float | None:
-        """Until the present stage ends; None where nothing tells."""
-        run = self._run
-        if run is None or run.ended:
+        """Until the present stage ends; None where it has not moved yet."""
+        seconds, moved = now - self._began, self._done - self._first
+        if moved <= 0 or seconds < _MIN_SECONDS:
             return None
-        if run.state is RunState.TRAINING:
-            return self._until_trained(run, now)
-        progress = run.progress
-        if progress is None or not progress.total or progress.ahead:
-            return None
-        return _until(self._beginning, progress.done, progress.total, now)
+        return seconds * (self._total - self._done) / moved
 
     def words(self, now: float) -> str:
-        """The same for people; empty where nothing tells."""
+        """The same in words; empty where it is not known."""
         seconds = self.seconds_left(now)
         return "" if seconds is None else f"about {in_words(seconds)} left"
 
-    def _until_trained(self, run: RunView, now: float) -> float | None:
-        out = [one for one in run.learners if one.state is LearnerState.LEASED]
-        num_queued = sum(one.state is LearnerState.QUEUED for one in run.learners)
-        if not out:
-            return None
-        whole = self._seconds_each(run, now)
-        left = [self._until_in(one, run, whole, now) for one in out]
-        known = [seconds for seconds in left if seconds is not None]
-        if len(known) < len(left) or (num_queued and whole is None):
-            return None
-        free_at = list(known)
-        heapq.heapify(free_at)
-        for _ in range(num_queued):
-            heapq.heappush(free_at, heapq.heappop(free_at) + (whole or 0.0))
-        return max(free_at)
-
-    def _seconds_each(self, run: RunView, now: float) -> float | None:
-        """What a learner takes from its assignment to its result: those that are in, or a guess."""
-        ended = [
-            (one.committed_at - one.leased_at).total_seconds()
-            for one in run.learners
-            if one.committed_at is not None and one.leased_at is not None
-        ]
-        if ended:
-            return max(median(ended), 0.0)
-        guesses = []
-        for one in run.learners:
-            seen = self._learners.get((one.index, one.attempts))
-            num_steps = run.config.learners.num_steps
-            if one.state is LearnerState.LEASED and seen is not None and one.step > seen.done:
-                guesses.append((now - seen.at) * num_steps / (one.step - seen.done))
-        return median(guesses) if guesses else None
-
-    def _until_in(
-        self, learner: LearnerView, run: RunView, whole: float | None, now: float
-    ) -> float | None:
-        seen = self._learners[learner.index, learner.attempts]
-        by_steps = _until(seen, learner.step, run.config.learners.num_steps, now)
-        if by_steps is not None or whole is None:
-            return by_steps
-        # Not heard of since it began: as the others, less what has gone by.
-        return max(whole - (now - seen.at), 0.0)
-
-
-def _until(beginning: _Beginning, done: int, total: int, now: float) -> float | None:
-    """Until `total` is done, where it goes on as since the beginning."""
-    seconds, moved = now - beginning.at, done - beginning.done
-    if moved <= 0 or seconds < _MIN_SECONDS:
-        return None
-    return max(seconds * (total - done) / moved, 0.0)
-
 
 def in_words(seconds: float) -> str:
-    """A duration as nobody could know it better: 47 s is "50 s", 400 s is "7 min"."""
+    """A rounded duration: 47 s is "50 s", 400 s is "7 min"."""
     if seconds < 10:
         return "10 s"
     if seconds < 90:
@@ -314,7 +229,6 @@ def run_lines(run: RunView) -> list[str]:
     if run.learners:
         rows = [learner_cells(learner, learners.num_steps) for learner in run.learners]
         lines += ["", *table_lines(LEARNER_COLUMNS, rows)]
-    # Beside a learner's part in the soup there is no room for what went wrong on the way.
     notes = [item for item in run.learners if item.ingredient is not None and item.message]
     lines += [f"learner {item.index}: {item.message}" for item in notes]
     return lines
@@ -322,21 +236,18 @@ def run_lines(run: RunView) -> list[str]:
 
 def _config_line(config: RunConfig) -> str:
     learners = config.learners
-    return (
-        f"model {config.model}, seed {config.seed}, n={learners.num_learners} learners, "
-        f"M={learners.num_minibatches} minibatches of B={learners.batch_size}, "
-        f"K={learners.num_steps} steps"
-        + (
-            f", a snapshot after {_steps(learners.snapshot_steps)}"
-            if learners.num_snapshots
-            else ""
-        )
-        + (f", {' and '.join(learners.frozen)} frozen" if learners.frozen else "")
-    )
-
-
-def _steps(steps: Sequence[int]) -> str:
-    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
+    parts = [
+        f"model {config.model}",
+        f"seed {config.seed}",
+        f"n={learners.num_learners} learners",
+        f"M={learners.num_minibatches} minibatches of B={learners.batch_size}",
+        f"K={learners.num_steps} steps",
+    ]
+    if learners.num_snapshots:
+        parts.append(f"a snapshot after steps {', '.join(map(str, learners.snapshot_steps))}")
+    if learners.frozen:
+        parts.append(f"{' and '.join(learners.frozen)} frozen")
+    return ", ".join(parts)
 
 
 def _costs_line(costs: CostsView) -> str:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from lipt.common.text import printable
 
 
 class Screen(Console):
-    """A console on which a worker called "[red]" is a name, and no name steers the terminal.
-
-    Args:
-        options: rich's own, such as `stderr` and `width`.
-    """
+    """A console on which a worker called "[red]" is a name, and no name steers the terminal."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
@@ -34,3 +31,11 @@ def styled(text: str, style: str = "") -> Text:
 def stacked(lines: Iterable[Text]) -> Text:
     """Lines in one cell of a table."""
     return Text("\n").join(lines)
+
+
+def table_of(header: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> Table:
+    """A table of rows that are each a style and its cells."""
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for style, cells in rows:
+        table.add_row(*map(styled, cells), style=style)
+    return table

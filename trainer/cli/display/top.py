@@ -1,197 +1,184 @@
-"""`lipt top` on a terminal: what a person looks at, the keys, and the loop that draws."""
+"""`lipt top`: runs, learners of one of them, workers and queue, drawn anew at every change."""
 
 from __future__ import annotations
 
-import os
-import queue
-import select
-import sys
-import termios
-import threading
-import tty
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
+from rich.console import Group, RenderableType
 from rich.live import Live
 
-from lipt.common.errors import LiptError
-from lipt.trainer.cli.display.output import BACKGROUND
+from lipt.common.states import LearnerState, RunState
+from lipt.trainer.cli.display.follow import render as render_learners
+from lipt.trainer.cli.display.output import in_background
 from lipt.trainer.cli.display.progress import Pace
-from lipt.trainer.cli.display.screen import Screen
-from lipt.trainer.cli.display.top_frame import Cancelling, Choice, Scene, after_key, render
-from lipt.trainer.views import ServiceView
+from lipt.trainer.cli.display.screen import Screen, styled, table_of
+from lipt.trainer.views import RunView, ServiceView, WorkerView
+from lipt.trainer.writing.formatting import format_percent
 
-_NAMED = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\t": "tab"}
-_MAX_BYTES = 64
-_TICK_SECONDS = 0.1
-
-
-class Keys:
-    """What is typed; waits for it no longer than it is told to."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._ended = False
-
-    def wait(self, seconds: float) -> list[str]:
-        """The keys that were pressed, oldest first; empty where none was for so long."""
-        if self._ended:  # its terminal has gone; there is nothing to wait for
-            select.select([], [], [], seconds)
-            return []
-        readable, _, _ = select.select([self._descriptor], [], [], seconds)
-        if not readable:
-            return []
-        typed = os.read(self._descriptor, _MAX_BYTES)
-        self._ended = not typed
-        return split_keys(typed.decode(errors="replace"))
-
-
-def split_keys(typed: str) -> list[str]:
-    """Characters, and sequences of those keys that have a name here; others are left out."""
-    keys: list[str] = []
-    while typed:
-        known = next((name for name in _NAMED if typed.startswith(name)), None)
-        if known is not None:
-            keys.append(_NAMED[known])
-            typed = typed[len(known) :]
-        elif typed[0] == "\x1b":  # some other key's: nobody means its characters
-            break
-        else:
-            keys.append(typed[0])
-            typed = typed[1:]
-    return keys
-
-
-@contextmanager
-def reading_keys() -> Iterator[Keys]:
-    """Read keys as they are pressed, unseen; Ctrl-C stays what it is.
-
-    Where standard input is no terminal, no key ever comes.
-    """
-    if not sys.stdin.isatty():
-        reading, writing = os.pipe()
-        try:
-            yield Keys(reading)
-        finally:
-            os.close(reading)
-            os.close(writing)
-        return
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    try:
-        tty.setcbreak(descriptor)
-        yield Keys(descriptor)
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-class Paces:
-    """The pace of every run that is under way."""
-
-    def __init__(self) -> None:
-        self._paces: dict[str, Pace] = {}
-
-    def observe(self, view: ServiceView, now: float) -> None:
-        """Note how far the runs are, and forget those that have ended."""
-        under_way = [run for run in view.runs if not run.ended]
-        self._paces = {run.run_id: self._paces.get(run.run_id, Pace()) for run in under_way}
-        for run in under_way:
-            self._paces[run.run_id].observe(run, now)
-
-    def words(self, now: float) -> dict[str, str]:
-        """What is left of each run's stage, by its id."""
-        return {
-            run_id: pace.words(now).removesuffix(" left") for run_id, pace in self._paces.items()
-        }
-
-
-class Pump:
-    """Views from a thread of its own, so that a key never waits for the network.
-
-    Args:
-        views: gives them, and is told where to say that the coordinator is away.
-    """
-
-    def __init__(self, views: Callable[[Callable[[str], object]], Iterable[ServiceView]]) -> None:
-        self.notice = ""
-        self._arrived: queue.SimpleQueue[ServiceView | str | Exception] = queue.SimpleQueue()
-        self._views = views
-        # A daemon: quitting must not wait for a call that hangs.
-        threading.Thread(target=self._run, name=BACKGROUND, daemon=True).start()
-
-    def newest(self) -> ServiceView | None:
-        """The newest view since it was last asked for.
-
-        Raises:
-            LiptError: what the views have ended with.
-        """
-        newest = None
-        while not self._arrived.empty():
-            item = self._arrived.get()
-            if isinstance(item, Exception):
-                raise item
-            if isinstance(item, str):
-                self.notice = item
-            else:
-                newest, self.notice = item, ""
-        return newest
-
-    def _run(self) -> None:
-        try:
-            for view in self._views(self._arrived.put):
-                self._arrived.put(view)
-        except Exception as error:  # noqa: BLE001 - raised again in the main thread
-            self._arrived.put(error)
+_STYLES = {
+    RunState.READY: "green",
+    RunState.FAILED: "red",
+    RunState.CANCELLED: "dim",
+    RunState.HELD: "yellow",
+}
+_SECONDS_A_DAY = 86_400.0
+# Lines of the screen besides the rows of its tables.
+_FRAME_LINES = 14
 
 
 def watch(
-    scene: Scene,
-    pump: Pump,
-    keys: Keys,
-    *,
-    cancel: Callable[[str], object],
-    clock: Callable[[], float],
+    address: str,
+    views: Callable[[Callable[[str], object]], Iterable[ServiceView]],
     console: Screen | None = None,
 ) -> None:
-    """Draw the service until the person quits.
-
-    Args:
-        scene: at first.
-        pump: gives views.
-        keys: are read between two frames.
-        cancel: ends a run by its id.
-        clock: seconds that never go back.
-        console: to draw on; standard output where it is not given.
-
-    Raises:
-        LiptError: what the views have ended with.
-    """
+    """Draw the service until Ctrl-C; `views` is given a function that takes its pauses in words."""
     console = console or Screen()
-    paces, done = Paces(), ""
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while not scene.choice.quits:
-            now = clock()
-            if (view := pump.newest()) is not None:
-                scene = replace(scene, view=view)
-                paces.observe(view, now)
-            scene = replace(scene, left=paces.words(now), notice=pump.notice or done)
-            size = console.size
-            live.update(render(scene, width=size.width, height=size.height), refresh=True)
-            for key in keys.wait(_TICK_SECONDS):
-                choice, wanted = after_key(scene.choice, key, scene.view)
-                scene = replace(scene, choice=choice)
-                done = _cancelled(wanted, cancel) if wanted is not None else done
+    notices: list[str] = []
+    paces: dict[str, Pace] = {}
+    view: ServiceView | None = None
+    with (
+        suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        for item in in_background(views(notices.append)):
+            now = time.monotonic()
+            if item is not None:
+                view = item
+                notices.clear()
+                paces = {run.run_id: paces.get(run.run_id, Pace()) for run in view.runs}
+                for run in view.runs:
+                    paces[run.run_id].observe(run, now)
+            left = {run_id: pace.words(now) for run_id, pace in paces.items()}
+            room = max((console.height - _FRAME_LINES) // 4, 2)
+            frame = render(address, view, room, left, "".join(notices[-1:]))
+            live.update(frame, refresh=True)
 
 
-def _cancelled(wanted: Cancelling, cancel: Callable[[str], object]) -> str:
-    try:
-        cancel(wanted.run_id)
-    except LiptError as error:
-        return str(error)
-    return ""
+def render(
+    address: str,
+    view: ServiceView | None,
+    room: int,
+    left: dict[str, str] | None = None,
+    notice: str = "",
+) -> RenderableType:
+    """A frame of tables with up to `room` rows each; `left` has the time that runs still take."""
+    left = left or {}
+    if view is None:
+        said = notice or "waiting for the coordinator's first answer"
+        return Group(styled(f"lipt {address}", "bold"), styled(said))
+    busy = sum(bool(worker.assignment) for worker in view.workers)
+    title = (
+        f"lipt {address}  {view.num_runs} runs  {view.num_workers} workers ({busy} busy)  "
+        f"queue {len(view.computations)}  {f'{view.now:%H:%M:%S} UTC' if view.now else ''}"
+    )
+    # The newest run that is under way, or else the newest.
+    run = next((run for run in view.runs if not run.ended), view.runs[0] if view.runs else None)
+    names = {run.run_id: run.label for run in view.runs}
+    return Group(
+        styled(title, "bold"),
+        *([styled(notice, "yellow")] if notice else []),
+        *_runs(view, room, left),
+        styled(""),
+        *([render_learners(run, room)] if run is not None else []),
+        *_workers(view, room),
+        *_queue(view, room, names),
+    )
 
 
-def first_scene(address: str) -> Scene:
-    """Before anything was heard."""
-    return Scene(address=address, view=None, choice=Choice(), left={})
+def _runs(view: ServiceView, room: int, left: dict[str, str]) -> list[RenderableType]:
+    if not view.runs:
+        return [styled("There is no run yet. Start one: lipt run start")]
+    rows = [
+        (
+            _STYLES.get(run.state, "cyan"),
+            (
+                run.label,
+                run.state.value,
+                _progress(run),
+                left.get(run.run_id, "").removesuffix(" left") or "-",
+                _soup(run),
+                run.config.model,
+                run.waiting or run.message or "-",
+            ),
+        )
+        for run in view.runs[:room]
+    ]
+    header = ("run", "state", "progress", "left", "soup", "model", "message")
+    return [table_of(header, rows), *_more(len(view.runs) - room, "runs")]
+
+
+def _progress(run: RunView) -> str:
+    if run.state is RunState.TRAINING:
+        done = sum(learner.state is LearnerState.DONE for learner in run.learners)
+        out = sum(learner.state is LearnerState.LEASED for learner in run.learners)
+        return f"{done}/{len(run.learners)} learners in, {out} out"
+    if run.progress is not None and run.progress.activity and not run.ended:
+        return str(run.progress)
+    return "-"
+
+
+def _soup(run: RunView) -> str:
+    if run.soup is not None:
+        return format_percent(run.soup.soup_accuracy)
+    growing = [learner.ingredient for learner in run.learners if learner.ingredient is not None]
+    latest = max(growing, key=lambda part: part.position, default=None)
+    return "-" if latest is None else format_percent(latest.soup_accuracy)
+
+
+def _workers(view: ServiceView, room: int) -> list[RenderableType]:
+    if not view.workers:
+        return [styled("There is no worker. Start one: lipt-worker --coordinator HOST:PORT")]
+    rows = [
+        (
+            "yellow" if worker.idle_reason else "",
+            (
+                worker.name,
+                worker.device,
+                worker.assignment or "-",
+                f"{worker.seconds_since_heard:.0f} s ago",
+                _certificate(worker, view),
+                worker.idle_reason or "-",
+            ),
+        )
+        for worker in view.workers[:room]
+    ]
+    header = ("worker", "device", "learner", "heard", "certificate", "idle because it")
+    return [styled(""), table_of(header, rows), *_more(view.num_workers - len(rows), "workers")]
+
+
+def _certificate(worker: WorkerView, view: ServiceView) -> str:
+    if worker.certificate_expires_at is None or view.now is None:
+        return "-"
+    days = (worker.certificate_expires_at - view.now).total_seconds() / _SECONDS_A_DAY
+    return f"{days:.0f} days left" if days >= 0 else "expired"
+
+
+def _queue(view: ServiceView, room: int, names: dict[str, str]) -> list[RenderableType]:
+    if not view.computations:
+        return []
+    rows = [
+        (
+            "cyan" if one.computing else "",
+            (
+                one.lane,
+                one.job,
+                names.get(one.run_id, one.run_id) or "-",
+                f"{'computed' if one.computing else 'waits'} for {one.seconds:.0f} s",
+                str(one.progress or "-"),
+                str(one.num_callers or "its run"),
+            ),
+        )
+        for one in view.computations[:room]
+    ]
+    header = ("queue", "job", "run", "", "progress", "asked by")
+    return [
+        styled(""),
+        table_of(header, rows),
+        *_more(len(view.computations) - len(rows), "jobs"),
+    ]
+
+
+def _more(number: int, what: str) -> list[RenderableType]:
+    return [styled(f"and {number} more {what}", "dim")] if number > 0 else []

@@ -20,13 +20,7 @@ from lipt.trainer.writing.formatting import format_percent
 
 
 class TrainingProgress:
-    """Follows `fit` through its two callbacks; a context manager.
-
-    Args:
-        live: whether a bar is drawn; decided by standard error where None.
-        say: prints a line; above the bar where there is one.
-        clock: seconds.
-    """
+    """Follows `fit` through its two callbacks; a context manager."""
 
     def __init__(
         self,

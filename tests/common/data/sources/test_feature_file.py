@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipt.common.data.sources.feature_file import FeatureRows, features_rows
 from lipt.common.errors import DataError
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.weights.files import pack
 
 X = torch.arange(6, dtype=torch.float16).view(3, 2)
@@ -76,7 +76,7 @@ def test_npz_files_are_read_alike(tmp_path: Path) -> None:
         ({"X": torch.full((3, 2), 1e39, dtype=torch.float64)}, "not finite in float32"),
         ({"y": torch.ones(3)}, "the target 0 is the same number for all 3 examples"),
         ({"y": torch.full((3, 2), 2)}, "row 0 has 2 for label 0, which is neither 0 nor 1"),
-        ({"y": torch.ones(3, 2, 2)}, r"y is torch.float32 of the shape \[3, 2, 2\]\. Give a whole"),
+        ({"y": torch.ones(3, 2, 2)}, r"y is torch.float32 of the shape \[3, 2, 2\]\. Give a class"),
         ({"y": torch.tensor([0, -1, 1])}, r"1 of 3 examples have a label below 0: rows 1\."),
         ({"paired_features": torch.ones(3)}, "paired_features has the shape"),
         ({"paired_features": torch.ones(3, 1, 1)}, "paired_features has 3 dimensions"),

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources.remote import open_remote
-from lipt.common.data.sources.storage import storage_of
+from lipt.common.data.sources.storage import open_remote, storage_of
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError
 from tests.tar_shards import samples, write_shard

@@ -65,7 +65,7 @@ def test_a_directory_that_cannot_be_written_is_told_and_done_without(
     made = Made()
     with caplog.at_level(logging.WARNING):
         assert kept("rows", ("x",), made)["a"].tolist() == [0, 1, 2, 3, 4]
-    assert "will be found out again" in caplog.text
+    assert "the next opening scans again" in caplog.text
     assert "XDG_CACHE_HOME" in caplog.text
 
 

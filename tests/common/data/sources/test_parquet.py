@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipt.common.data import decode_image, open_dataset
-from lipt.common.data.sources.parquet import ParquetFile, RowGroups
+from lipt.common.data.sources.parquet import RowGroups
 from lipt.common.errors import DataError, MissingExtraError
 from lipt.common.inputs.specs import ImageSpec
 
@@ -230,7 +230,7 @@ def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> Non
     # Groups of two rows of 10 bytes; the budget holds two groups.
     images: list[bytes | None] = [bytes([i]) * 10 for i in range(6)]
     reader = CountingReader(write(tmp_path / "x.parquet", table(images, [0] * 6)))
-    groups = RowGroups([ParquetFile("x", reader)], "img", max_bytes=40)
+    groups = RowGroups({"x": reader}, "img", max_bytes=40)
     assert [groups.read(row) for row in range(6)] == images
     assert reader.reads == [0, 1, 2]
     groups.read(2)
@@ -243,7 +243,7 @@ def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> Non
 
 def test_one_row_group_over_the_budget_is_still_kept(tmp_path: Path) -> None:
     reader = CountingReader(write(tmp_path / "x.parquet", table([b"aaa", b"bbb"], [0, 1])))
-    groups = RowGroups([ParquetFile("x", reader)], "img", max_bytes=1)
+    groups = RowGroups({"x": reader}, "img", max_bytes=1)
     assert [groups.read(0), groups.read(1)] == [b"aaa", b"bbb"]
     assert reader.reads == [0]
 

@@ -12,7 +12,7 @@ import torch
 from lipt.common.data import open_dataset
 from lipt.common.data.registry import open_rows
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.remote import Remote
+from lipt.common.data.sources.storage import RemoteFiles
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import DataError
 from tests.tar_shards import samples, write_shard
@@ -72,14 +72,14 @@ def bucket(
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each request asked for."""
     sizes: list[int] = []
-    read = Remote.read
+    fetch = RemoteFiles.fetch
 
-    def counted(remote: Remote, url: str, start: int, end: int) -> bytes:
-        content = read(remote, url, start, end)
+    def counted(remote: RemoteFiles, url: str, start: int, end: int) -> bytes:
+        content = fetch(remote, url, start, end)
         sizes.append(len(content))
         return content
 
-    monkeypatch.setattr(Remote, "read", counted)
+    monkeypatch.setattr(RemoteFiles, "fetch", counted)
     return sizes
 
 
@@ -193,7 +193,7 @@ def test_a_store_that_refuses_is_told_as_such(
     def refuse(*_: object) -> bytes:
         raise PermissionError("Forbidden")
 
-    monkeypatch.setattr(Remote, "read", refuse)
+    monkeypatch.setattr(RemoteFiles, "fetch", refuse)
     rows = webdataset_rows("x", url)  # by what was kept
     with pytest.raises(DataError, match=r"s-000\.tar, member 000001\.png\) .*Forbidden"):
         rows.raw(1)

@@ -9,11 +9,12 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
+from lipt.common.data import Dataset
 from lipt.common.errors import CorruptBlobError, DataError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.specs import ImageSpec, InputFormat
 from lipt.common.models import build_model
-from lipt.common.weights.codec import encode_sparse
+from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
@@ -84,14 +85,22 @@ def test_initial_weights_see_the_training_split_alone(
     config = RunConfig(model="resnet8")
     seen: list[torch.Tensor] = []
 
-    def look(_dataset: object, ids: torch.Tensor, *_: object) -> None:
+    normalize = pipeline.input_format
+
+    def look(dataset: Dataset, ids: torch.Tensor, seed: int) -> InputFormat:
+        seen.append(ids)
+        return normalize(dataset, ids, seed)
+
+    def stop(_model: object, _dataset: object, ids: torch.Tensor, *_: object, **__: object) -> None:
         seen.append(ids)
         raise DataError("seen.")
 
     monkeypatch.setattr(pipeline, "input_format", look)
+    monkeypatch.setattr(pipeline, "initialize", stop)
     with pytest.raises(DataError, match="seen"):
         InitializeWeights(config).run(context)
-    assert torch.equal(seen[0], context.split(config).train_ids)
+    assert len(seen) == 2
+    assert all(torch.equal(ids, context.split(config).train_ids) for ids in seen)
 
 
 def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:

@@ -218,6 +218,14 @@ def test_atoms_that_point_away_are_never_taken() -> None:
     assert found.residual == 1
 
 
+def test_a_fit_takes_no_vector_that_explains_nothing() -> None:
+    nothing = torch.empty(0, dtype=torch.float64)
+    for target in (0.0, -1.0):
+        fit = NonNegativeFit(torch.device("cpu"))
+        assert not fit.add(nothing, 1.0, target)
+        assert len(fit) == 0
+
+
 def grow(vectors_KP: Tensor, target_P: Tensor) -> tuple[NonNegativeFit, list[int]]:
     """A fit that was offered all vectors, and the numbers of those in use, by position."""
     fit, used = NonNegativeFit(torch.device("cpu")), []

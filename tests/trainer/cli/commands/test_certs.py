@@ -52,12 +52,6 @@ def test_what_is_said_can_be_typed(certs: Any) -> None:
             assert all(Path(word).is_file() for word in named)
 
 
-def test_a_folder_s_name_may_have_spaces(certs: Any) -> None:
-    made = said(certs("init", "--folder", "my certs", "--json"))
-    assert Path("my certs/ca.key").is_file()
-    assert "--tls-ca 'my certs/ca.pem'" in made["commands"][0]
-
-
 @pytest.mark.parametrize("role", Role)
 def test_a_peer_has_its_name_and_its_role(certs: Any, role: Role) -> None:
     certs("init")
@@ -123,9 +117,3 @@ def test_what_is_refused_writes_nothing(certs: Any) -> None:
     assert "is not a host's name" in certs("init", "--host", "head:50051").stderr
     assert not Path("certs").exists()
     assert certs("init", "--days", "0").exit_code == 2
-
-
-def test_a_worker_whose_metrics_are_scraped_is_a_server_too(certs: Any) -> None:
-    certs("init")
-    assert said(certs("worker", "gpu-1", "--host", "gpu-1", "--json"))["hosts"] == ["gpu-1"]
-    assert hosts("certs/gpu-1.pem") == ["gpu-1"]

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from lipt.trainer.cli import main
 from lipt.trainer.comparison.outcomes import outcomes
+from lipt.trainer.comparison.table import verdict
 from lipt.trainer.comparison.trial import read_trials
-from lipt.trainer.comparison.verdict import verdict
 from lipt.trainer.main_training import steps, training
 from tests.cluster import Cluster
 
@@ -156,27 +156,14 @@ def test_accuracy_is_taken_only_where_it_is_looked_at(comparison: Comparison) ->
     }
 
 
-def test_random_that_is_re_drawn_and_everything_cost_nothing_to_choose(
-    comparison: Comparison,
-) -> None:
-    _, trials = read_trials(comparison.file)
-    found = [trial for trial in trials if trial.strategy in {"redrawn", "everything"}]
-    assert {trial.choosing_seconds for trial in found} == {0.0}
-    assert {(trial.strategy, trial.every) for trial in found} == {
-        ("redrawn", 1),
-        ("everything", 0),
-    }
-
-
 def test_it_says_of_what_does_not_beat_random_that_it_does_not(comparison: Comparison) -> None:
-    table, instead, notes, sentences = comparison.again.stdout.split("\n\n")
+    table, instead, sentences = comparison.again.stdout.split("\n\n")
     header, *rows = table.splitlines()
     assert header.split()[:3] == ["fraction", "strategy", "accuracy"]
     assert [row.split()[0] for row in rows] == ["5%"] * 5 + ["10%"] * 5 + ["100%"]
     assert [row.split()[0] for row in instead.splitlines()[1:]] == (
         ["5%"] * 5 + ["100%"] + ["10%"] * 5 + ["100%"]
     )
-    assert notes.startswith("Intervals are over the seeds of the whole pipeline.")
     # Three steps teach nothing, so no subset can be worth more than another.
     assert "At 5% " in sentences
     assert "At 10% " in sentences
@@ -200,17 +187,6 @@ def test_json_has_the_trials_the_outcomes_and_the_sentence(comparison: Compariso
     assert difference["low"] <= difference["mean"] <= difference["high"]
     assert found["verdict"] == verdict(outcomes(read_trials(comparison.file)[1]))
     assert " on the test set, " not in result.stderr  # all were done before
-
-
-def test_markdown_is_a_table_of_as_many_columns_in_every_row(comparison: Comparison) -> None:
-    result = comparison.run("--steps", "3", "--out", str(comparison.file), "--markdown")
-    lines = result.stdout.splitlines()
-    table = [line for line in lines if line.startswith("|")]
-    assert len(table) == 2 + 11 + 2 + 12
-    assert len({line.count("|") for line in table[: 2 + 11]}) == 1
-    assert len({line.count("|") for line in table[2 + 11 :]}) == 1
-    assert "| 10% | craig |" in result.stdout
-    assert "not beat random" in lines[-3]
 
 
 def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) -> None:
@@ -280,41 +256,15 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert "Subset: craig, 144 examples" in page
     assert "Subset: grand, 144 examples" in page
     shown = page.count("<img")
-    assert 2 * 3 * 48 <= shown <= 2 * 3 * 48 + 24  # and suspects, where there are some
+    assert 2 * 2 * 24 <= shown <= 2 * 2 * 24 + 24  # and suspects, where there are some
     # theta_p was fetched, and its features place the examples.
     assert page.count("as seen by theta_p (principal components)") == 2
     assert "craig and grand" in page
 
 
-@pytest.mark.slow
-def test_a_report_without_the_diagnosis_has_no_suspects(
-    comparison: Comparison, tmp_path: Path
-) -> None:
-    pytest.importorskip("jinja2")
-    out = tmp_path / "report.html"
-    arguments = ["report", "--data", "digits-train", "--no-diagnosis", "--out", str(out)]
-    address = comparison.cluster.address
-    result = CliRunner().invoke(main, [*arguments, "--coordinator", address])
-    assert result.exit_code == 0, result.stderr
-    page = out.read_text(encoding="utf-8")
-    assert "Labels that look wrong" not in page
-    assert page.count("<img") == 3 * 48
-
-
-def test_fractions_that_are_named_twice_are_trained_on_once(
-    comparison: Comparison, tmp_path: Path
-) -> None:
-    out = tmp_path / "twice.jsonl"
-    result = comparison.run(
-        *("--steps", "3", "--fractions", "0.1,0.10", "--seeds", "1", "--out", str(out))
-    )
-    assert result.exit_code == 0, result.stderr
-    assert [trial.strategy for trial in read_trials(out)[1]] == ["everything", *STRATEGIES]
-
-
 AGAIN = (
     *("--steps", "9", "--strategies", "grand", "--fractions", "0.1", "--seeds", "1"),
-    *("--every", "2", "--training-seeds", "2", "--baselines", "uniform,redrawn", "--json"),
+    *("--every", "2", "--baselines", "uniform,redrawn", "--json"),
 )
 
 
@@ -325,20 +275,12 @@ def test_subsets_are_chosen_again_and_random_is_re_drawn_as_often(
     result = comparison.run(*AGAIN, "--out", str(out))  # three steps each in three epochs
     assert result.exit_code == 0, result.stderr
     _, trials = read_trials(out)
-    assert [(trial.repeat, trial.strategy, trial.every) for trial in trials] == [
-        (repeat, strategy, every)
-        for repeat in (0, 1)
-        for strategy, every in (("uniform", 0), ("redrawn", 1), ("redrawn", 2), ("grand", 2))
-    ]
-    grand = [trial for trial in trials if trial.strategy == "grand"]
-    assert all(trial.waited_seconds > 0 for trial in grand)
-    assert {trial.waited_seconds for trial in trials if trial.strategy != "grand"} == {0.0}
-    # Both trainings of the seed begin with the same subset.
-    assert len({trial.digest for trial in grand}) == 1
+    cells = [(trial.strategy, trial.every) for trial in trials]
+    assert cells == [("uniform", 0), ("redrawn", 1), ("redrawn", 2), ("grand", 2)]
+    assert [trial.waited_seconds > 0 for trial in trials] == [False, False, False, True]
     found = json.loads(result.stdout)
     (row,) = (row for row in found["outcomes"] if row["strategy"] == "grand")
     assert row["rival"] == "random re-drawn every 2 epochs"
-    assert row["difference"]["unit"] == "trainings"
     assert comparison.num_runs() == 2  # the comparison's own
 
 
@@ -361,12 +303,6 @@ def test_pretraining_is_counted_only_where_it_was_looked_at(
     assert comparison.num_runs() == 2  # the comparison's own
 
 
-def test_a_target_is_a_share(comparison: Comparison) -> None:
-    result = comparison.run("--target", "95")
-    assert result.exit_code == 2
-    assert "95.0 is not in (0, 1), e.g. 0.9" in result.stderr
-
-
 def test_a_report_on_other_data_is_refused(comparison: Comparison, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     arguments = ["report", "--data", "digits-test", "--out", str(out)]
@@ -375,9 +311,3 @@ def test_a_report_on_other_data_is_refused(comparison: Comparison, tmp_path: Pat
     assert result.exit_code == 1
     assert "Give the coordinator's own data." in result.stderr
     assert not out.exists()
-
-
-def test_without_a_coordinator_it_says_that_nobody_answers(dead_address: str) -> None:
-    result = CliRunner().invoke(main, ["compare", *ARGUMENTS, "--coordinator", dead_address])
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"lipt: no coordinator answers at {dead_address}")

@@ -23,7 +23,7 @@ from lipt.trainer.cli import main
 from lipt.trainer.cli.commands import service
 from lipt.trainer.cli.commands.service import hints, token_state
 from lipt.trainer.cli.display.screen import Screen
-from lipt.trainer.cli.display.strategies import print_strategies
+from lipt.trainer.cli.display.tables import print_strategies
 from lipt.trainer.client.client import Client
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import PageLinkView, RoleName, StrategyView, TokenView
@@ -97,17 +97,6 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(
     assert first["cost"] == "N + k C"
 
 
-def test_strategies_of_an_older_coordinator_are_listed_without_needs(
-    relay: Relay, lipt: Any
-) -> None:
-    older = subset_pb2.Strategy(name="uniform", summary="random examples")
-    relay.next("ListStrategies", listed(older))
-    assert lipt("strategies").stdout.splitlines() == [
-        "uniform: random examples",
-        "    without weights, not balanced per class",
-    ]
-
-
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_strategies_fit_a_terminal(width: int) -> None:
     console = Screen(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
@@ -169,7 +158,7 @@ VALID = TokenView("0a1b2c3d", "ci", RoleName("trainer"), CREATED, None, None, "m
 @pytest.fixture
 def token(client: Client) -> TokenView:
     """One of the coordinator's."""
-    return client.access.create_token("trainer", name="ci").token
+    return client.create_token("trainer", name="ci").token
 
 
 def test_new_token_is_all_that_is_printed(relay: Relay, lipt: Any) -> None:
@@ -178,19 +167,7 @@ def test_new_token_is_all_that_is_printed(relay: Relay, lipt: Any) -> None:
     (request,) = relay.requests_of(access_pb2.CreateTokenRequest)
     assert (request.role, request.name, request.days) == (access_pb2.ROLE_TRAINER, "ci", 30.0)
     with Client(relay.address, token=result.stdout.removesuffix("\n")) as holder:
-        assert holder.access.who_am_i().roles == ("trainer",)
-
-
-def test_new_token_as_json_has_its_id_besides(relay: Relay, lipt: Any) -> None:
-    shown = json.loads(lipt("token", "create", "--role", "worker", "--json").stdout)
-    with Client(relay.address, token=shown["secret"]) as holder:
-        assert shown["token_id"] in holder.access.who_am_i().name
-
-
-def test_role_that_is_none_is_a_usage_error_with_those_that_are(lipt: Any) -> None:
-    result = lipt("token", "create", "--role", "root")
-    assert result.exit_code == 2
-    assert all(role in result.stderr for role in ("worker", "trainer", "admin"))
+        assert holder.who_am_i().roles == ("trainer",)
 
 
 def test_tokens_are_listed_in_columns(lipt: Any, token: TokenView) -> None:
@@ -203,9 +180,9 @@ def test_tokens_are_listed_in_columns(lipt: Any, token: TokenView) -> None:
     assert line.endswith("the coordinator's own user")
 
 
-def test_revoked_token_is_named_with_its_time(lipt: Any, token: TokenView) -> None:
+def test_revoked_token_is_listed_as_revoked(lipt: Any, token: TokenView) -> None:
     revoked = lipt("token", "revoke", token.token_id).stdout
-    assert re.fullmatch(rf"{token.token_id} \(ci\) is revoked since \S+ \S+ \S+\n", revoked)
+    assert revoked == f"{token.token_id} (ci) is revoked\n"
     (line,) = (line for line in lipt("token", "list").stdout.splitlines() if token.token_id in line)
     assert "revoked" in line
 
@@ -231,7 +208,7 @@ def test_state_of_a_token_is_said_in_words(
 def test_token_is_shown_that_the_file_or_the_environment_has(
     relay: Relay, client: Client, lipt: Any, tmp_path: Path
 ) -> None:
-    one, other = (client.access.create_token("admin").secret for _ in range(2))
+    one, other = (client.create_token("admin").secret for _ in range(2))
     relay.calls.clear()
     file = tmp_path / "token"
     file.write_text(one)

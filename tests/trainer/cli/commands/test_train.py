@@ -10,21 +10,18 @@ from typing import Any
 import pytest
 import torch
 from grpc import StatusCode
-from PIL import Image
 from safetensors.torch import load, load_file
 
-from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.data import Dataset
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
-from lipt.common.weights.files import pack
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import run_pb2, subset_pb2
 from tests.relay import Relay, answer, change, refuse
 from tests.service import MODEL, READY, Service
 from tests.trainer.cli.conftest import log_of
-from tests.trainer.made_up import described, made_up_subset
+from tests.trainer.made_up import made_up_subset
 
 
 @pytest.fixture
@@ -62,56 +59,6 @@ def test_people_get_lines_and_a_sentence(train: Any, subset_file: Path) -> None:
     lines = [line for line in result.stderr.splitlines() if ", epoch" in line]
     assert [line.split(",")[0] for line in lines] == ["step 3/6", "step 6/6"]
     assert all(word in lines[0] for word in ("loss ", "accuracy ", "examples/s", "s left"))
-
-
-def test_copies_of_a_coreset_are_trained_on_as_well(
-    train: Any, subset_file: Path, digits: Dataset, tmp_path: Path
-) -> None:
-    coreset = made_up_subset(range(24), fingerprint=digits.fingerprint).save(tmp_path / "c.npy")
-    arguments = ("--coreset", str(coreset), "--set", "coreset_augmentation=crop")
-    result = train("--subset", str(subset_file), *arguments, "--epochs", "2", "--json")
-    assert result.exit_code == 0, result.stderr
-    # 64 examples in batches of 16.
-    assert json.loads(result.stdout)["num_steps"] == 8
-
-
-@pytest.mark.parametrize(
-    ("budget", "num_steps"),
-    [(("--epochs", "2"), 6), (("--steps", "4"), 4), (("--epochs", "2", "--steps", "4"), 4)],
-    ids=str,
-)
-def test_the_budget_is_epochs_or_steps(
-    train: Any, subset_file: Path, budget: tuple[str, ...], num_steps: int
-) -> None:
-    result = train("--subset", str(subset_file), *budget, "--json")
-    assert json.loads(result.stdout)["num_steps"] == num_steps
-
-
-def test_without_a_subset_all_examples_are_trained_on(train: Any, tmp_path: Path) -> None:
-    assert train("--epochs", "1").exit_code == 0
-    assert log_of(tmp_path)[0]["num_examples"] == 1442
-
-
-def test_images_are_scaled_where_that_is_asked_for(
-    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(8):
-        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (16, 16), (30 * number, 0, 0)).save(path)
-    (tmp_path / "model_of_4x4.py").write_text(
-        "from torch import nn\n"
-        "def model(num_classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, num_classes))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    source = f"imagefolder:{tmp_path / 'images'}"
-    flags = ("--data", source, "--test", source, "--model", "model_of_4x4:model", "--steps", "1")
-    refused = train(*flags)
-    assert "fails on 3x16x16 images" in refused.stderr
-    assert "(--image-size)" in refused.stderr
-    result = train(*flags, "--image-size", "4")
-    assert result.exit_code == 0, result.stderr
 
 
 def test_a_finished_checkpoint_gives_its_weights_again(
@@ -166,41 +113,21 @@ def test_training_begins_with_a_runs_weights(
         torch.testing.assert_close(trained[name], begins[name], rtol=0, atol=1e-20)
 
 
-def test_weights_of_another_model_are_refused(
-    service: Service, relay: Relay, train: Any, subset_file: Path
-) -> None:
-    other = build_model(MODEL, num_classes=3, inputs=ImageSpec(1, 8, 8), seed=0)
-    weights = blob_to_proto(service.store(pack(other.state_dict())))
-    relay.next("GetWeights", answer(run_pb2.GetWeightsResponse(weights=weights)))
-    result = train("--subset", str(subset_file), "--init", "pretrained", "--steps", "1")
-    assert result.exit_code == 1
-    assert "lipt: the weights differ from the model's in 2 tensors: 'fc.weight'" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("--set", "learning_rat=0.1"), "learning_rat: there is no such setting"),
-        (("--set", "momentum=1"), "momentum = 1"),
         (("--steps", "0"), "steps = 0"),
-        (("--epochs", "-1"), "epochs = -1"),
         (("--init", "random"), "'random' is none of scratch, initial (or theta*"),
         (("--out", "/nowhere/w.safetensors"), "/nowhere is not a directory"),
-        (("--checkpoint", "/nowhere/c.safetensors"), "/nowhere is not a directory"),
-        (("--out", "."), ". is a directory"),
-        (("--checkpoint", "."), ". is a directory"),
         (("--log", "."), ". is a directory"),
         (("--out", "w", "--checkpoint", "w"), "--checkpoint and --out are both w"),
-        (("--out", "s.npy", "--subset", "s.npy"), "--subset and --out are both s.npy"),
         (("--strategy", "craig", "--fraction", "0.1", "--every", "0"), "--every"),
         (("--strategy", "craig", "--fraction", "0.1", "--option", "a"), "is not NAME=VALUE"),
         (("--strategy", "craig"), "give one of --fraction and --budget"),
-        (("-s", "craig", "-f", "0.1", "-k", "3"), "give one of --fraction and --budget"),
         (("-s", "craig", "-f", "0.1", "--subset", "s.npy"), "--subset and --strategy were both"),
         (("--every", "5"), "--every was given without --strategy"),
         (("--fraction", "0.1"), "--fraction was given without --strategy or --redraw"),
-        (("--prefetch",), "--prefetch was given without --strategy"),
-        (("--proxy", "auto"), "--proxy was given without --strategy"),
     ],
     ids=str,
 )
@@ -211,23 +138,6 @@ def test_mistyped_commands_are_usage_errors(
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
     assert relay.calls == []
-
-
-def test_a_subset_of_other_data_is_refused(train: Any, digits: Dataset, tmp_path: Path) -> None:
-    path = made_up_subset(range(5)).save(tmp_path / "other.json")
-    result = train("--subset", str(path), "--steps", "1")
-    assert result.exit_code == 1
-    assert "f" * 64 in result.stderr
-    assert digits.fingerprint in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_an_empty_subset_is_refused(train: Any, digits: Dataset, tmp_path: Path) -> None:
-    path = made_up_subset([], fingerprint=digits.fingerprint).save(tmp_path / "empty.csv")
-    result = train("--subset", str(path), "--steps", "1")
-    assert result.exit_code == 1
-    assert "empty" in result.stderr
-    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("logger", ["tensorboard", "wandb", "mlflow"])
@@ -275,13 +185,6 @@ ARGUMENTS = ("--strategy", "el2n", "--budget", "40", "--epochs", "6", "--every",
 ASKED = subset_pb2.GetSubsetRequest
 
 
-def test_a_preset_is_asked_for(relay: Relay, train: Any) -> None:
-    arguments = ("--strategy", "gradmatch", "--budget", "40", "--epochs", "1")
-    result = train(*arguments, "--preset", "paper")
-    assert result.exit_code == 0, result.stderr
-    assert [request.preset for request in relay.requests_of(ASKED)] == ["paper"]
-
-
 def test_the_latest_run_is_the_newest_that_is_ready(
     service: Service, relay: Relay, train: Any
 ) -> None:
@@ -320,13 +223,6 @@ def test_the_subset_is_asked_for_again(
     assert found == [(2, digests[2], int(prefetch)), (4, digests[4], int(prefetch))]
 
 
-def test_the_time_spent_waiting_is_told(train: Any) -> None:
-    told = train("--strategy", "el2n", "--budget", "40", "--epochs", "3", "--every", "1")
-    last = told.stdout.splitlines()[-1]
-    assert last.startswith("the subset was chosen again 2 times; training waited ")
-    assert last.endswith(" s for subsets")
-
-
 def test_a_selection_that_fails_costs_a_line(relay: Relay, train: Any) -> None:
     failed = refuse(StatusCode.INTERNAL, "COMPUTE_FAILED", "the compute process ended.")
     relay.next("GetSubset", iter, failed)
@@ -338,23 +234,10 @@ def test_a_selection_that_fails_costs_a_line(relay: Relay, train: Any) -> None:
     assert [s["epoch"] for s in json.loads(result.stdout)["reselections"]] == [3, 4]
 
 
-@pytest.mark.parametrize("steps", [12, 13])
-def test_steps_end_with_an_epoch_before_which_nothing_is_asked_for(
-    relay: Relay, train: Any, steps: int
-) -> None:
-    # Three steps per epoch: after four epochs a subset is due only where a fifth follows.
-    result = train(*ARGUMENTS[:4], "--every", "2", "--steps", str(steps), "--prefetch")
-    assert result.exit_code == 0, result.stderr
-    assert len(relay.requests_of(ASKED)) == 2 + steps % 2
-
-
 @pytest.mark.parametrize(
     ("now", "difference"),
     [
         (("--strategy", "grand"), "its selection.strategy is 'el2n', now it is 'grand'."),
-        (("--budget", "30"), "its selection.budget is 40, now it is 30."),
-        (("--every", "3"), "its selection.every is 2, now it is 3."),
-        (("--prefetch",), "its selection.prefetch is False, now it is True."),
         (("--option", "a=1"), "its selection.options.a is None, now it is '1'."),
         (("--preset", "paper"), "its selection.preset is None, now it is 'paper'."),
     ],
@@ -390,20 +273,6 @@ def test_another_model_is_refused_before_it_is_trained(relay: Relay, train: Any)
     assert not relay.requests_of(ASKED)
 
 
-def test_a_coordinator_of_other_data_is_refused(relay: Relay, train: Any, digits: Dataset) -> None:
-    relay.next("GetSubset", described(fingerprint="f" * 64))
-    result = train(*ARGUMENTS)
-    assert result.exit_code == 1
-    assert "f" * 64 in result.stderr
-    assert digits.fingerprint in result.stderr
-
-
-def test_nobody_at_the_address_is_one_sentence(train: Any, dead_address: str) -> None:
-    result = train(*ARGUMENTS, "--coordinator", dead_address)
-    assert result.exit_code == 1
-    assert f"lipt: no coordinator answers at {dead_address}" in result.stderr
-
-
 @pytest.mark.parametrize("redraw", ["random", "stale"])
 def test_every_epoch_has_other_examples_and_the_steps_are_a_fixed_subsets(
     relay: Relay, train: Any, tmp_path: Path, redraw: str
@@ -426,22 +295,10 @@ def test_infobatch_begins_with_everything(train: Any, tmp_path: Path) -> None:
     assert log_of(tmp_path)[0]["num_examples"] == 1442
 
 
-def test_options_reach_the_draws(train: Any, tmp_path: Path) -> None:
-    path = tmp_path / "c.safetensors"
-    given = ("--redraw", "stale", "--budget", "40", "--epochs", "1", "--checkpoint", str(path))
-    assert train(*given, "--option", "hardest_out=0.05").exit_code == 0
-    result = train(*given)
-    assert result.exit_code == 1
-    assert "its selection.hardest_out is 0.05, now it is 0.0." in result.stderr
-    result = train(*given, "--redraw", "infobatch")
-    assert "its selection.redraw is 'stale', now it is 'infobatch'" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("--redraw", "often", "-f", "0.1"), "'often' is not one of"),
-        (("--redraw", "random"), "give one of --fraction and --budget"),
         (("--redraw", "random", "-f", "0.1", "-k", "3"), "give one of --fraction and --budget"),
         (("--redraw", "random", "-f", "0.1", "-s", "craig"), "--strategy and --redraw were both"),
         (
@@ -449,7 +306,6 @@ def test_options_reach_the_draws(train: Any, tmp_path: Path) -> None:
             "--subset and --redraw were both",
         ),
         (("--redraw", "random", "-f", "0.1", "--every", "3"), "--every was given without"),
-        (("--redraw", "random", "-f", "0.1", "--prefetch"), "--prefetch was given without"),
         (("--redraw", "random", "-f", "0.1", "--option", "a=1"), "a: there is no such setting"),
         (("--redraw", "stale", "-f", "0.1", "--option", "pool=0"), "pool = '0'"),
     ],
@@ -462,9 +318,3 @@ def test_a_mistyped_redraw_is_a_usage_error(
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
     assert relay.calls == []
-
-
-def test_a_budget_beyond_the_data_is_refused(train: Any) -> None:
-    result = train("--redraw", "random", "--budget", "1443")
-    assert result.exit_code == 1
-    assert "budget 1443 is outside 1..1442" in result.stderr

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.progress import (
     Pace,
@@ -16,7 +14,6 @@ from lipt.trainer.cli.display.progress import (
     heartbeat_line,
     in_words,
     learner_cells,
-    run_lines,
     state_line,
 )
 from lipt.trainer.views import LearnerView, ProgressView, RunView, SoupView
@@ -49,12 +46,6 @@ def test_a_row_shows_what_is_known() -> None:
 def test_the_first_sight_of_a_run_is_one_line() -> None:
     run = made_up_run(learners=(made_up_learner(0), made_up_learner(1)))
     assert change_lines(None, run) == ["run demo: training, 0 of 2 learners done"]
-
-
-def test_a_step_alone_is_not_worth_a_line() -> None:
-    before = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED, step=1),))
-    after = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED, step=2),))
-    assert change_lines(before, after) == []
 
 
 def test_a_finished_learner_is_a_line() -> None:
@@ -111,16 +102,6 @@ def test_a_state_says_what_is_done_in_it() -> None:
     assert state_line(made_up_run(name="", state=RunState.PENDING)) == "run r-1: pending"
 
 
-def test_a_heartbeat_says_who_trains() -> None:
-    learners = tuple(
-        made_up_learner(index, state=LearnerState.LEASED, step=index) for index in range(6)
-    )
-    assert heartbeat_line(made_up_run(learners=learners), 3.0) == (
-        "run demo: training, 0 of 6 learners done; learner 0 at step 0/5, learner 1 at step 1/5, "
-        "learner 2 at step 2/5, learner 3 at step 3/5, 2 more"
-    )
-
-
 def test_a_heartbeat_says_what_is_wrong() -> None:
     assert heartbeat_line(None, 12.0) == "waiting for the coordinator's first answer for 12 s"
     assert heartbeat_line(made_up_run(learners=(made_up_learner(0),)), 25.0) == (
@@ -141,30 +122,9 @@ def test_what_a_run_waits_for_is_a_line_and_answers_where_the_workers_are() -> N
     assert heartbeat_line(waits, 0.0) == line
 
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
 def merging(done: int, total: int = 91, **changes: Any) -> RunView:
     progress = ProgressView("merging learners", done, total)
     return made_up_run(state=RunState.MERGING, progress=progress, **changes)
-
-
-def leased(index: int, step: int, attempts: int = 1) -> LearnerView:
-    return made_up_learner(index, state=LearnerState.LEASED, step=step, attempts=attempts)
-
-
-def done(index: int, seconds: float) -> LearnerView:
-    return made_up_learner(
-        index,
-        state=LearnerState.DONE,
-        leased_at=START,
-        committed_at=START + timedelta(seconds=seconds),
-    )
-
-
-def training(*learners: LearnerView) -> RunView:
-    """K is 5."""
-    return made_up_run(learners=learners)
 
 
 def seen(*observations: tuple[float, RunView]) -> Pace:
@@ -179,9 +139,20 @@ def test_a_stage_goes_on_as_fast_as_it_went() -> None:
     assert seen((100.0, merging(1)), (110.0, merging(21))).seconds_left(110.0) == 35.0
 
 
-def test_time_goes_by_between_two_reports() -> None:
-    # 20 in 14 s by now.
-    assert seen((100.0, merging(1)), (110.0, merging(21))).seconds_left(114.0) == 49.0
+def test_in_training_steps_count_of_all_learners() -> None:
+    # Of 3 learners' 5 steps 2 are done at first, and 7 after 10 s: the other 8 take 16 s.
+    def run(*learners: LearnerView) -> RunView:
+        return made_up_run(learners=(*learners, made_up_learner(2)))
+
+    def leased(index: int, step: int) -> LearnerView:
+        return made_up_learner(index, state=LearnerState.LEASED, step=step)
+
+    done = made_up_learner(0, state=LearnerState.DONE)
+    pace = seen((0.0, run(leased(0, 1), leased(1, 1))), (10.0, run(done, leased(1, 2))))
+    assert pace.words(10.0) == "about 20 s left"
+    assert pace.seconds_left(10.0) == 16.0
+    pace.observe(run(done, leased(1, 0)), 11.0)  # another attempt
+    assert pace.seconds_left(13.0) is None
 
 
 @pytest.mark.parametrize(
@@ -208,38 +179,6 @@ def test_another_stage_begins_anew() -> None:
     assert pace.seconds_left(60.0) == 10.0
 
 
-def test_queued_learners_are_dealt_to_those_workers_that_have_one() -> None:
-    # Learners take 40 s. At 130 s learner 1 has made 4 of 5 steps in 20 s: 5 s left; learner 2
-    # 1 of 5: 80 s. Two more on the first: 5 + 40 + 40 = 85.
-    before = training(done(0, 40), leased(1, 0), leased(2, 0), *map(made_up_learner, (3, 4)))
-    after = training(done(0, 40), leased(1, 4), leased(2, 1), *map(made_up_learner, (3, 4)))
-    assert seen((110.0, before), (130.0, after)).seconds_left(130.0) == 85.0
-
-
-def test_a_learner_that_is_not_heard_of_takes_as_long_as_the_others_did() -> None:
-    pace = seen((100.0, training(done(0, 40), leased(1, 0))))
-    assert pace.seconds_left(110.0) == 30.0
-    assert pace.seconds_left(200.0) == 0.0
-
-
-def test_without_any_result_the_steps_tell_how_long_learners_take() -> None:
-    # 2 of 5 steps in 10 s: 25 s each, 15 s left, then 25 s for the one that waits.
-    pace = seen(
-        (0.0, training(leased(0, 0), made_up_learner(1))),
-        (10.0, training(leased(0, 2), made_up_learner(1))),
-    )
-    assert pace.seconds_left(10.0) == 40.0
-
-
-def test_another_attempt_begins_anew() -> None:
-    pace = seen((0.0, training(leased(0, 4))), (100.0, training(leased(0, 0, attempts=2))))
-    assert pace.seconds_left(110.0) is None
-
-
-def test_without_a_worker_nothing_tells() -> None:
-    assert seen((0.0, training(done(0, 40), made_up_learner(1)))).seconds_left(9.0) is None
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
@@ -254,28 +193,3 @@ def test_without_a_worker_nothing_tells() -> None:
 )
 def test_durations_are_rounded_to_what_can_be_known(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
-
-
-def test_words_name_what_is_left() -> None:
-    assert seen((100.0, merging(1)), (110.0, merging(21))).words(110.0) == "about 40 s left"
-
-
-def test_a_run_says_what_was_fitted_to_its_data() -> None:
-    assert not any("fitted" in line for line in run_lines(made_up_run()))
-    lines = run_lines(made_up_run(fitted="2560 are more than 1597"))
-    assert "fitted to the data: 2560 are more than 1597" in lines
-
-
-@pytest.mark.parametrize(
-    ("num_snapshots", "told"),
-    [
-        (0, "K=10 steps"),
-        (1, "K=10 steps, a snapshot after step 10"),
-        (2, "K=10 steps, a snapshot after steps 5, 10"),
-    ],
-)
-def test_a_run_says_when_its_learners_leave_snapshots(num_snapshots: int, told: str) -> None:
-    learners = LearnersConfig(num_steps=10, num_snapshots=num_snapshots)
-    run = made_up_run(config=RunConfig(model="resnet8", learners=learners))
-    (line,) = (line for line in run_lines(run) if line.startswith("model "))
-    assert line.endswith(told)

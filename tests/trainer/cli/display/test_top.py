@@ -1,176 +1,114 @@
-"""Keys from a real pseudo-terminal; the loop is played, without a terminal."""
-
 from __future__ import annotations
 
 import io
-import os
-import pty
-import sys
-import termios
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lipt.common.errors import PermissionDeniedError, UnreachableError
+from lipt.common.errors import UnreachableError
+from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.screen import Screen
-from lipt.trainer.cli.display.top import Keys, Pump, first_scene, reading_keys, split_keys, watch
-from lipt.trainer.views import ServiceView
-from tests.trainer.made_up import made_up_run, made_up_service
+from lipt.trainer.cli.display.top import render, watch
+from lipt.trainer.views import ComputationView, ProgressView, ServiceView, WorkerView
+from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run, made_up_service
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The typist's end of a terminal that is standard input."""
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "r") as standard_input:
-        monkeypatch.setattr(sys, "stdin", standard_input)
-        yield ours
-    os.close(ours)
-
-
-@pytest.mark.parametrize(
-    ("typed", "keys"),
-    [
-        ("jk", ["j", "k"]),
-        ("\x1b[A\x1b[B\t", ["up", "down", "tab"]),
-        ("\x1bOA", ["up"]),
-        ("q\x1b[5~", ["q"]),
-        ("\x1b", []),
-        ("", []),
-    ],
-)
-def test_typed_bytes_are_split_into_keys(typed: str, keys: list[str]) -> None:
-    assert split_keys(typed) == keys
-
-
-def test_keys_come_without_a_newline_and_are_not_shown(terminal: int) -> None:
-    with reading_keys() as keys:
-        os.write(terminal, b"j\x1b[A")
-        assert keys.wait(60.0) == ["j", "up"]
-        assert keys.wait(0.0) == []
-        assert not termios.tcgetattr(sys.stdin.fileno())[3] & termios.ECHO
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
-def test_terminal_is_given_back_whatever_happens(terminal: int, error: type[BaseException]) -> None:
-    before = termios.tcgetattr(sys.stdin.fileno())
-    with pytest.raises(error), reading_keys():
-        raise error
-    assert termios.tcgetattr(sys.stdin.fileno()) == before
-
-
-def test_no_key_comes_where_standard_input_is_no_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with Path(os.devnull).open(encoding="utf-8") as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        with reading_keys() as keys:
-            assert keys.wait(0.0) == []
-
-
-def test_a_terminal_that_has_gone_is_read_no_more() -> None:
-    reading, writing = os.pipe()
-    os.close(writing)
-    keys = Keys(reading)
-    assert [keys.wait(0.0), keys.wait(0.0)] == [[], []]
-    os.close(reading)
-
-
-class PlayedKeys(Keys):
-    """Presses a key each time that what is drawn shows what it waits for."""
-
-    def __init__(self, stream: io.StringIO, *steps: tuple[str, str]) -> None:
-        super().__init__(-1)
-        self._stream, self._steps = stream, list(steps)
-
-    def wait(self, seconds: float) -> list[str]:
-        if self._steps and self._steps[0][0] in self._stream.getvalue():
-            self._stream.truncate(0)
-            return [self._steps.pop(0)[1]]
-        return []
-
-
-def play(
-    views: Callable[[Callable[[str], object]], Iterator[ServiceView]],
-    *steps: tuple[str, str],
-    cancel: Callable[[str], object] = lambda _: None,
-) -> None:
-    stream = io.StringIO()
-    console = Screen(file=stream, width=100, height=30, force_terminal=True)
-    seconds = iter(range(10**6))
-    watch(
-        first_scene("head:1"),
-        Pump(views),
-        PlayedKeys(stream, *steps),
-        cancel=cancel,
-        clock=lambda: float(next(seconds)),
-        console=console,
+def busy() -> ServiceView:
+    """A run in training at two workers, and one that is being merged."""
+    leased = made_up_learner(1, state=LearnerState.LEASED, step=2, worker="<b>[red]\x1b[31m")
+    done = [made_up_learner(index, state=LearnerState.DONE) for index in (0, 1)]
+    worker = WorkerView("one", "one", "cpu", {}, "", 3.2)
+    job = ProgressView("merging learners", 3, 91)
+    return made_up_service(
+        now=NOW,
+        runs=(
+            made_up_run(run_id="t", name="trained", learners=(done[0], leased, made_up_learner(2))),
+            made_up_run(
+                run_id="m",
+                name="merged",
+                state=RunState.MERGING,
+                progress=job,
+                learners=(
+                    replace(done[0], ingredient=KEPT),
+                    replace(done[1], ingredient=DISCARDED),
+                ),
+            ),
+        ),
+        workers=(
+            replace(worker, certificate_expires_at=NOW + timedelta(days=12)),
+            replace(worker, name="two", assignment="trained/1", idle_reason="allows no code"),
+        ),
+        num_workers=2,
+        num_runs=2,
+        computations=(
+            ComputationView("dear", "MakeSoup", "m", 0, True, 12.3, job),
+            ComputationView("dear", "SelectSubset", "t", 2, False, 4.0, None),
+        ),
     )
 
 
-def staying(*views: ServiceView) -> Callable[[Callable[[str], object]], Iterator[ServiceView]]:
-    """Views that come at once, and a stream that stays open."""
-
-    def stream(_on_pause: Callable[[str], object]) -> Iterator[ServiceView]:
-        yield from views
-        threading.Event().wait()
-
-    return stream
-
-
-def test_views_are_drawn_until_the_person_quits() -> None:
-    view = made_up_service(runs=(made_up_run(name="first"),), num_runs=1)
-    play(staying(view), ("first", "tab"), ("There is none", "q"))
-
-
-def test_a_run_is_cancelled_when_the_person_says_so() -> None:
-    cancelled: list[str] = []
-    view = made_up_service(runs=(made_up_run(run_id="r-1", name="first"),), num_runs=1)
-    steps = (("first", "c"), ("Cancel run first?", "y"), ("first", "q"))
-    play(staying(view), *steps, cancel=cancelled.append)
-    assert cancelled == ["r-1"]
-
-
-def test_a_refusal_is_shown_and_does_not_end_the_watch() -> None:
-    def refuse(_run_id: str) -> None:
-        raise PermissionDeniedError("box may not call CancelRun.")
-
-    view = made_up_service(runs=(made_up_run(name="first"),), num_runs=1)
-    steps = (("first", "c"), ("Cancel run", "y"), ("may not call CancelRun", "q"))
-    play(staying(view), *steps, cancel=refuse)
-
-
-def test_what_is_known_stays_while_the_coordinator_is_away() -> None:
-    come_back = threading.Event()
-
-    def views(on_pause: Callable[[str], object]) -> Iterator[ServiceView]:
-        yield made_up_service(runs=(made_up_run(name="before"),), num_runs=1)
-        on_pause("nobody answers; asking again in 3.0 s")
-        come_back.wait()
-        yield made_up_service(runs=(made_up_run(name="after"),), num_runs=1)
-        threading.Event().wait()
-
-    class Keys(PlayedKeys):
-        def wait(self, seconds: float) -> list[str]:
-            text = self._stream.getvalue()
-            if "nobody answers" in text and "before" in text:
-                come_back.set()
-            return super().wait(seconds)
-
+def drawn(view: ServiceView | None, room: int = 9) -> list[str]:
     stream = io.StringIO()
-    console = Screen(file=stream, width=100, height=30, force_terminal=True)
-    keys = Keys(stream, ("after", "q"))
-    pump = Pump(views)
-    watch(first_scene("h:1"), pump, keys, cancel=print, clock=lambda: 0.0, console=console)
-    assert pump.notice == ""
+    frame = render("head:50051", view, room, {"t": "about 40 s left"})
+    Screen(file=stream, width=150, force_terminal=False).print(frame)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def test_what_ends_the_views_ends_the_watch() -> None:
-    def views(_on_pause: Callable[[str], object]) -> Iterator[ServiceView]:
-        yield made_up_service()
-        raise UnreachableError("the coordinator at head:1 does not answer.")
+def test_runs_learners_workers_and_queue_are_on_one_screen() -> None:
+    lines = drawn(busy())
+    assert lines[0] == "lipt head:50051  2 runs  2 workers (1 busy)  queue 2  12:00:00 UTC"
+    text = "\n".join(" ".join(line.split()) for line in lines)
+    assert "trained training 1/3 learners in, 1 out about 40 s - resnet8 -" in text
+    assert "merged merging merging learners 3/91 - 50.0% resnet8 -" in text
+    assert r"1 <b>[red]\x1b[31m - 2/5 0.000 - 0.900 training" in text
+    assert "one cpu - 3 s ago 12 days left -" in text
+    assert "two cpu trained/1 3 s ago - allows no code" in text
+    assert "dear MakeSoup merged computed for 12 s merging learners 3/91 its run" in text
+    assert "dear SelectSubset trained waits for 4 s - 2" in text
 
-    with pytest.raises(UnreachableError, match="head:1"):
-        play(views)
+
+def test_no_table_has_more_rows_than_there_is_room_for() -> None:
+    lines = drawn(replace(busy(), num_workers=1000), room=1)
+    more = [line for line in lines if line.startswith("and ")]
+    assert more == [
+        *("and 1 more runs", "and 2 more learners", "and 999 more workers", "and 1 more jobs"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("view", "told"),
+    [
+        (None, "waiting for the coordinator's first answer"),
+        (made_up_service(), "There is no run yet. Start one: lipt run start"),
+        (made_up_service(), "There is no worker. Start one: lipt-worker --coordinator HOST:PORT"),
+    ],
+)
+def test_where_there_is_nothing_it_says_what_to_do(view: ServiceView | None, told: str) -> None:
+    assert told in drawn(view)
+
+
+def watched(views: Callable[[Callable[[str], object]], Iterator[ServiceView]]) -> str:
+    console = Screen(file=io.StringIO(), width=150, height=40, force_terminal=True)
+    watch("head:50051", views, console)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_it_ends_with_ctrl_c() -> None:
+    def views(_: object) -> Iterator[ServiceView]:
+        yield busy()
+        raise KeyboardInterrupt
+
+    assert "trained" in watched(views)
+
+
+def test_an_error_of_the_views_ends_it() -> None:
+    def views(_: object) -> Iterator[ServiceView]:
+        yield busy()
+        raise UnreachableError("nobody answers.")
+
+    with pytest.raises(UnreachableError):
+        watched(views)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lipt.common.errors import StateError
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.files import StateLock, make_private_directory, make_private_file
+from lipt.coordinator.state.maintenance import back_up
+from tests.coordinator.state.conftest import StateBench
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    """What lets every user read what is made."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes(directory: Path) -> dict[str, str]:
+    paths = [directory, *(path for path in directory.iterdir() if path.is_file())]
+    return {path.name: f"{stat.S_IMODE(path.stat().st_mode):o}" for path in paths}
+
+
+async def test_a_new_state_is_its_owners_alone(tmp_path: Path) -> None:
+    lock = StateLock(tmp_path / "above" / "state")
+    database = Database.open(tmp_path / "above" / "state" / "lipt.db")
+    assert modes(tmp_path / "above" / "state") == {
+        "state": "700",
+        "coordinator.lock": "600",
+        **dict.fromkeys(("lipt.db", "lipt.db-shm", "lipt.db-wal"), "600"),
+    }
+    # What was there before, or above, is not the coordinator's.
+    assert stat.S_IMODE((tmp_path / "above").stat().st_mode) == 0o755
+    await database.close()
+    lock.release()
+
+
+async def test_an_open_state_of_an_earlier_version_is_closed(state: StateBench) -> None:
+    state.directory.chmod(0o755)
+    for name in ("lipt.db", "lipt.db-wal", "coordinator.lock"):
+        (state.directory / name).touch()
+        (state.directory / name).chmod(0o644)
+    StateLock(state.directory).release()
+    assert set(modes(state.directory).values()) == {"700", "600"}
+
+
+@pytest.mark.parametrize("link", [True, False])
+async def test_a_backup_is_private_too(state: StateBench, tmp_path: Path, link: bool) -> None:
+    (tmp_path / "copy").mkdir()
+    back_up(state.directory, tmp_path / "copy", link=link)
+    assert set(modes(tmp_path / "copy").values()) == {"700", "600"}
+    blobs = (path for path in (tmp_path / "copy" / "blobs").rglob("*") if path.is_file())
+    assert {stat.S_IMODE(path.stat().st_mode) for path in blobs} == {0o600}
+
+
+def test_what_is_stricter_stays_so_and_links_are_left(tmp_path: Path) -> None:
+    directory, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    directory.mkdir(mode=0o500)
+    elsewhere.touch(mode=0o644)
+    directory.chmod(0o700)
+    (directory / "link").symlink_to(elsewhere)
+    make_private_file(directory / "file")
+    (directory / "file").chmod(0o400)
+    directory.chmod(0o500)
+    make_private_directory(directory)
+    assert modes(directory) == {"state": "500", "file": "400", "link": "644"}
+    directory.chmod(0o700)
+
+
+def test_what_cannot_be_closed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    tmp_path.joinpath("open").mkdir()
+    make_private_directory(tmp_path / "open")
+    assert "is open to other users (mode 755)" in caplog.text
+
+
+def test_second_coordinator_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as first_runs:
+        first = StateLock(tmp_path)
+        first_runs.callback(first.release)
+        with pytest.raises(StateError, match=rf"process {os.getpid()} starting"):
+            StateLock(tmp_path).release()
+        first.describe("serving 127.0.0.1:50051")
+        with pytest.raises(StateError, match=rf"process {os.getpid()} serving 127\.0\.0\.1:50051"):
+            StateLock(tmp_path).release()
+    StateLock(tmp_path).release()
+
+
+def test_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StateError, match="--state-dir"):
+        StateLock(tmp_path / "file" / "state")

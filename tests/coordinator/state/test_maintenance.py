@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from lipt.common.errors import StateError
+from lipt.coordinator.state.commands import app
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.files import StateLock
+from lipt.coordinator.state.maintenance import Collected, back_up, check_state, collect_garbage
+from lipt.coordinator.state.records import DataRecord
+from tests.blob_files import flip_a_bit
+from tests.coordinator.state.conftest import StateBench
+
+
+def execute(directory: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(directory / "lipt.db")) as connection, connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute(statement)
+
+
+def test_whole_state_has_no_problem(state: StateBench) -> None:
+    checked = check_state(state.directory)
+    assert checked.problems == ()
+    assert checked.held == ()
+    assert (checked.num_runs, checked.num_subsets, checked.num_diagnoses) == (3, 1, 2)
+    files = list((state.directory / "blobs").glob("*/*"))
+    assert checked.num_blobs == len(files)
+    assert checked.num_bytes == sum(path.stat().st_size for path in files)
+
+
+@pytest.mark.parametrize(
+    ("text", "whose"),
+    [
+        ("ready theta*", r"theta\* of run name-ready"),
+        ("ready theta_p", "theta_p of run name-ready"),
+        ("ready result 0", "the result of learner 0 of run name-ready"),
+        ("ready snapshot 0", "snapshot 0 of learner 0 of run name-ready"),
+        ("training shard 1", "the shard of learner 1 of run name-training"),
+        ("cancelled theta*", r"theta\* of run name-cancelled"),
+        ("x" * 24, "subset grand .* of ready"),
+        ("diagnosis of ", "diagnosis auto of the data"),
+        ("diagnosis of ready", "diagnosis auto of ready"),
+    ],
+)
+def test_missing_blob_is_named_with_who_needs_it(state: StateBench, text: str, whose: str) -> None:
+    state.path(text).unlink()
+    (problem,) = check_state(state.directory).problems
+    with pytest.raises(ValueError, match=f"is not there, {whose} needs it"):
+        raise ValueError(problem)
+
+
+@pytest.mark.parametrize("text", ["ready shard 0", "cancelled result 0", "uploaded weights"])
+def test_blob_that_nothing_needs_any_more_may_be_missing(state: StateBench, text: str) -> None:
+    state.path(text).unlink()
+    assert check_state(state.directory).problems == ()
+
+
+def test_one_flipped_bit_is_found(state: StateBench) -> None:
+    path = state.path("training result 0")
+    flip_a_bit(path, 3)
+    damaged, missing = check_state(state.directory).problems
+    assert path.name in damaged
+    assert "is damaged: its content has the digest" in damaged
+    assert "the result of learner 0 of run name-training needs it" in missing
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE learners SET body = '{' WHERE run_id = 'ready'", "learner 0 of run ready cannot"),
+        ("UPDATE runs SET body = json_remove(body, '$.fingerprint')", "run cancelled cannot be"),
+        ("UPDATE subsets SET body = json_set(body, '$.lie', 1)", "subset k+ of run ready cannot"),
+        (
+            "UPDATE diagnoses SET body = '{' WHERE run_id IS NULL",
+            "of diagnosis diagnosis of  cannot",
+        ),
+        ("UPDATE diagnoses SET body = '{' WHERE run_id = 'ready'", "ready of run ready cannot"),
+        (
+            "UPDATE diagnoses SET body = json_set(body, '$.run_id', 'x') WHERE run_id IS NULL",
+            "diagnosis diagnosis of of run x: there is no such run",
+        ),
+        ("DELETE FROM runs WHERE run_id = 'ready'", "belongs to no row of runs"),
+        ("DELETE FROM learners WHERE run_id = 'ready' AND learner_index = 0", "some are missing"),
+        (
+            "UPDATE subsets SET body = json_set(body, '$.num_examples', 1000000)",
+            r"1000000 examples do not take \d+ bytes",
+        ),
+        (
+            "UPDATE subsets SET body = json_set(body, '$.fingerprint', 'e')",
+            "subset k+ of run ready: it is of the data e, its run of f{64}",
+        ),
+        ("UPDATE data_sets SET body = '{'", "the record of data f{64} cannot be read"),
+        (
+            "UPDATE runs SET body = json_remove(body, '$.pretrained_weights')",
+            "is ready and has no theta_p",
+        ),
+        (
+            "UPDATE learners SET body = json_set(body, '$.result', null) WHERE run_id = 'ready'",
+            "learner 0 of run name-ready is done, its result is not",
+        ),
+    ],
+)
+def test_record_that_is_wrong_is_named(state: StateBench, statement: str, words: str) -> None:
+    execute(state.directory, statement)
+    problems = "\n".join(check_state(state.directory).problems)
+    with pytest.raises(ValueError, match=words):
+        raise ValueError(problems)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "A" * 64])
+def test_file_that_is_no_blob_is_named(state: StateBench, name: str) -> None:
+    (state.directory / "blobs" / "ab").mkdir(exist_ok=True)
+    (state.directory / "blobs" / "ab" / name).write_text("stray")
+    (problem,) = check_state(state.directory).problems
+    assert f"ab/{name} is no blob" in problem
+
+
+def test_blob_in_the_wrong_folder_is_named(state: StateBench) -> None:
+    path = state.path("ready theta*")
+    (state.directory / "blobs" / "zz").mkdir()
+    path.rename(state.directory / "blobs" / "zz" / path.name)
+    assert "is in the wrong folder" in check_state(state.directory).problems[0]
+
+
+@pytest.mark.parametrize("content", ["", "no database" * 100])
+def test_file_that_is_no_database_is_refused(state: StateBench, content: str) -> None:
+    for path in state.directory.glob("lipt.db-*"):
+        path.unlink()
+    (state.directory / "lipt.db").write_text(content)
+    with pytest.raises(StateError, match=r"lipt\.db"):
+        check_state(state.directory)
+
+
+async def serve(state: StateBench, *data: DataRecord) -> None:
+    database = Database.open(state.directory / "lipt.db")
+    await database.save_data(data)
+    await database.close()
+
+
+async def test_runs_of_other_data_than_was_served_last_are_named_and_are_no_fault(
+    state: StateBench,
+) -> None:
+    await serve(state, state.data("e" * 64, served_at=2.0))
+    checked = check_state(state.directory)
+    assert checked.problems == ()
+    ready, training = checked.held
+    remedy = "Start the coordinator with the run's own data"
+    served = f"it is of data f ({'f' * 64}), and the directory was last served with data e"
+    assert ready == (
+        f"run name-ready (ready) only gives what is stored: {served} ({'e' * 64}). {remedy}"
+    )
+    assert training.startswith(f"run name-training (training) is held: {served}")
+
+
+async def test_run_is_of_the_data_by_whichever_fingerprint_it_is_bound_to_it(
+    state: StateBench,
+) -> None:
+    await serve(
+        state,
+        state.data("e" * 64, served_at=2.0),
+        state.data("f" * 64, served_at=3.0),
+        state.data("full-" + "f" * 64, served_at=3.0),
+    )
+    assert check_state(state.directory).held == ()
+
+
+HOUR = 3600.0
+NOW = 10_000_000_000.0  # long after every file was written
+
+
+def test_what_no_run_needs_goes_and_the_rest_stays(state: StateBench) -> None:
+    state.put("a refused learner")
+    (state.directory / "uploads" / f"{'a' * 64}.part").write_text("cut")
+    (state.directory / "signals").mkdir()
+    (state.directory / "signals" / "s.safetensors").write_text("cached")
+    (state.directory / "signals" / "s.tmp.part").write_text("half")
+    collected = collect_garbage(state.directory, min_age_seconds=24 * HOUR, now=NOW)
+    gone = ["ready shard 0", "ready shard 1", "training shard 0", "a refused learner"]
+    gone += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
+    assert [text for text in gone if state.has(text)] == []
+    stays = ["ready result 0", "ready snapshot 0", "training shard 1", "training shard 2"]
+    stays += ["cancelled theta*", "ready theta_p", "uploaded weights", "x" * 24]
+    stays += ["diagnosis of ", "diagnosis of ready"]
+    assert [text for text in stays if not state.has(text)] == []
+    assert [path.name for path in (state.directory / "signals").iterdir()] == ["s.safetensors"]
+    assert list((state.directory / "uploads").iterdir()) == []
+    num_bytes = len("".join(gone)) + len("cut") + len("half")
+    assert collected == Collected(len(gone) + 2, num_bytes, num_young=0)
+    assert check_state(state.directory).problems == ()
+    again = collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
+    assert again == Collected(0, 0, 0)
+
+
+def test_what_was_sent_a_moment_ago_is_spared(state: StateBench) -> None:
+    name = state.put("a learner whose commit is on its way")
+    os.utime(state.blobs.path(name), (NOW - 10.0, NOW - 10.0))
+    collected = collect_garbage(state.directory, min_age_seconds=60.0, now=NOW)
+    assert collected.num_young == 1
+    assert state.blobs.has(name)
+
+
+def test_coordinator_that_serves_makes_it_fail(state: StateBench) -> None:
+    words = r"in use by process \d+ serving 127\.0\.0\.1:50051.*it collects by itself"
+    with contextlib.ExitStack() as serving:
+        lock = StateLock(state.directory)
+        serving.callback(lock.release)
+        lock.describe("serving 127.0.0.1:50051")
+        with pytest.raises(StateError, match=words):
+            collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
+        assert state.has("cancelled shard 0")
+
+
+def test_record_that_cannot_be_read_removes_nothing(state: StateBench) -> None:
+    with contextlib.closing(sqlite3.connect(state.directory / "lipt.db")) as connection, connection:
+        connection.execute("UPDATE learners SET body = '{' WHERE run_id = 'training'")
+    with pytest.raises(StateError, match=r"nothing was removed.*learner 0 of run training"):
+        collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
+    assert state.has("cancelled shard 0")
+    StateLock(state.directory).release()  # it was given back
+
+
+def test_directory_without_state_is_refused_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no state"):
+        collect_garbage(tmp_path / "typo", min_age_seconds=0.0, now=NOW)
+    assert not (tmp_path / "typo").exists()
+
+
+async def load(directory: Path) -> object:
+    database = Database.open(directory / "lipt.db")
+    try:
+        return await database.load_runs()
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize("link", [True, False])
+async def test_backup_is_whole_and_has_what_is_needed(
+    state: StateBench, tmp_path: Path, link: bool
+) -> None:
+    target = tmp_path / "new" / "backup"
+    made = back_up(state.directory, target, link=link)
+    checked = check_state(target)
+    assert checked.problems == ()
+    assert (made.num_runs, made.num_blobs) == (3, checked.num_blobs)
+    assert made.num_linked == (made.num_blobs if link else 0)
+    assert await load(target) == await load(state.directory)
+    assert not list(target.rglob(state.path("cancelled shard 0").name))
+    assert [path.name for path in target.parent.iterdir()] == ["backup"]
+
+
+async def test_backup_of_a_served_state_has_what_was_acknowledged(
+    state: StateBench, tmp_path: Path
+) -> None:
+    database = Database.open(state.directory / "lipt.db")
+    (run, *_) = await database.load_runs()
+    changed = run.changed(message="acknowledged, and still in the write-ahead log")
+    await database.save_run(changed)
+    back_up(state.directory, tmp_path / "backup")
+    await database.save_run(run.changed(message="written later"))
+    await database.close()
+    runs = await load(tmp_path / "backup")
+    assert isinstance(runs, tuple)
+    assert changed in runs
+
+
+def test_file_system_without_links_is_copied_to(
+    state: StateBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert back_up(state.directory, tmp_path / "backup").num_linked == 0
+    assert check_state(tmp_path / "backup").problems == ()
+
+
+def test_backup_into_the_state_itself_is_refused(state: StateBench, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(state.directory)
+    (tmp_path / "inside").symlink_to(state.directory / "blobs" / "new")
+    before = sorted(state.directory.rglob("*"))
+    for destination in (
+        state.directory,
+        state.directory / "backup",
+        state.directory / "a" / "b",
+        tmp_path / "alias" / "backup",
+        tmp_path / "inside",
+        state.directory / ".." / "state" / "backup",
+    ):
+        with pytest.raises(StateError, match=r"lies in the state directory .*elsewhere"):
+            back_up(state.directory, destination)
+    assert sorted(state.directory.rglob("*")) == before
+
+
+def test_damaged_or_missing_blob_leaves_no_backup(state: StateBench, tmp_path: Path) -> None:
+    path = state.path("ready theta_p")
+    path.write_text("other bytes")
+    with pytest.raises(StateError, match=r"is damaged.*lipt state check"):
+        back_up(state.directory, tmp_path / "backup", link=False)
+    path.unlink()
+    with pytest.raises(StateError, match="theta_p of run name-ready needs it"):
+        back_up(state.directory, tmp_path / "backup")
+    assert [item.name for item in tmp_path.iterdir()] == ["state"]
+
+
+def test_full_disk_leaves_no_backup_and_is_said(
+    state: StateBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(StateError, match="No space left on device"):
+        back_up(state.directory, tmp_path / "backup", link=False)
+    assert [item.name for item in tmp_path.iterdir()] == ["state"]
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_check_says_what_there_is_and_fails_where_something_is_wrong(state: StateBench) -> None:
+    whole = invoke("check", "--state-dir", state.directory)
+    assert whole.exit_code == 0
+    assert "3 runs, 1 subsets" in whole.stdout
+    assert "no problems" in whole.stdout
+    state.path("ready theta*").unlink()
+    broken = invoke("check", "--state-dir", state.directory)
+    assert broken.exit_code == 1
+    assert "theta* of run name-ready needs it" in broken.stdout
+    assert "1 problem\n" in broken.stdout
+
+
+def test_gc_removes_only_with_the_age_that_is_given(state: StateBench) -> None:
+    young = invoke("gc", "--state-dir", state.directory)
+    assert "removed 0 files" in young.stdout
+    dry = invoke("gc", "--state-dir", state.directory, "--min-age-hours", "0", "--dry-run")
+    assert "would remove 7 files" in dry.stdout
+    assert state.has("cancelled shard 0")
+    assert (
+        "removed 7 files"
+        in invoke("gc", "--state-dir", state.directory, "--min-age-hours", "0").stdout
+    )
+    assert not state.has("cancelled shard 0")
+
+
+def test_backup_names_the_command_that_checks_it(state: StateBench, tmp_path: Path) -> None:
+    done = invoke("backup", tmp_path / "copy", "--copy", "--state-dir", state.directory)
+    assert done.exit_code == 0
+    assert f"lipt state check --state-dir {tmp_path / 'copy'}" in done.stdout
+    assert "0 of them hard links" in done.stdout
+    assert invoke("check", "--state-dir", tmp_path / "copy").exit_code == 0
