@@ -21,7 +21,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from lipt.common.access.local_token import published
+from lipt.common.access.tokens import published
 from lipt.common.network.tls import (
     TlsFiles,
     require_deliberate_exposure,

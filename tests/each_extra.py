@@ -40,7 +40,7 @@ TRIALS = {
     "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/demo",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
-    "fast": Trial(("numba",), ("tests/core/selection/gradients/test_last_layer.py",)),
+    "fast": Trial(("numba",), ("tests/core/selection/strategies/test_glister.py",)),
     "fuzz": Trial(("atheris",), ("tests/faults/test_fuzzing.py", "-k", "chunk")),
     "huggingface": Trial(
         ("accelerate", "transformers"), ("tests/trainer/integrations/test_huggingface.py",)

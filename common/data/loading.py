@@ -28,7 +28,7 @@ from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 
 logger = logging.getLogger(__name__)
 

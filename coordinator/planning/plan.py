@@ -16,13 +16,15 @@ from lipt.common.data import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning.costs import Cost, Part, Unit
-from lipt.common.planning.learner import (
+from lipt.common.planning import (
     INPUT_BYTES,
     MODEL_COPIES,
     PROCESS_BYTES,
     STEP_IMAGES,
     THREAD_BYTES,
+    Cost,
+    Part,
+    Unit,
     learner_images,
     learner_memory,
     learner_threads,

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from lipt.common.access.certificate import identity_of
-from lipt.common.access.local_token import METADATA_KEY
+from lipt.common.access.tokens import METADATA_KEY
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
 from lipt.common.rpc.handlers import (

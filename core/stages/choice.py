@@ -23,12 +23,12 @@ from lipt.common.process.devices import device_name, versions
 from lipt.common.subsets import Examples
 from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.results import Trajectories
+from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.request_rules import Labels
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import Need
-from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.signals import Signals, labels_only, place, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.soft_labels import SoftLabels, soft_labels

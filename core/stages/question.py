@@ -17,6 +17,7 @@ from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
 from lipt.core.results import Outcome, Trajectories
+from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.request_rules import (
     Labels,
@@ -27,7 +28,6 @@ from lipt.core.selection.request_rules import (
     without_labels,
 )
 from lipt.core.selection.strategy import Need, Strategy
-from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.stages.choice import OF_A_PROXY, Question
 
 
@@ -41,6 +41,7 @@ class SubsetQuery:
     preset: one of the strategy's, for options that are not given; empty for the defaults.
     proxy: that signals are computed with; the strategy's default where empty.
     labels: `none` where they may not enter the choice.
+    soft_labels: whether a ridge head's chances come with the examples, as targets to train on.
     """
 
     run: str
@@ -55,7 +56,6 @@ class SubsetQuery:
     preset: str = ""
     proxy: str = ""
     labels: str = ""
-    # Whether a ridge head's chances come with the examples, as targets to train on.
     soft_labels: bool = False
 
     def budget_of(self, num_examples: int) -> int:
@@ -100,7 +100,7 @@ def question_of(
             max_epochs=max_warm_up_epochs,
         )
     if labels is Labels.NONE:
-        unlabelled = without_labels(
+        given, proxy = without_labels(
             strategy,
             given,
             balanced=query.balanced,
@@ -109,7 +109,7 @@ def question_of(
             own_weights=query.weights is not None,
             images=isinstance(run.inputs, ImageFormat),
         )
-        given, proxy, balanced = unlabelled.options, unlabelled.proxy, False
+        balanced = False
     else:
         require_kind(strategy, given, kind)
         proxy = Proxy.parse(query.proxy or strategy.proxy)
@@ -120,7 +120,7 @@ def question_of(
     if not needs & OF_A_PROXY:
         proxy = SOUP
     # The same before and after the learners have trained.
-    before_learners = warm_up is not None or proxy.judges_before_learners
+    before_learners = warm_up is not None or needs_no_learners(query)
     weights = query.weights or (run.initial_weights if before_learners else run.pretrained_weights)
     if run.inputs is None or weights is None:
         raise ValueError(f"run {run.name} is asked about without weights")
@@ -144,11 +144,7 @@ def question_of(
 
 
 def _teacher(proxy: Proxy, labels: Labels, kind: TargetKind) -> Proxy:
-    """The proxy whose head gives soft labels: the query's, or the best of what there is.
-
-    Raises:
-        InvalidRequestError: there can be none.
-    """
+    """The proxy whose head gives soft labels: the query's, or the best of what there is."""
     if labels is Labels.NONE:
         raise InvalidRequestError(
             "soft labels are made of labels, which this request leaves out. Ask for one of the two."

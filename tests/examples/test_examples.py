@@ -49,6 +49,11 @@ def test_defaults_fit_the_data_of_the_readme(served: Cluster) -> None:
     assert "learners.batch_size 159 in place of 256" in oldest.fitted
 
 
+def test_a_strategy_of_ones_own(run_example: Run) -> None:
+    said = run_example("own_strategy.py").stdout
+    assert said.startswith("<Subset of 180 of 1,797 (10.0%) examples; strategy: doubted;")
+
+
 def test_the_data_is_diagnosed(run_example: Run) -> None:
     first, *issues, last = run_example("diagnose.py").stdout.splitlines()
     assert first.startswith("<Diagnosis of 1,797 examples")

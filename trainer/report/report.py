@@ -287,7 +287,7 @@ def _compared(
     compared = dict.fromkeys(
         (trial.strategy, trial.fraction)
         for trial in trials
-        if trial.strategy not in BASELINES and trial.fraction in fractions and not trial.every
+        if trial.strategy not in BASELINES and trial.fraction in fractions
     )
     return [
         client.subset(run.run_id, strategy, fraction=fraction, **asked)

@@ -19,9 +19,9 @@ from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.scanning import scanned_signals
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
+from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
-from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import Chosen, Question, choose, told_of
 from lipt.core.stages.diagnosis import diagnose

@@ -360,7 +360,7 @@ def train(
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
+    from lipt.trainer.cli.display.progress import TrainingProgress, resumed_text
     from lipt.trainer.cli.overrides import refusing_as_usage
     from lipt.trainer.main_training import Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
