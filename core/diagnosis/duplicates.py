@@ -99,7 +99,7 @@ def likeness_of_pictures(
     *,
     threshold: float = PICTURES_ALIKE,
 ) -> Likeness:
-    """Compare images by their pixels."""
+    """Compare images by their pixels; `images_of` ids are uint8 B x C x H x W."""
 
     def alike(standing_P: Tensor, later_P: Tensor) -> Tensor:
         found_P = torch.empty(len(standing_P), dtype=torch.bool)
@@ -130,7 +130,10 @@ def find_copies(
     *,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Copies:
-    """Find what is there twice."""
+    """Find duplicates among N examples, whose digests are equal where they are the same.
+
+    Without a likeness only these are copies.
+    """
     numbers_N, first_U = _different(digests)
     exact_N = first_U[numbers_N]
     if likeness is None:
@@ -230,7 +233,7 @@ class Duplicates:
 
 
 def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Copies) -> Duplicates:
-    """Say which example is kept of each picture."""
+    """Keep the example with the best label of each picture; of equal ones the lowest id."""
     ids_N = torch.arange(len(labels_N))
     by_quality_N = quality_N.argsort(descending=True, stable=True)
     ranks_N = torch.empty_like(ids_N).scatter_(0, by_quality_N, ids_N)

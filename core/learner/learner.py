@@ -161,8 +161,8 @@ def train_on_shard(
 ) -> tuple[float, float]:
     """Train in place for `num_steps` passes, with a constant learning rate.
 
-    Each pass cuts the shard into minibatches and augments anew, by the task's seed and the
-    pass's number.
+    The model is laid out on the forward pass's device. Each pass cuts the shard into minibatches
+    and augments anew, by the task's seed and the pass's number.
 
     Returns:
         The mean loss of the last pass, and the seconds that minibatches were waited for.
@@ -261,7 +261,11 @@ def _parts(task: LearnerTask, num_examples: int) -> Iterator[_Part]:
 
 
 def examples_at(examples: Examples, rows_B: Tensor) -> Stored:
-    """Some examples, by row numbers on the CPU; what was encoded is on the CPU, too."""
+    """Some examples, by row numbers on the CPU; decoded images are on the CPU, too.
+
+    Raises:
+        DataError: an image cannot be decoded.
+    """
     if isinstance(examples, EncodedImages):
         return examples.rows(rows_B)
     first = examples if isinstance(examples, Tensor) else next(iter(examples.values()))

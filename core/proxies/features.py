@@ -228,7 +228,11 @@ def backbone_identity(spec: str) -> str:
 
 
 def load_backbone(spec: str, device: torch.device) -> Backbone:
-    """The network and weights that a setting names."""
+    """The network and weights that a setting names.
+
+    Raises:
+        ConfigError: it is not `torchvision:NAME@FILE`, or the file does not hold its weights.
+    """
     name, path = _parts(spec)
     weights = _read(path)
     model = build_torchvision(name, num_classes=1000, in_channels=3)

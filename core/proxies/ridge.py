@@ -129,7 +129,8 @@ def leave_one_out(
 ) -> LeaveOneOut:
     """Fit the head, with lambda of the best leave-one-out accuracy on a sample.
 
-    Weights are by class, times `trust_N` in (0, 1]; `wanted` takes the place of the labels.
+    Each class weighs the same, and its examples by `trust_N`, above 0. `wanted` takes the place of
+    labels and trust. Penalties are lambda over the sum of the weights, ascending.
     """
     num_examples = len(labels_N)
     if wanted is None:
@@ -334,7 +335,10 @@ class WeightedRows:
 
 
 def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
-    """How much each example counts, where every class has the same say; float64, with mean 1."""
+    """Weights of examples under which every class weighs the same; float64, with mean 1.
+
+    Within a class they are in proportion to `trust_N`, above 0.
+    """
     trust_N = torch.ones_like(labels_N, dtype=torch.float64) if trust_N is None else trust_N
     # Of no example at all they are whole numbers.
     totals_C = labels_N.bincount(weights=trust_N).double()

@@ -127,19 +127,6 @@ def test_a_class_without_examples_is_said_of_none(num_features: int) -> None:
     )
 
 
-@pytest.mark.parametrize("num_features", [3, 90])
-def test_duplicates_with_another_label_speak_against_each_other(num_features: int) -> None:
-    features_ND, labels_N = made_up(30, num_features)
-    features_ND, labels_N = features_ND.repeat(2, 1), labels_N.repeat(2)
-    labels_N[30:33] = (labels_N[30:33] + 1) % 3
-    found = fit(features_ND, labels_N, penalty=1e-4)
-    expected_NC = refitted(features_ND, labels_N, 3, 1e-4)
-    torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-4, atol=1e-4)
-    if num_features > 60:
-        # The head has learned the other copy by heart.
-        assert found.outputs_NC[:3].argmax(dim=-1).tolist() == labels_N[30:33].tolist()
-
-
 @pytest.mark.parametrize("num_features", [10, 60])
 def test_an_example_that_is_alone_with_a_feature_is_exact_too(num_features: int) -> None:
     # Its leverage is 1 - 1e-6: in float32 nothing would be left of that. How much of float64's
@@ -155,12 +142,6 @@ def test_an_example_that_is_alone_with_a_feature_is_exact_too(num_features: int)
 def test_nothing_is_said_of_the_only_example(num_features: int) -> None:
     found = fit(torch.ones(1, num_features), torch.tensor([2]))
     assert found.outputs_NC.tolist() == [[0, 0, 0]]
-
-
-def test_every_class_has_the_same_say() -> None:
-    # 8 of the first class, 2 of the second: each example of these counts four times as much.
-    labels_N = torch.tensor([0] * 8 + [2] * 2)
-    assert class_weights(labels_N).tolist() == [0.625] * 8 + [2.5] * 2
 
 
 def test_the_penalty_is_the_one_of_the_best_leave_one_out_accuracy() -> None:
@@ -252,12 +233,6 @@ def test_two_outputs_have_the_odds_of_their_labels() -> None:
     labels_N = torch.tensor([0, 0, 0, 1])
     found = fit_sharpness(outputs_NC, labels_N, torch.ones(4, dtype=torch.float64))
     assert found == pytest.approx(math.log(3))
-
-
-def test_outputs_without_a_fault_are_as_sharp_as_can_be() -> None:
-    outputs_NC = torch.eye(3)
-    found = fit_sharpness(outputs_NC, torch.arange(3), torch.ones(3, dtype=torch.float64))
-    assert found == pytest.approx(1e4)
 
 
 NUM_EXAMPLES, PENALTY = 24, 0.01

@@ -10,7 +10,6 @@ from lipt.common.errors import SignalsError, StateError
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import (
     Signals,
-    fits,
     given,
     labels_only,
     moved,
@@ -141,12 +140,6 @@ def test_every_tensor_counts() -> None:
     assert num_bytes(make_signals(validation=True)) == 2 * one
 
 
-def test_half_of_the_free_memory_is_left_to_the_strategy() -> None:
-    signals = make_signals()
-    assert fits(signals, 2 * num_bytes(signals))
-    assert not fits(signals, 2 * num_bytes(signals) - 1)
-
-
 def test_everything_moves_and_nothing_else_changes() -> None:
     signals = moved(make_signals(validation=True), META)
     assert signals.errors_NC.device == signals.labels_N.device == META
@@ -157,11 +150,3 @@ def test_everything_moves_and_nothing_else_changes() -> None:
     assert signals.validation.features_ND.device == META
     assert signals.gradient_norms_N is None
     assert not signals.has_bias
-
-
-def test_other_models_signals_are_counted_and_moved() -> None:
-    one = labels_only(torch.tensor([0, 1]))
-    both = replace(one, others=(one, one))
-    assert num_bytes(both) == 3 * num_bytes(one)
-    placed = moved(both, torch.device("meta"))
-    assert [other.labels_N.device.type for other in placed.others] == ["meta", "meta"]
