@@ -117,7 +117,7 @@ class Chosen:
         return Examples(
             self.selection.indices_K.to(torch.int64).numpy(),
             self.selection.weights_K.float().numpy(),
-            None if self.soft is None else self.soft.chances_KC.numpy(),
+            None if self.soft is None else self.soft.probabilities_KC.numpy(),
         )
 
 

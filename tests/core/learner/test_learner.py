@@ -156,8 +156,6 @@ def test_result_is_the_whole_state_on_the_cpu_and_initial_weights_stay() -> None
     assert result.train_seconds > 0
 
 
-
-
 def test_snip_changes_nothing_but_what_it_prunes() -> None:
     dense = train(make_task(pruning_method=PruningMethod.NONE))
     pruned = train(make_task(pruning_method=PruningMethod.SNIP))
@@ -206,8 +204,6 @@ def test_file_that_is_no_image_fails_the_learner_and_leaves_nothing_behind() -> 
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
     assert not reading_threads()
-
-
 
 
 def test_snapshots_are_the_states_after_their_steps_and_change_nothing() -> None:
@@ -271,8 +267,6 @@ def test_weights_that_diverge_in_the_last_update_are_reported() -> None:
     )
     with pytest.raises(LearnerDivergedError, match="weights not finite after step 1 of 1"):
         train(make_task(learners=learners))
-
-
 
 
 @pytest.mark.parametrize(
