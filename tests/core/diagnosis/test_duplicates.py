@@ -44,12 +44,6 @@ def on_a_circle(*degrees: float) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), dim=1)
 
 
-def test_the_first_of_those_that_are_the_same_stands_for_them() -> None:
-    found = found_in(torch.eye(5), digests=[b"a", b"b", b"a", b"a", b"c"])
-    assert found.pictures_N.tolist() == found.exact_N.tolist() == [0, 1, 0, 0, 4]
-    assert found.threshold == 0.8
-
-
 def test_copies_do_not_chain() -> None:
     # 30 degrees apart: cosine 0.87; 60 apart: 0.5.
     assert found_in(on_a_circle(0, 30, 60)).pictures_N.tolist() == [0, 0, 2]

@@ -413,18 +413,3 @@ def test_bfloat16_on_a_gpu_without_it_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match="Old GPU does not compute in it") as raised:
         compute_mode(task, torch.device("cuda", 0))
     assert "Set learners.precision to auto or float32" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("model", "memory_format"),
-    [
-        ("resnet8", torch.channels_last),
-        ("torchvision:resnet18", torch.channels_last),
-        ("own:factory", torch.contiguous_format),
-    ],
-)
-def test_only_known_models_run_channels_last(
-    model: str, memory_format: torch.memory_format
-) -> None:
-    mode = compute_mode(task_of(LearnersConfig(), model=model), CPU)
-    assert mode.memory_format is memory_format

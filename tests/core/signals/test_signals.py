@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.errors import SignalsError, StateError
+from lipt.common.errors import SignalsError
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import (
     Signals,
@@ -37,15 +37,6 @@ def test_a_saved_file_is_read_back_exactly(tmp_path: Path, *, bias: bool) -> Non
     assert signals.gradient_norms_N is not None
     assert torch.equal(loaded.gradient_norms_N, signals.gradient_norms_N)
     assert [path.name for path in tmp_path.iterdir()] == ["signals"]
-
-
-@pytest.mark.parametrize("content", [b"", b"not safetensors at all", None])
-def test_a_file_that_holds_no_signals_is_named(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "signals"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(StateError, match=r"signals does not hold signals.*Delete it"):
-        Signals.load(path)
 
 
 def test_taken_rows_are_those_of_every_value_in_the_order_given() -> None:

@@ -21,14 +21,11 @@ from lipt.common.models.models import build_torchvision
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
-from lipt.core.selection.registry import STRATEGIES
-from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import proxy as proxying
 from lipt.core.stages.proxy import Facts, ProxyQuestion, proxied_features, proxied_signals
@@ -238,29 +235,3 @@ def test_features_alone_need_neither_a_head_nor_a_label(
     assert set(facts) == {"proxy", "features", "num_features", "seconds"}
     assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
     assert facts["num_features"] == 2048
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name, strategy in STRATEGIES.items()
-        if strategy.default_needs() & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}
-        and Need.PAIRED_FEATURES not in strategy.default_needs()
-    ],
-)
-def test_every_strategy_selects_on_it(context: Context, weights: BlobName, name: str) -> None:
-    strategy = STRATEGIES[name]
-    job = SelectSubset(
-        config=CONFIG,
-        inputs=IMAGE,
-        weights=weights,
-        strategy=name,
-        budget=40,
-        balanced=strategy.resolve_balance(None),
-        options=(),
-        proxy="ridge:patches",
-    )
-    selected = job.run(context)
-    assert selected.num_examples == 40 or selected.told["stopped_early"]
-    assert selected.told["proxy"]["features"] == "patches"

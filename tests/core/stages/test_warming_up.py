@@ -145,15 +145,6 @@ def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
     assert torch.equal(found.signals.features_ND, expected.features_ND)
 
 
-def test_a_damaged_warm_up_is_trained_again(context: Context) -> None:
-    first = ask(context, WarmUp(1.0)).signals
-    for path in context.warm_ups_dir.iterdir():
-        path.write_bytes(path.read_bytes()[:-1])
-    again = ask(context, WarmUp(1.0))
-    assert again.spent_seconds > 0
-    assert torch.equal(again.signals.errors_NC, first.errors_NC)
-
-
 def test_a_subset_says_what_its_warm_up_took(context: Context) -> None:
     first = select(context, "epochs:1")
     assert first.warm_up_seconds == first.warming_seconds
