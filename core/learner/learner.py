@@ -206,10 +206,8 @@ class Minibatch:
     waited_seconds: float
 
 
-@dataclass(frozen=True)
-class _Part:
-    rows_B: Tensor
-    draws: torch.Generator
+# Rows of a minibatch, and the generator that augments them.
+_Part = tuple[Tensor, torch.Generator]
 
 
 @contextmanager
@@ -228,21 +226,22 @@ def minibatches(
     )
 
     def read(part: _Part) -> tuple[_Part, Stored]:
-        examples_B = examples_at(examples, part.rows_B)
+        rows_B, draws = part
+        examples_B = examples_at(examples, rows_B)
         if on_cpu:
-            examples_B = augment(examples_B, task.augmentation, part.draws)
+            examples_B = augment(examples_B, task.augmentation, draws)
         elif encoded:
             examples_B = pinned(examples_B)
         return part, examples_B
 
     def ready(reads: Iterator[tuple[_Part, Stored]]) -> Iterator[Minibatch]:
         asked = perf_counter()
-        for part, examples_B in reads:
+        for (rows_B, draws), examples_B in reads:
             waited = perf_counter() - asked
             if not on_cpu:
                 there_B = stored_on(examples_B, device, non_blocking=True)
-                examples_B = augment(there_B, task.augmentation, part.draws)  # noqa: PLW2901
-            yield Minibatch(examples_B, targets_N[part.rows_B.to(device)], waited)
+                examples_B = augment(there_B, task.augmentation, draws)  # noqa: PLW2901
+            yield Minibatch(examples_B, targets_N[rows_B.to(device)], waited)
             asked = perf_counter()
 
     parts = _parts(task, len(targets_N))
@@ -257,7 +256,7 @@ def _parts(task: LearnerTask, num_examples: int) -> Iterator[_Part]:
         draws = derive_generator(task.seed, "learner-augmentation", step)
         order_N = torch.randperm(num_examples, generator=order)
         for rows_B in torch.split(order_N, task.learners.batch_size):
-            yield _Part(rows_B, draws)
+            yield rows_B, draws
 
 
 def examples_at(examples: Examples, rows_B: Tensor) -> Stored:

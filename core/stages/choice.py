@@ -6,7 +6,7 @@ Shapes: K chosen examples.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -98,7 +98,6 @@ class Chosen:
 
     selection: ids, ascending, and their weights.
     device: that the strategy ran on.
-    findings: of the strategy about the data, as JSON.
     proxy: facts of the proxy, for a manifest; None where there was none.
     warmed: the ordinary warm-up's costs, where there was one.
     soft: soft labels of the chosen examples, where they are wanted.
@@ -106,7 +105,6 @@ class Chosen:
 
     selection: Selection
     device: str
-    findings: Mapping[str, Any] = field(default_factory=dict)
     proxy: Facts | None = None
     warmed: WarmedUp | None = None
     soft: SoftLabels | None = None
@@ -137,7 +135,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "budget": question.budget,
         "balanced": question.balanced,
         "stopped_early": chosen.selection.stopped_early,
-        "findings": dict(chosen.findings),
+        "findings": dict(chosen.selection.findings),
         "device": chosen.device,
         "versions": versions(),
     }
@@ -181,7 +179,7 @@ def choose(
     ids_K = workspace.numbering.ids(chosen.indices_K)
     findings = _by_id(chosen.findings, workspace.numbering)
     selection = replace(chosen, indices_K=ids_K, findings=findings)
-    return Chosen(selection, device_name(device), findings, facts, warmed, soft)
+    return Chosen(selection, device_name(device), facts, warmed, soft)
 
 
 @dataclass(frozen=True)
