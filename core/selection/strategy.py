@@ -203,8 +203,7 @@ class Strategy:
         """Whether the classes get equal shares; None asks for the default.
 
         Raises:
-            StrategyOptionError: the strategy is always balanced, or never, and the
-                opposite is asked for.
+            StrategyOptionError: the opposite of always, or never, balanced is asked for.
         """
         if balanced and self.balance is Balance.NEVER:
             raise StrategyOptionError(

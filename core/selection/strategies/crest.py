@@ -18,7 +18,6 @@ Decided here, where the paper leaves it to its training loop:
 
 Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one
     of all), M in a pool, R in a random set, B in a mini-batch, K budget.
-Source: Yang et al. 2023 (arXiv:2306.01244), sections 4.1 and 4.3.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ of the budget. Here the pursuit ends early, without padding, when nothing brings
 b: where examples repeat, or K comes near the number of dimensions.
 
 Shapes: N examples, C classes, D features, K budget.
-Source: Killamsetty et al. 2021 (arXiv:2103.00123).
 """
 
 from __future__ import annotations

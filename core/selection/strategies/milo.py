@@ -98,14 +98,8 @@ def stochastic_greedy(
 ) -> Tensor:
     """Choose the best of a random sample, `budget` times; K int64 on the CPU.
 
-    Args:
-        num_candidates: N.
-        budget: K, in 1..N.
-        gains_of: the gains of B ascending ids over those that have been taken; ties go to the
-            lowest id.
-        take: called with each id that is chosen.
-        epsilon: in (0, 1), how much of the guarantee may be given up.
-        generator: draws the samples; on the CPU.
+    `gains_of` has the gains of B ascending ids over those that were given to `take`; ties go to the
+    lowest id. The generator is on the CPU.
     """
     size = math.ceil(num_candidates / budget * math.log(1 / epsilon))
     left = list(range(num_candidates))
@@ -129,10 +123,8 @@ def stochastic_greedy(
 def disparity_gains(rows_ND: Tensor) -> Tensor:
     """How far each example is from those taken before it, in [0, 1]; N float64.
 
-    All are taken, the one nearest to the mean first: alone it has no distance, and gains 0.
-
-    Args:
-        rows_ND: unit rows. Their squared distances are twice 1 - cosine.
+    All unit rows are taken, the one nearest to the mean first: alone it has no distance, and gains
+    0.
     """
     rows = Rows(Vectors(rows_ND))
     gains_N = torch.zeros_like(rows.squares_N)

@@ -326,7 +326,7 @@ MISSING = {
     Need.VALIDATION: ("validation", r"needs a validation split. The run has none: set"),
     Need.DYNAMICS: ("dynamics", r"needs the learners' view .* a run with learners"),
     Need.COPIES: ("pictures_N", r"needs near copies. They were not looked for"),
-    Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* two tensors"),
+    Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* tensors"),
 }
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients import vectors as module
 from lipt.core.selection.gradients.vectors import (
-    LayerGradient,
     Rows,
     ScaledCosine,
     Space,
@@ -61,14 +60,6 @@ def test_products_by_hand() -> None:
     without = Vectors(left.features_ND, left.errors_NC)
     assert products(without, right).tolist() == [[330.0]]
     assert products(Vectors(left.features_ND), right).tolist() == [[30.0]]
-
-
-def test_a_gradients_norm_difference_and_multiple_by_hand() -> None:
-    gradient = LayerGradient(torch.tensor([[3.0], [0.0]]), torch.tensor([4.0, 12.0]))
-    assert gradient.square == 169.0
-    assert gradient.norm == 13.0
-    assert gradient.scaled(2.0).norm == 26.0
-    assert gradient.minus(gradient.scaled(0.5)).norm == 6.5
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -160,16 +160,6 @@ def test_rough_estimates_do_not_change_the_choice(seed: int, rounding: float) ->
     assert torch.equal(rough.weights_K, exact.weights_K)
 
 
-@settings(max_examples=at_most(50))
-@given(seed=st.integers(0, 10_000))
-def test_copies_are_never_taken_twice_and_the_lowest_is_taken(seed: int) -> None:
-    vectors_NP, target_P = random_problem(8, 10, seed, 0.5)
-    once = pursue_stored(vectors_NP, target_P, 8)
-    found = pursue_stored(vectors_NP.repeat(3, 1), target_P, 20)
-    assert found.atoms_K.tolist() == once.atoms_K.tolist()
-    assert found.exhausted
-
-
 def test_a_ridge_spreads_the_weight_over_copies() -> None:
     # Of k copies of a unit vector, b = 4 times it: each weighs 4 / (k + ridge).
     found = pursue_stored(
@@ -215,13 +205,6 @@ def test_a_fit_that_grows_and_shrinks_stays_exact(size: int, num_dims: int, seed
     missing_P = target_P - weights_K @ vectors_KP[used]
     explained = float(target_P.square().sum() - missing_P.square().sum())
     assert fit.explained == pytest.approx(explained, rel=1e-7)
-
-
-def test_a_fit_of_more_vectors_than_it_has_room_for_at_first_is_exact() -> None:
-    vectors_KP = torch.eye(70, dtype=torch.float64) + 0.1
-    fit, used = grow(vectors_KP, vectors_KP.sum(dim=0))
-    assert used == list(range(70))
-    assert fit.weights_K.tolist() == pytest.approx([1] * 70)
 
 
 def test_a_dependent_vector_is_refused() -> None:

@@ -64,15 +64,6 @@ def test_learned_examples_are_left_out() -> None:
     assert float(chosen.weights_K.sum()) == pytest.approx(3.0)
 
 
-def test_learned_examples_of_the_highest_loss_fill_the_budget() -> None:
-    own = [0.99, 0.5, 0.95, 0.3, 0.97]
-    signals = of_right(*own)
-    chosen = choose(signals, 4)
-    assert chosen.indices_K.tolist() == [1, 2, 3, 4]
-    assert chosen.weights_K.tolist() == [1.0] * 4
-    assert choose(signals, 1).indices_K.tolist() in ([1], [3])
-
-
 @pytest.mark.parametrize("budget", [1, 7, 128, 129, 300, 600])
 def test_distinct_ids_and_weights_that_sum_to_the_pool(budget: int) -> None:
     signals = random_signals(600)

@@ -75,13 +75,6 @@ def test_diverse_draws_by_the_taylor_softmax() -> None:
         assert drawn.count(row) / 2000 == pytest.approx(weight / 6.78125, abs=0.04)
 
 
-def test_easy_with_all_in_the_sample_is_plain_greedy() -> None:
-    # ceil(N / K ln 10) >= N where K <= 2.
-    for seed in range(4):
-        signals = random_signals(40, seed=seed)
-        assert milo(signals, 2, seed=0).indices_K.tolist() == plain_graph_cut(signals, 2)
-
-
 def samples(num_candidates: int, budget: int, epsilon: float, seed: int) -> list[list[int]]:
     """The candidates of each pick, all of the same gain."""
     seen: list[list[int]] = []

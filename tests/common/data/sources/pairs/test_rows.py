@@ -25,7 +25,7 @@ from tests.coloured_shapes import (
     swapped,
     write_folder,
 )
-from tests.core.selection.strategies.test_clipcov import slow_greedy
+from tests.core.selection.strategies.test_latent_classes import slow_greedy
 
 SWAPS = ((7, 23), (11, 40), (2, 58))
 WRONG = sorted(row for swap in SWAPS for row in swap)
