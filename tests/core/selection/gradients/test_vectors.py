@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients import vectors as module
@@ -16,39 +14,10 @@ from lipt.core.selection.gradients.vectors import (
     Vectors,
     in_space,
     products,
-    squared_norms,
 )
 from tests.core.selection.builders import random_signals, written_out
-from tests.properties import at_most
 
 SPACES: list[Space] = ["features", "gradients"]
-
-
-@settings(max_examples=at_most(25))
-@given(
-    num_left=st.integers(1, 9),
-    num_right=st.integers(1, 9),
-    num_classes=st.integers(1, 5),
-    num_features=st.integers(1, 7),
-    has_bias=st.booleans(),
-    space=st.sampled_from(SPACES),
-)
-def test_products_are_those_of_the_vectors_written_out(
-    num_left: int,
-    num_right: int,
-    num_classes: int,
-    num_features: int,
-    *,
-    has_bias: bool,
-    space: Space,
-) -> None:
-    left = random_signals(num_left, num_classes, num_features, has_bias=has_bias)
-    right = random_signals(num_right, num_classes, num_features, has_bias=has_bias, seed=1)
-    left_NG, right_NG = written_out(left, space), written_out(right, space)
-    products_nm = products(in_space(left, space), in_space(right, space))
-    assert products_nm.dtype == torch.float32
-    torch.testing.assert_close(products_nm.double(), left_NG @ right_NG.T, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(squared_norms(in_space(left, space)), left_NG.square().sum(dim=1))
 
 
 def test_products_by_hand() -> None:

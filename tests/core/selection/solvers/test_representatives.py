@@ -215,18 +215,6 @@ def greedy_among(matrix_NN: Tensor, ids: list[int], targets: list[int], budget: 
     return chosen
 
 
-@pytest.mark.parametrize(("partitions", "least"), [(0, 0.9999), (2, 0.8)])
-def test_quality_above_random(partitions: int, least: float) -> None:
-    similarity = make_similarity(80)
-    matrix_NN, ids = everything(similarity).double(), list(range(80))
-    chosen = choose(similarity, 20, partitions=partitions).tolist()
-    expected = greedy_among(matrix_NN, ids, ids, 20)
-    drawn = torch.randperm(80, generator=torch.Generator().manual_seed(3))[:20].tolist()
-    values = [mean_of(matrix_NN, subset, ids) for subset in (chosen, expected, drawn)]
-    assert (values[0] - values[2]) / (values[1] - values[2]) > least
-    assert (chosen == expected) == (partitions == 0)
-
-
 def test_memory_decides_between_all_pairs_and_parts() -> None:
     similarity = make_similarity(40)
     whole = choose_representatives(similarity, 5, partitions=1, seed=0)
