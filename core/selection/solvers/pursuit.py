@@ -4,20 +4,19 @@ Each round takes the atom that correlates best with the residual, then fits all 
 Weights that would turn negative leave DURING the pursuit, so the residual is always that of the
 exact non-negative optimum, and their places are filled again.
 
-An atom is the gradient e_i (x) [h_i, 1] of one example, or the sum over consecutive ones. All
-atoms' products with the residual are estimated in single precision and computed in double for
-those that the rounding cannot tell apart: a choice depends neither on block sizes nor on the
-order of the atoms, and equal atoms resolve to the lowest number.
+An atom is the gradient e_i (x) [h_i, 1] of one example, or the sum over consecutive ones. Products
+with the residual are estimated in single precision and computed in double for those that the
+rounding cannot tell apart: a choice depends neither on block sizes nor on the order of the atoms,
+and equal atoms resolve to the lowest number.
 
 The fit minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner products alone. The Gram
-matrix G of the vectors in use is kept as a root of its inverse, T with T' T = G^-1: a new
-vector costs two products with T and a dropped one a reflection. T need not be triangular, so
-vectors are dropped from any place.
+matrix G of the vectors in use is kept as a root of its inverse, T with T' T = G^-1: a new vector
+costs two products with T and a dropped one, from any place, a reflection.
 
 Shapes: N atoms of G examples, n examples, C classes, D features, K atoms in use, M asked about.
-Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Pati et al.
-    1993, "Orthogonal Matching Pursuit"; Lawson and Hanson 1974,
-    "Solving Least Squares Problems", chapter 23, for the step that keeps the weights feasible.
+Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Pati et al. 1993,
+"Orthogonal Matching Pursuit"; Lawson and Hanson 1974, "Solving Least Squares Problems", chapter
+23, for the step that keeps the weights feasible.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Facility location: choose examples that are together as similar to all others as can be.
 
 The sum over all examples of the similarity with their most similar chosen one is monotone
-and submodular: greedy reaches 1 - 1/e of the optimum.
-
-Similarities (times weights, where there are any) are held as one of 2^b evenly spaced levels: whole
-numbers add up to the same sum in any order, and ties are ties. With b = 24 levels resolve what
-float32 does; fewer take a half or a quarter of the memory, and of the time to read it.
+and submodular: greedy reaches 1 - 1/e of the optimum. Similarities (times weights, where there are
+any) are held as one of 2^b evenly spaced levels: whole numbers add up to the same sum in any
+order, and ties are ties. b = 24 resolves what float32 does; fewer take less memory and time.
 
 Lazy greedy: gains only shrink as others are chosen, so an old gain bounds the new one, and about
 five examples per pick have to be looked at instead of N.
@@ -18,17 +16,15 @@ level with the most similar chosen one, in 0..1, and O the best K of all:
 
     f(answer) >= (1 - e^(-w / K)) / min(P, K) f(O) - 2 epsilon
 
-O lies in at most min(P, K) parts, so by submodularity what one of them has of it is worth that
-share; greedy reaches the first factor of it by the part's own examples, whose mean differs from
-that of all by no more than epsilon <= sqrt((K ln N + ln(2 P / delta)) / (2 n)) with probability
-1 - delta (Hoeffding). A second round that looks at T sampled examples costs another 2 epsilon, of
-n = T. Measured answers are far better: see docs/benchmarks.md.
+O lies in at most min(P, K) parts; greedy reaches the first factor of a part's share by the part's
+own n examples, whose mean differs from that of all by no more than epsilon <= sqrt((K ln N + ln(2 P
+/ delta)) / (2 n)) with probability 1 - delta (Hoeffding). A second round that looks at T sampled
+examples costs another 2 epsilon, of n = T.
 
 Shapes: N examples, P parts, n and m of the examples, K budget, B evaluated together, M candidates
 of the second round, T targets (all examples, but for the second round).
 Source: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions";
-Mirzasoleiman et al. 2013, "Distributed Submodular Maximization: Identifying Representative
-Elements in Massive Data".
+Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
 """
 
 from __future__ import annotations
@@ -280,19 +276,11 @@ def choose_representatives(
     seed: int,
     matrix_bytes: int = MATRIX_BYTES,
 ) -> tuple[Tensor, StoredLevels | ComputedLevels]:
-    """Choose `budget` of N examples by greedy facility location.
+    """Choose `budget` of N examples by greedy facility location; K int64 in the order of choice.
 
-    Args:
-        similarity: of N examples.
-        budget: K, in 1..N.
-        partitions: parts to choose in first; 1 compares all pairs, whatever memory they take, 0
-            does where they fit.
-        seed: draws the parts.
-        matrix_bytes: what the similarities of all pairs may take.
-
-    Returns:
-        The ids in the order of choice, and levels of all pairs, never of 8 bits, which leave too
-        many examples at the same level with two of the chosen.
+    One partition compares all pairs, whatever memory they take; 0 does where they fit in
+    `matrix_bytes`. The levels of all pairs that are returned are never of 8 bits, which leave too
+    many examples at the same level with two of the chosen.
     """
     affordable = affordable_precision(len(similarity), len(similarity), matrix_bytes)
     computed = ComputedLevels(similarity, fit_scale(similarity, "24-bit"))

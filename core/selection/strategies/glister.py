@@ -7,19 +7,15 @@ last layer. Greedily, the gain of example i is its Taylor term
 
 at the layer that the examples chosen so far have stepped to: after every pick (exact), or between
 rounds of picks. The validation logits follow without the layer itself:
-z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, which differs from the true logits by a
-shift that softmax does not see. The largest things made are C x D and V x C.
+z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift.
 
-The step is the authors': eta times the SUM of the subset's gradients, so the layer moves the
-farther the larger the budget is. On a single class the validation loss is next to nothing after
-some tens of picks; on all classes a few hundred picks in 15 rounds can overshoot, where the exact
-solver ends lower. `step=mean` divides eta by K; then most picks are those of one-shot choice.
+The step is the authors': eta times the SUM of the subset's gradients. On all classes a few hundred
+picks in 15 rounds can overshoot, where the exact solver ends lower. `step=mean` divides eta by K;
+then most picks are those of one-shot choice.
 
 Gains can grow as others are chosen, so lazy greedy's bounds do not hold. But a gain moves by at
 most eta |g_i| times the distance that grad L_V has moved, so the exact solver evaluates only
-examples that this allows to be the largest.
-
-In float64: gains that differ by rounding alone compare equal in float32, so equal examples tie.
+examples that this allows to be the largest. In float64: equal examples tie in float32.
 
 Shapes: N examples, V validation examples, S of a step, C classes, D features, Q dimensions of the
 validation features' span, K budget, B candidates or rows of a block.
