@@ -41,9 +41,8 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset, unpack_shard
 from lipt.common.data.shard import Shard
 from lipt.common.determinism import pinned_kernels
-from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.model_input import images_in, to_model_input
 from lipt.common.inputs.specs import call_model
-from lipt.common.inputs.stored import images_in
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import unpack
 from lipt.common.weights.encodings import encode_sparse

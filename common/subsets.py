@@ -3,15 +3,17 @@
 What the coordinator and the trainer must agree on to the byte.
 
 Digest: SHA-256 of all indices as little-endian int64, ascending, followed by their weights as
-little-endian float32. It says nothing of how a subset is stored or sent.
+little-endian float32 and, where there are some, their soft labels as little-endian float16, row
+by row. It says nothing of how a subset is stored or sent.
 
 File: one gzip stream of blocks of 2**20 examples, the last one shorter. A block is its differences,
-then its weights:
+then its weights, then its soft labels if there are some:
 
     differences   little-endian int64: each index less the one before it; the first one less 0
     weights       little-endian float32
+    soft labels   little-endian float16, C for each example
 
-Both are written as byte planes, the first bytes of all values and then the second ones, because
+All are written as byte planes, the first bytes of all values and then the second ones, because
 almost all high bytes are alike. A random tenth takes 5 bits an index, and equal weights nothing.
 
 Shapes: K examples of a subset, L of another, N of the data, C classes.
@@ -37,6 +39,7 @@ from lipt.common.errors import BudgetError, InvalidRequestError, SubsetError
 # Examples that are looked at, or packed, together: small beside the whole.
 _BLOCK = 2**20
 _EXAMPLE_BYTES = 12
+_SOFT_BYTES = 2
 # Deflate makes at most 1,032 bytes of one.
 _MOST_EXPANSION = 1040
 _OVERHEAD_BYTES = 4096
@@ -44,13 +47,24 @@ _OVERHEAD_BYTES = 4096
 
 @dataclass(frozen=True)
 class Examples:
-    """Indices, int64, ascending and distinct, and their weights, float32."""
+    """Indices, int64, ascending and distinct, their weights, float32, and perhaps soft labels."""
 
     indices_K: NDArray[np.int64]
     weights_K: NDArray[np.float32]
+    soft_labels_KC: NDArray[np.float16] | None = None
 
     def __len__(self) -> int:
         return len(self.indices_K)
+
+    @property
+    def num_classes(self) -> int:
+        """Of the soft labels; 0 without."""
+        return 0 if self.soft_labels_KC is None else self.soft_labels_KC.shape[1]
+
+    @property
+    def digest(self) -> str:
+        """See `subset_digest`."""
+        return subset_digest(self.indices_K, self.weights_K, self.soft_labels_KC)
 
 
 def budget_from_fraction(fraction: float, num_examples: int) -> int:
@@ -98,12 +112,15 @@ def resolve_budget(*, fraction: float | None, budget: int | None, num_examples: 
     return budget
 
 
-def subset_digest(indices: npt.ArrayLike, weights: npt.ArrayLike) -> str:
+def subset_digest(
+    indices: npt.ArrayLike, weights: npt.ArrayLike, soft_labels: npt.ArrayLike | None = None
+) -> str:
     """Lower-case hexadecimal digest of a subset.
 
     Args:
         indices: K integers, ascending and distinct; an array, a tensor or a sequence.
         weights: K numbers, one per index; taken as float32.
+        soft_labels: K x C numbers, taken as float16; None for a subset without.
 
     Raises:
         InvalidRequestError: the lengths differ, or the indices are not ascending.
@@ -123,6 +140,14 @@ def subset_digest(indices: npt.ArrayLike, weights: npt.ArrayLike) -> str:
         )
     digest = hashlib.sha256(indices_K.data)
     digest.update(weights_K.data)
+    if soft_labels is not None:
+        soft_labels_KC = _as(soft_labels, "<f2")
+        if soft_labels_KC.ndim != 2 or len(soft_labels_KC) != len(indices_K):
+            raise InvalidRequestError(
+                f"soft labels of shape {list(soft_labels_KC.shape)} do not belong to "
+                f"{len(indices_K)} examples. Give one row per index."
+            )
+        digest.update(soft_labels_KC.data)
     return digest.hexdigest()
 
 
@@ -142,11 +167,14 @@ def _as(column: npt.ArrayLike, dtype: str) -> NDArray[Any]:
     return np.ascontiguousarray(converted) if converted.ndim else converted
 
 
-def packed_sizes(num_examples: int) -> range:
-    """The bytes that a file of so many examples can have; of a negative number there is none."""
-    if num_examples < 0:
+def packed_sizes(num_examples: int, num_classes: int = 0) -> range:
+    """The bytes that a file of so many examples can have; of a negative number there is none.
+
+    num_classes: of their soft labels; 0 where they have none.
+    """
+    if num_examples < 0 or num_classes < 0:
         return range(0)
-    plain = _EXAMPLE_BYTES * num_examples
+    plain = (_EXAMPLE_BYTES + _SOFT_BYTES * num_classes) * num_examples
     return range(plain // _MOST_EXPANSION, plain + plain // 64 + _OVERHEAD_BYTES)
 
 
@@ -160,14 +188,17 @@ def pack(examples: Examples) -> bytes:
             before = indices_K[start - 1] if start else 0
             file.write(_planes(np.diff(indices_K[block], prepend=before), "<i8"))
             file.write(_planes(weights_K[block], "<f4"))
+            if examples.soft_labels_KC is not None:
+                file.write(_planes(examples.soft_labels_KC[block].ravel(), "<f2"))
     return content.getvalue()
 
 
-def unpack(content: bytes, num_examples: int) -> Examples:
+def unpack(content: bytes, num_examples: int, num_classes: int = 0) -> Examples:
     """The examples of an untrusted file; `subset_digest` checks their order."""
-    if len(content) not in packed_sizes(num_examples):
+    if len(content) not in packed_sizes(num_examples, num_classes):
         raise _no_file(f"{len(content)} bytes cannot hold {num_examples} examples")
     indices_K, weights_K = np.empty(num_examples, np.int64), np.empty(num_examples, np.float32)
+    soft_labels_KC = np.empty((num_examples, num_classes), np.float16)
     last = 0
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
@@ -179,12 +210,16 @@ def unpack(content: bytes, num_examples: int) -> Examples:
                 indices_K[block] += last
                 last = int(indices_K[start + count - 1])
                 weights_K[block] = _from_planes(file.read(4 * count), "<f4", count)
+                soft = _from_planes(
+                    file.read(_SOFT_BYTES * count * num_classes), "<f2", count * num_classes
+                )
+                soft_labels_KC[block] = soft.reshape(count, num_classes)
             more = bool(file.read(1))
     except (OSError, EOFError, zlib.error) as error:
         raise _no_file(str(error)) from None
     if more:
         raise _no_file(f"it holds more than {num_examples} examples")
-    return Examples(indices_K, weights_K)
+    return Examples(indices_K, weights_K, soft_labels_KC if num_classes else None)
 
 
 def _planes(values: NDArray[Any], dtype: str) -> bytes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, time
+from typing import Any
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import StateError
@@ -23,9 +24,8 @@ from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake
+from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.dispatch.range_intake import RangeIntake
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.runs.driver import RunDriver
@@ -89,8 +89,6 @@ async def open_app(
         LiptError: the configured model cannot be built.
     """
     events, meters = Events(), Meters()
-    # Both count the same deadline.
-    deadline_clock = steady_clock(time, monotonic)
     async with AsyncExitStack() as stack:
         lock = StateLock(settings.state_dir)
         stack.callback(lock.release)
@@ -112,89 +110,17 @@ async def open_app(
         await hold_runs_of_other_data(store, data, database, events)
         await _note_served(data, database)
         _warm_for_subsets(store, compute)
-        dispatcher = Dispatcher(
-            store,
-            lease_seconds=settings.lease.duration_seconds,
-            clock=monotonic,
-            wall_clock=deadline_clock,
-            events=events,
-            meters=meters,
-        )
-        compute.share_scans(dispatcher.scans.note)
-        driver = RunDriver(
-            store,
-            compute,
-            restore=lambda run, report: restore_inputs(run, blobs, compute, report),
-            wall_clock=time,
-            deadline_clock=deadline_clock,
-            events=events,
-        )
+        dispatcher, driver = _make_runs_go(settings, store, blobs, compute, events, meters)
         stack.push_async_callback(driver.stop)
-        admission = Admission(
-            blobs,
-            DataFigures(data.class_counts, data.inputs, data.other_target),
-            limits=settings.limits,
-            machine=this_machine(),
-            allowed_modules=settings.allow_modules,
-            evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
-        )
-        stack.callback(admission.stop)
-        requests = RunRequests(
-            store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
-        )
-        await admission.look_at(settings.run)
-        storage = await open_storage(
-            settings.state_dir,
-            blobs,
-            store,
-            dispatcher,
-            settings.storage,
-            events,
-            wall_clock=time,
-            clock=monotonic,
-        )
-        collecting = asyncio.create_task(storage.collector.run(), name="collection")
-        stack.push_async_callback(_end, collecting)
-        retention = Retention(store, compute, settings.storage, events, time)
-        retaining = asyncio.create_task(retention.run(), name="retention")
-        stack.push_async_callback(_end, retaining)
+        admission = await _open_admission(stack, settings, blobs, data)
+        storage = await _keep_storage(stack, settings, blobs, store, dispatcher, compute, events)
         dispatcher.restore()
         driver.resume_all()
-        expiry = asyncio.create_task(dispatcher.expire_leases(), name="lease expiry")
-        stack.push_async_callback(_end, expiry)
-        subsets = Subsets(
-            store,
-            database,
-            blobs,
-            compute,
-            data,
-            wall_clock=time,
-            linger_seconds=settings.compute.linger_seconds,
-            backbone=backbone,
-            max_warm_up_epochs=settings.limits.warm_up_epochs,
-            meters=meters,
-        )
-        stack.push_async_callback(subsets.stop)
-        diagnoses = Diagnoses(
-            store,
-            database,
-            blobs,
-            compute,
-            data,
-            defaults=settings.run,
-            wall_clock=time,
-            linger_seconds=settings.compute.linger_seconds,
-            backbone=backbone,
-        )
-        stack.push_async_callback(diagnoses.stop)
-        weights = RunWeights(store, blobs, compute, linger_seconds=settings.compute.linger_seconds)
-        stack.push_async_callback(weights.stop)
-        intake = LearnerIntake(dispatcher, blobs, meters)
-        stack.callback(intake.stop)
-        ranges = stack.enter_context(
-            RangeIntake(dispatcher.scans, blobs, scans_dir(settings.state_dir))
-        )
-        yield App(
+        _begin(stack, dispatcher.expire_leases(), "lease expiry")
+        parts = (store, database, blobs, compute, data)
+        linger_seconds = settings.compute.linger_seconds
+        how: dict[str, Any] = {"linger_seconds": linger_seconds, "backbone": backbone}
+        app = App(
             settings=settings,
             events=events,
             meters=meters,
@@ -204,15 +130,112 @@ async def open_app(
             store=store,
             compute=compute,
             dispatcher=dispatcher,
-            intake=intake,
-            ranges=ranges,
-            requests=requests,
-            subsets=subsets,
-            diagnoses=diagnoses,
-            weights=weights,
+            intake=LearnerIntake(dispatcher, blobs, meters),
+            ranges=RangeIntake(dispatcher.scans, blobs, scans_dir(settings.state_dir)),
+            requests=RunRequests(
+                store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
+            ),
+            subsets=Subsets(
+                *parts,
+                **how,
+                wall_clock=time,
+                max_warm_up_epochs=settings.limits.warm_up_epochs,
+                meters=meters,
+            ),
+            diagnoses=Diagnoses(*parts, **how, wall_clock=time, defaults=settings.run),
+            weights=RunWeights(store, blobs, compute, linger_seconds=linger_seconds),
             tokens=tokens,
             storage=storage,
         )
+        for part in (app.subsets, app.diagnoses, app.weights):
+            stack.push_async_callback(part.stop)
+        stack.callback(app.intake.stop)
+        stack.callback(app.ranges.stop)
+        yield app
+
+
+def _make_runs_go(
+    settings: CoordinatorSettings,
+    store: RunStore,
+    blobs: BlobStore,
+    compute: ComputeQueue,
+    events: Events,
+    meters: Meters,
+) -> tuple[Dispatcher, RunDriver]:
+    # Both count the same deadline.
+    deadline_clock = steady_clock(time, monotonic)
+    dispatcher = Dispatcher(
+        store,
+        lease_seconds=settings.lease.duration_seconds,
+        clock=monotonic,
+        wall_clock=deadline_clock,
+        events=events,
+        meters=meters,
+    )
+    compute.share_scans(dispatcher.scans.note)
+    driver = RunDriver(
+        store,
+        compute,
+        restore=lambda run, report: restore_inputs(run, blobs, compute, report),
+        wall_clock=time,
+        deadline_clock=deadline_clock,
+        events=events,
+    )
+    return dispatcher, driver
+
+
+async def _open_admission(
+    stack: AsyncExitStack, settings: CoordinatorSettings, blobs: BlobStore, data: DataDescription
+) -> Admission:
+    admission = Admission(
+        blobs,
+        DataFigures(data.class_counts, data.inputs, data.other_target),
+        limits=settings.limits,
+        machine=this_machine(),
+        allowed_modules=settings.allow_modules,
+        evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
+    )
+    stack.callback(admission.stop)
+    await admission.look_at(settings.run)
+    return admission
+
+
+async def _keep_storage(
+    stack: AsyncExitStack,
+    settings: CoordinatorSettings,
+    blobs: BlobStore,
+    store: RunStore,
+    dispatcher: Dispatcher,
+    compute: ComputeQueue,
+    events: Events,
+) -> Storage:
+    """Open the accounts of what is stored, and remove what nobody needs from here on."""
+    storage = await open_storage(
+        settings.state_dir,
+        blobs,
+        store,
+        dispatcher,
+        settings.storage,
+        events,
+        wall_clock=time,
+        clock=monotonic,
+    )
+    _begin(stack, storage.collector.run(), "collection")
+    retention = Retention(store, compute, settings.storage, events, time)
+    _begin(stack, retention.run(), "retention")
+    return storage
+
+
+def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
+    """Do something until the stack is left."""
+    task = asyncio.create_task(work, name=name)
+
+    async def end() -> None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    stack.push_async_callback(end)
 
 
 def logging_progress(*, clock: Callable[[], float]) -> OnProgress:
@@ -244,12 +267,6 @@ async def _note_served(data: DataDescription, database: Database) -> None:
     except StateError as error:
         # A full disk is no reason not to serve what is on it.
         logger.warning("which data is served now is not noted: %s", error)
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:

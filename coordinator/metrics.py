@@ -63,7 +63,7 @@ def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue)
         },
         WORKERS: {(): len(dispatcher.alive())},
         WORKERS_WAITING: {(): dispatcher.num_waiting()},
-        LEASES: {(): len(dispatcher.leases)},
+        LEASES: {(): dispatcher.leases.num_learners()},
         QUEUE: {(lane,): number for lane, number in waiting.items()},
         QUEUE_OLDEST: {(lane,): seconds for lane, seconds in oldest.items()},
         **_of_the_newest_soup(store),

@@ -21,8 +21,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from lipt.common.access.local_token import published
-from lipt.common.inputs.specs import ColumnsSpec
+from lipt.common.access.tokens import published
 from lipt.common.network.tls import (
     TlsFiles,
     require_deliberate_exposure,
@@ -32,8 +31,8 @@ from lipt.common.network.tls import (
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.process.service import tell_manager
-from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import empty_classes
+from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.identification import (
     Admission,
     admission,
@@ -62,23 +61,15 @@ from lipt.coordinator.rpc.interceptor import CallInterceptor
 from lipt.coordinator.rpc.limits import PeerLimits
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
-from lipt.coordinator.rpc.watching import Watching
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.v1 import (
-    access_pb2,
     access_pb2_grpc,
-    blob_pb2,
     blob_pb2_grpc,
-    diagnosis_pb2,
     diagnosis_pb2_grpc,
-    info_pb2,
     info_pb2_grpc,
-    run_pb2,
     run_pb2_grpc,
-    subset_pb2,
     subset_pb2_grpc,
-    worker_pb2,
     worker_pb2_grpc,
 )
 
@@ -96,32 +87,9 @@ def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
         )
     if data.scaling:
         yield logging.INFO, f"{data.scaling}."
-    if data.other_target is not None:
-        yield logging.INFO, _on_target(data)
-    elif empty := empty_classes(data.class_names, data.class_counts):
+    empty = empty_classes(data.class_names, data.class_counts)
+    if data.other_target is None and empty:
         yield logging.WARNING, f"{empty}. Models get an output for each of these."
-    if isinstance(data.inputs, ColumnsSpec):
-        yield logging.INFO, _on_columns(data.inputs)
-
-
-def _on_target(data: DataDescription) -> str:
-    kind = data.target.kind
-    by = "quantile" if kind is TargetKind.NUMBER else "the rarest label"
-    return (
-        f"{data.target} to be told of each example ({kind.words}). Splits and equal shares are by "
-        f"{by}, in {len(data.class_names)} groups; accuracies are the {kind.score_name}; "
-        "strategies that need classes are refused."
-    )
-
-
-def _on_columns(inputs: ColumnsSpec) -> str:
-    standardized = [column for column in inputs.columns if column.standardized]
-    names = ", ".join(column.name for column in standardized)
-    told = f"standardized ({names})" if len(standardized) < len(inputs.columns) else "standardized"
-    return (
-        f"its examples are no images, but {inputs}. Models are given them "
-        f"{told if standardized else 'as they are'}, without augmentation."
-    )
 
 
 logger = logging.getLogger(__name__)
@@ -129,12 +97,8 @@ logger = logging.getLogger(__name__)
 # For health checks, and for refusals that are on their way.
 _SPARE_CALLS = 1024
 
-_SERVICES = tuple(
-    service.full_name
-    for module in (access_pb2, blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
-    for service in module.DESCRIPTOR.services_by_name.values()
-)
-
+# Those of the access table, which has reflection as well.
+_SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
 
 OpenApp = Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]]
 
@@ -190,12 +154,15 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     )
     stopping = asyncio.Event()
     sessions = Sessions(app.tokens.holds, clock=time, state_dir=settings.state_dir)
-    watching = Watching(app.store, app.dispatcher, app.compute, stopping, wall_clock=time)
     info = InfoService(
         app.data,
-        watching=watching,
+        app.store,
+        app.dispatcher,
+        app.compute,
+        stopping,
         default_run=settings.run,
         device=device_name(resolve_device(settings.device)),
+        wall_clock=time,
     )
     limits = PeerLimits(settings.limits, clock=monotonic)
     server = _grpc_server(app, admitted, limits)
@@ -214,7 +181,6 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
                     page,
                     tls,
                     info=info,
-                    watching=watching,
                     limits=limits,
                     address=address,
                 )
@@ -237,7 +203,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
 @contextmanager
 def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
     measure_stages(app.store, app.meters)
-    listen = app.settings.metrics_listen
+    listen, directory = app.settings.metrics_listen, app.settings.state_dir
     if listen is None:
         yield
         return
@@ -247,7 +213,6 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
             **app.storage.readings(),
         }
     )
-    directory = app.settings.state_dir
     with serving_metrics(
         listen,
         tls,
@@ -307,11 +272,11 @@ def _add_services(
     workers = WorkerService(
         app.dispatcher, app.intake, app.ranges, stopping, app.storage.allowances
     )
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
     )
-    access = AccessService(app.tokens, sessions.link)
-    access_pb2_grpc.add_AccessServiceServicer_to_server(access, server)
+    run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
     blobs = BlobService(
         app.blobs,
         app.storage.uploads,
@@ -319,16 +284,13 @@ def _add_services(
         meters=app.meters,
     )
     blob_pb2_grpc.add_BlobServiceServicer_to_server(blobs, server)
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
-    run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
+    access = AccessService(app.tokens, sessions.link)
+    access_pb2_grpc.add_AccessServiceServicer_to_server(access, server)
     subset_pb2_grpc.add_SubsetServiceServicer_to_server(SubsetService(app.subsets), server)
-    diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(
-        DiagnosisService(app.diagnoses), server
-    )
+    diagnoses = DiagnosisService(app.diagnoses)
+    diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(diagnoses, server)
     info_pb2_grpc.add_InfoServiceServicer_to_server(info, server)
-    reflection.enable_server_reflection(
-        (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-    )
+    reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME), server)
     return healthy
 
 
@@ -359,7 +321,6 @@ def _write_address(path: Path, address: str) -> None:
 
 
 def _on_signals() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT from now on."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

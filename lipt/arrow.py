@@ -27,7 +27,7 @@ from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models.loading import load_model
+from lipt.common.models.registry import load_model
 from lipt.common.signals.passes import Batches
 from lipt.common.subsets import resolve_budget, subset_digest
 from lipt.common.targets.kinds import TargetKind

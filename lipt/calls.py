@@ -105,6 +105,7 @@ def select(
     proxy: str | None = None,
     features: Features | None = None,
     labels: Literal["given", "none"] = "given",
+    soft_labels: bool = False,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
@@ -125,6 +126,7 @@ def select(
         proxy: proxy model: "soup", "ridge:patches", "auto", ...
         features: used in place of the model's: {"features": N x d}.
         labels: "none" chooses without looking at labels.
+        soft_labels: whether `Subset.soft_labels` come along, as targets to train on.
 
     Raises:
         LiptError: as `Client.subset`, or the model cannot be trained.
@@ -150,6 +152,7 @@ def select(
         proxy=proxy,
         features=features,
         labels=labels,
+        soft_labels=soft_labels,
     )
 
 

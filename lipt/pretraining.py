@@ -27,20 +27,18 @@ from lipt.common.data import Dataset
 from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.process.devices import resolve_device
-from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, copy_to_cpu
-from lipt.core.fitting import fit_defaults
 from lipt.core.pipeline import Pretrained as Trained
 from lipt.core.pipeline import begin, choose, look_at
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
-from lipt.core.sharding import split_validation
+from lipt.core.sharding import fit_defaults, split_validation
 from lipt.core.signals.stored import read_user_features
 from lipt.core.stages.choice import told_of
 from lipt.core.stages.diagnosis import diagnose
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, Given, open_dataset
@@ -159,6 +157,7 @@ class Pretrained:
         proxy: str | None = None,
         features: Features | None = None,
         labels: Literal["given", "none"] = "given",
+        soft_labels: bool = False,
     ) -> Subset:
         """Choose examples; the arguments are those of `lipt.select`.
 
@@ -180,6 +179,7 @@ class Pretrained:
                 preset=preset or "",
                 proxy=proxy or "",
                 labels=labels,
+                soft_labels=soft_labels,
             )
             trained = self._train(training_for(query, self._num_examples))
             return self._chosen(trained, query)
@@ -229,7 +229,7 @@ class Pretrained:
     def _chosen(self, trained: Trained, query: SubsetQuery) -> Subset:
         started = monotonic()
         question, chosen = choose(trained, query)
-        indices, weights = (values.numpy() for values in chosen.columns)
+        examples = chosen.examples
         costs = {"selection_seconds": monotonic() - started}
         if chosen.warmed is not None:
             costs["selection_seconds"] -= chosen.warmed.spent_seconds
@@ -246,13 +246,14 @@ class Pretrained:
             "costs": {**trained.seconds, **costs},
         }
         return Subset(
-            indices,
-            weights,
+            examples.indices_K,
+            examples.weights_K,
             self.data.fingerprint,
-            subset_digest(indices, weights),
+            examples.digest,
             query.strategy,
             # Plain JSON values, as a client receives them.
             json.loads(json.dumps(manifest)),
+            soft_labels=examples.soft_labels_KC,
         )
 
     def _keep_features(self, features: Features) -> BlobName:

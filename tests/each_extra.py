@@ -59,7 +59,7 @@ TRIALS = {
     "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),
     "remote": Trial(("fsspec", "s3fs"), ("tests/common/data/sources/test_fsspec.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_examination.py",)),
-    "text": Trial(("tokenizers",), ("tests/common/data/sources/tables/test_tokens.py",)),
+    "text": Trial(("tokenizers",), ("tests/common/data/sources/test_texts.py",)),
 }
 
 

@@ -38,8 +38,13 @@ from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
-from lipt.common.signals.passes import encode_range, score_range
-from lipt.common.signals.task_parts import is_data_of, load_task_model, open_task_data
+from lipt.common.signals.passes import (
+    encode_range,
+    is_data_of,
+    load_task_model,
+    open_task_data,
+    score_range,
+)
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of

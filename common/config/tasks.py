@@ -18,8 +18,7 @@ from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ColumnsFormat, InputFormat
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import OtherTarget, SingleLabel
+from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from lipt.common.data.input_format import input_format, normalization
 from lipt.common.data.loading import Bearable
 from lipt.common.data.registry import dataset_of, known_sources, open_dataset
 from lipt.common.data.shard import Shard, pack_shard, unpack_shard
-from lipt.common.data.sources.pairs.rows import open_pairs
-from lipt.common.images.decode import decode_image
+from lipt.common.data.sources.pairs import open_pairs
+from lipt.common.images.formats import decode_image
 
 __all__ = [
     "Bearable",

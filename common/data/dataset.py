@@ -29,10 +29,9 @@ from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header
+from lipt.common.inputs.model_input import Stored, rows_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec
-from lipt.common.inputs.stored import Stored, rows_of
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import SingleLabel, TargetValues
+from lipt.common.targets.values import SingleLabel, Target, TargetValues
 
 
 @dataclass(frozen=True)

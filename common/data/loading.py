@@ -27,9 +27,8 @@ from lipt.common.data.sources.index import kept
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import Header
-from lipt.common.inputs.columns import Column
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
-from lipt.common.sizes import format_bytes
+from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
+from lipt.common.text import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -391,15 +390,16 @@ def _require_values(values_N: Tensor, column: Column, num_rows: int, source: str
     if not values_N.is_floating_point() and not column.num_values:
         return
     flat_NV = values_N.reshape(num_rows, -1)
-    for block in torch.arange(num_rows).split(max(1, _BLOCK_VALUES // max(1, flat_NV.shape[1]))):
-        block_BV = flat_NV[int(block[0]) : int(block[-1]) + 1]
+    size = max(1, _BLOCK_VALUES // max(1, flat_NV.shape[1]))
+    for start in range(0, num_rows, size):
+        block_BV = flat_NV[start : start + size]
         if values_N.is_floating_point():
             bad_BV = ~block_BV.isfinite()
         else:
             bad_BV = (block_BV < 0) | (block_BV >= column.num_values)
         bad_B = bad_BV.any(dim=1)
         if bool(bad_B.any()):
-            row = int(block[0]) + int(bad_B.to(torch.uint8).argmax())
+            row = start + int(bad_B.to(torch.uint8).argmax())
             what, remedy = (
                 ("that is not finite", "Fill in or remove what is missing.")
                 if values_N.is_floating_point()

@@ -1,4 +1,4 @@
-"""Threads that decode: in parallel, and ahead of the consumer."""
+"""Threads that decode: many rows at once, or the next batches ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from contextlib import closing, contextmanager
 from itertools import islice
 from typing import TypeVar
 
-# Parallel map: a function over many rows, in threads where that pays, with progress.
-
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
+PartT = TypeVar("PartT")
+BatchT = TypeVar("BatchT")
 
-# Measured on two cores: below about 100 x 100 pixels a second thread costs more in
-# contention for the interpreter than it decodes (32x32: 8k against 11k images a second;
-# 128x128: 6.3k against 5.9k; 224x224: 4.6k against 3.0k).
+# Measured on two cores: below about 100 x 100 pixels a second thread costs more in contention for
+# the interpreter than it decodes (32x32: 8k against 11k images a second; 224x224: 4.6k, 3.0k).
 _MIN_THREADED_PIXELS = 100 * 100
 _MAX_THREADS = 8
-
 # Futures in flight: enough to keep the threads busy, few enough to cost no memory.
 _WINDOW = 256
-
+_BATCHES_AHEAD = 2
 _REPORT_SECONDS = 0.2
 
 
@@ -46,13 +44,13 @@ def map_rows(
 
     Args:
         function: called from several threads if `num_threads` is over 1.
-        rows: what it is called with.
+        rows: its arguments.
         num_threads: 1 stays in the caller's thread.
         progress: called with (done, total) at the start, about five times a second as rows
             finish, and at the end.
 
     Raises:
-        Exception: what `function` raises for the first row, in order, that fails.
+        Exception: that of `function` for the first row, in order, that fails.
     """
     total = len(rows)
     last_report = time.monotonic()
@@ -78,29 +76,18 @@ def _results(function: Callable[[int], T], rows: Sequence[int], num_threads: int
             yield from executor.map(function, window)
 
 
-# Reading ahead: a thread reads and decodes the next batches while the present one is worked on.
-#
-# Kernels and decoders let go of the interpreter, so that the two share a machine's cores and
-# neither waits for the other.
-
-PartT = TypeVar("PartT")
-BatchT = TypeVar("BatchT")
-
-_BATCHES_AHEAD = 2
-
-
 @contextmanager
 def reading_ahead(
     read: Callable[[PartT], BatchT], parts: Iterable[PartT]
 ) -> Iterator[Iterator[BatchT]]:
-    """What `read` gives for each part, in order; a context, so that its thread ends with it.
+    """`read(part)` for each part, in order, read in a thread while the present one is used.
 
     Args:
         read: called in one other thread, for one part after the other.
-        parts: what it is called with; iterated in the caller's thread.
+        parts: its arguments; iterated in the caller's thread.
 
     Yields:
-        The batches. Asking for one raises what `read` raised for it, after those before it; at
+        The batches. Asking for one raises the error of `read` for it, after those before it; at
         most two more lie ready or are being read. Leaving the block early waits for the batch
         that is being read, and no other is begun.
     """

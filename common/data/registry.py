@@ -29,11 +29,11 @@ from lipt.common.data.sources.bundled import (
 from lipt.common.data.sources.distilled import distilled_rows
 from lipt.common.data.sources.feature_file import features_rows
 from lipt.common.data.sources.image_files import EncodedRows, cifar_rows, imagefolder_rows
-from lipt.common.data.sources.pairs.rows import pairs_rows
+from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.rows import ColumnRows, ImageRows, Rows
 from lipt.common.data.sources.storage import is_url
-from lipt.common.data.sources.tables.rows import csv_rows, jsonl_rows, parquet_table_rows
+from lipt.common.data.sources.tables import csv_rows, jsonl_rows, parquet_table_rows
 from lipt.common.data.sources.user_data import data_of_factory, rows_of_data
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError

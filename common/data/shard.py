@@ -1,4 +1,32 @@
-"""Shard: the examples of one learner as a safetensors file."""
+"""Shard: the few examples that one learner trains on, as one safetensors file.
+
+A set in memory travels as pixels, at the size that the model sees:
+
+    images     U8   n x C x H x W
+    labels     I64  n
+
+An encoded set travels as its image files, which the reader decodes and fits:
+
+    encoded    U8   E           the n files, one after another
+    offsets    I64  n + 1       file i is encoded[offsets[i] : offsets[i + 1]]
+    labels     I64  n
+
+Examples that are no images travel as their columns, each of its own type:
+
+    column.NAME        n x its shape; "column." where a lone column has no name
+    labels     I64     n
+
+In place of labels, examples without a single class have
+
+    targets    U8   n x C       1 for each of their labels, or
+               F32  n x T       their numbers, in the data's own units
+
+Exactly these tensors, no metadata. The same examples give the same bytes. The peer that sent a
+shard is not trusted: what its header declares is compared with what was expected, and with the
+bytes at hand, before anything is allocated.
+
+Shapes: n examples, B of a batch, C x H x W pixels as the model sees them.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +42,33 @@ from torch import Tensor
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import map_rows, threads_for
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
-from lipt.common.images.decode import decode_image
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.columns import MAX_COLUMNS, ColumnType
-from lipt.common.inputs.specs import ColumnsFormat, InputFormat, spec_of
-from lipt.common.inputs.stored import Stored
+from lipt.common.images.formats import ImageFormat, decode_image
+from lipt.common.inputs.model_input import Stored
+from lipt.common.inputs.specs import MAX_COLUMNS, ColumnsFormat, ColumnType, InputFormat, spec_of
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.targets.target import Target
+from lipt.common.targets.values import Target
 from lipt.common.weights.files import Container, pack, read_container
 from lipt.common.weights.specs import TensorSpec, quoted
 
-# Encoded images: files one after another, each decoded when its pixels are first asked for.
-#
-# Pixels are kept, as a learner asks for all of them in every pass; the files are let go of with the
-# last one that is decoded.
-#
-# Shapes: N images, B of a batch, C x H x W pixels as the model sees them.
+# One more than a shard has, and the container's limit on the header goes with it.
+_MAX_TENSORS = 4
+_MAX_COLUMN_TENSORS = MAX_COLUMNS + 2
+_MAX_IMAGE_SIZE = 4096
+# A small file can declare many pixels.
+_MAX_BYTES = 8 * 2**30
+_COLUMN = "column."
+_REMEDY = "Fetch the shard again; if that does not help, the coordinator is at fault."
 
 
 class EncodedImages:
-    """The images of a shard; for one thread at a time.
+    """Image files, each decoded when its pixels are first asked for; for one thread at a time.
+
+    Pixels are kept, as a learner asks for all of them in every pass; the files go with the last one
+    that is decoded.
 
     Args:
         files: their bytes, one file after another.
-        offsets: N + 1, rising from 0 to the end: file i is `files[offsets[i] : offsets[i + 1]]`.
+        offsets: n + 1, rising from 0 to the end: file i is `files[offsets[i] : offsets[i + 1]]`.
         image: the format that they are decoded to.
     """
 
@@ -52,14 +83,10 @@ class EncodedImages:
         self._images_NCHW = torch.empty((len(self), *image.shape), dtype=torch.uint8)
 
     def __len__(self) -> int:
-        """How many images there are."""
         return len(self._offsets) - 1
 
     def rows(self, rows_B: Tensor) -> Tensor:
-        """Pixels of some images, uint8 B x C x H x W, on the CPU.
-
-        Args:
-            rows_B: their numbers, int64, on the CPU.
+        """Pixels of some images, uint8 B x C x H x W, by their numbers; all on the CPU.
 
         Raises:
             DataError: an image cannot be decoded.
@@ -68,11 +95,7 @@ class EncodedImages:
         return self._images_NCHW[rows_B]
 
     def all(self) -> Tensor:
-        """Pixels of all images, not copied.
-
-        Raises:
-            DataError: an image cannot be decoded.
-        """
+        """Pixels of all images, not copied; raises as `rows`."""
         self._decode(range(len(self)))
         return self._images_NCHW
 
@@ -97,45 +120,6 @@ class EncodedImages:
             self._files = None
 
 
-# Shard: the few examples that one learner trains on, as one safetensors file.
-#
-# A set in memory travels as pixels, at the size that the model sees:
-#
-#     images     U8   n x C x H x W
-#     labels     I64  n
-#
-# An encoded set travels as its image files, which the reader decodes and fits:
-#
-#     encoded    U8   E           the n files, one after another
-#     offsets    I64  n + 1       file i is encoded[offsets[i] : offsets[i + 1]]
-#     labels     I64  n
-#
-# Examples that are no images travel as their columns, each of its own type:
-#
-#     column.NAME        n x its shape; "column." where a lone column has no name
-#     labels     I64     n
-#
-# In place of labels, examples without a single class have
-#
-#     targets    U8   n x C       1 for each of their labels, or
-#                F32  n x T       their numbers, in the data's own units
-#
-# Exactly these tensors, no metadata. The same examples give the same bytes. The
-# peer that sent a shard is not trusted: what its header declares is compared with
-# what was expected, and with the bytes at hand, before anything is allocated.
-#
-# Shapes: n examples, C x H x W pixels as the model sees them.
-
-# One more than a shard has, and the container's limit on the header goes with it.
-_MAX_TENSORS = 4
-_MAX_COLUMN_TENSORS = MAX_COLUMNS + 2
-_MAX_IMAGE_SIZE = 4096
-# What a shard's examples may become: a small file can declare many pixels.
-_MAX_BYTES = 8 * 2**30
-_COLUMN = "column."
-_REMEDY = "Fetch the shard again; if that does not help, the coordinator is at fault."
-
-
 @dataclass(frozen=True)
 class Shard:
     """One learner's examples as they are stored, and their targets: int64 labels, or n x T."""
@@ -153,7 +137,7 @@ class EncodedShard:
 
 
 def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
-    """Write the examples `ids`, in that order, as a shard file.
+    """Write some examples, in the order of their ids, as a shard file.
 
     Args:
         dataset: where the examples are.
@@ -166,10 +150,8 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
     name = "labels" if dataset.rows.targets is None else "targets"
     tensors = {name: dataset.targets_N[ids]}
     if dataset.encoded:
-        files: dict[int, bytes] = {}
-        # Neighbours may share a block of a file, which is then read once.
-        for row in sorted(set(ids.tolist())):
-            files[row] = dataset.raw_bytes(row)
+        # In order: neighbours may share a block of a file, which is then read once.
+        files = {row: dataset.raw_bytes(row) for row in sorted(set(ids.tolist()))}
         parts = [files[row] for row in ids.tolist()]
         offsets = list(itertools.accumulate((len(part) for part in parts), initial=0))
         tensors["encoded"] = torch.frombuffer(bytearray().join(parts), dtype=torch.uint8)
@@ -182,17 +164,7 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
 
 
 def unpack_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: Target) -> Shard:
-    """Read a shard file, and decode its images where it has some.
-
-    Args:
-        data: the file's bytes.
-        inputs: what the model is given.
-        num_examples: how many examples the learner was promised.
-        target: what the model is to give of them.
-
-    Raises:
-        DataError: the bytes are not a shard of that many such examples.
-    """
+    """As `open_shard`, with its images decoded."""
     shard = open_shard(data, inputs, num_examples=num_examples, target=target)
     if isinstance(shard, EncodedShard):
         return Shard(shard.examples.all(), shard.targets_N)
@@ -208,10 +180,10 @@ def open_shard(
     planned for no more than the pixels twice.
 
     Args:
-        data: the file's bytes, kept by what is encoded.
-        inputs: what the model is given.
+        data: the file's bytes, kept where images are encoded.
+        inputs: the model's.
         num_examples: how many examples the learner was promised.
-        target: what the model is to give of them.
+        target: the model's.
 
     Raises:
         DataError: the bytes are not a shard of that many such examples; image files are looked
@@ -219,13 +191,19 @@ def open_shard(
     """
     _require_expected(inputs, num_examples)
     columns = isinstance(inputs, ColumnsFormat)
-    container = _open(data, _MAX_COLUMN_TENSORS if columns else _MAX_TENSORS)
-    expected = _expected_specs(container, inputs, num_examples, target)
-    _require_specs(container, expected)
+    max_tensors = _MAX_COLUMN_TENSORS if columns else _MAX_TENSORS
+    try:
+        container = read_container(data, max_bytes=len(data), max_tensors=max_tensors)
+    except (WeightsError, BlobTooLargeError) as error:
+        # What else these say is about a model's weights.
+        raise DataError(f"the shard cannot be read: {error.problem}. {_REMEDY}") from error
+    if container.metadata:
+        raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
+    _require_specs(container, _expected_specs(container, inputs, num_examples, target))
     targets_N = _targets(container, target)
     if isinstance(inputs, ColumnsFormat):
         return Shard(_columns(container, inputs), targets_N)
-    if "images" in expected:
+    if "images" in container.specs:
         return Shard(container.tensor("images"), targets_N)
     images = _encoded(container, inputs)
     if container.specs["encoded"].num_bytes > num_examples * spec_of(inputs).num_bytes:
@@ -236,29 +214,22 @@ def open_shard(
 def _require_expected(inputs: InputFormat, num_examples: int) -> None:
     """What was expected came over the wire, too."""
     spec = spec_of(inputs)
+    sane = num_examples >= 1
     if isinstance(inputs, ImageFormat):
-        _require_sane(inputs, num_examples)
-    elif num_examples < 1:
+        channels, height, width = inputs.shape
+        sane = sane and channels in {1, 3} and min(height, width) >= 1
+        sane = sane and max(height, width) <= _MAX_IMAGE_SIZE
+    if not sane:
         raise DataError(
-            f"a shard of {num_examples} examples of {spec} cannot be used: at least 1 is needed. "
-            "Check the coordinator's batch size."
+            f"a shard of {num_examples} examples of {spec} cannot be used: at least 1 is needed, "
+            f"and images of 1 or 3 channels and 1..{_MAX_IMAGE_SIZE} pixels. Check the "
+            "coordinator's data."
         )
     num_bytes = num_examples * spec.num_bytes
     if num_bytes > _MAX_BYTES:
         raise DataError(
             f"the shard's {num_examples} examples of {spec} take {num_bytes} bytes, over the "
             f"limit of {_MAX_BYTES}. Use a smaller num_minibatches, batch size or image size."
-        )
-
-
-def _require_sane(image: ImageFormat, num_examples: int) -> None:
-    channels, height, width = image.shape
-    sane = channels in {1, 3} and min(height, width) >= 1 and max(height, width) <= _MAX_IMAGE_SIZE
-    if num_examples < 1 or not sane:
-        raise DataError(
-            f"a shard of {num_examples} images of {channels}x{height}x{width} cannot be used: at "
-            f"least 1 image of 1 or 3 channels and 1..{_MAX_IMAGE_SIZE} pixels is needed. Check "
-            "the coordinator's data and image size."
         )
 
 
@@ -287,53 +258,6 @@ def _expected_specs(
     }
 
 
-def _targets(container: Container, target: Target) -> Tensor:
-    if target.kind is TargetKind.CLASS:
-        labels_N = container.tensor("labels")
-        if labels_N.min() < 0 or labels_N.max() >= target.num_outputs:
-            raise DataError(
-                f"the shard has labels from {int(labels_N.min())} to {int(labels_N.max())}, "
-                f"outside 0..{target.num_outputs - 1}. {_REMEDY}"
-            )
-        return labels_N
-    targets_NT = container.tensor("targets")
-    if target.kind is TargetKind.CLASSES and targets_NT.max() > 1:
-        raise DataError(f"the shard has labels that are neither 0 nor 1. {_REMEDY}")
-    if not bool(targets_NT.isfinite().all()):
-        raise DataError(f"the shard has numbers to be told that are not finite. {_REMEDY}")
-    return targets_NT
-
-
-def _columns(container: Container, inputs: ColumnsFormat) -> dict[str, Tensor]:
-    columns: dict[str, Tensor] = {}
-    for column in inputs.spec.columns:
-        name = _COLUMN + column.name
-        if column.type is ColumnType.BOOL and container.values(name).max() > 1:
-            raise DataError(f"the shard's {name!r} has bytes that are neither 0 nor 1. {_REMEDY}")
-        values_N = columns[column.name] = container.tensor(name)
-        if column.num_values and (values_N.min() < 0 or values_N.max() >= column.num_values):
-            raise DataError(
-                f"the shard's column {column.name!r} has values from {int(values_N.min())} to "
-                f"{int(values_N.max())}, outside 0..{column.num_values - 1}. {_REMEDY}"
-            )
-        if values_N.is_floating_point() and not bool(values_N.isfinite().all()):
-            raise DataError(
-                f"the shard's column {column.name!r} has values that are not finite. {_REMEDY}"
-            )
-    return columns
-
-
-def _open(data: bytes, max_tensors: int) -> Container:
-    try:
-        container = read_container(data, max_bytes=len(data), max_tensors=max_tensors)
-    except (WeightsError, BlobTooLargeError) as error:
-        # What else these say is about a model's weights.
-        raise DataError(f"the shard cannot be read: {error.problem}. {_REMEDY}") from error
-    if container.metadata:
-        raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
-    return container
-
-
 def _require_specs(container: Container, expected: dict[str, TensorSpec]) -> None:
     if container.specs.keys() != expected.keys():
         found = ", ".join(map(quoted, sorted(container.specs))) or "nothing"
@@ -346,6 +270,44 @@ def _require_specs(container: Container, expected: dict[str, TensorSpec]) -> Non
             raise DataError(
                 f"the shard's {name!r} is {container.specs[name]} instead of {spec}. {_REMEDY}"
             )
+
+
+def _targets(container: Container, target: Target) -> Tensor:
+    if target.kind is TargetKind.CLASS:
+        labels_N = container.tensor("labels")
+        _require_range("labels", labels_N, target.num_outputs)
+        return labels_N
+    targets_NT = container.tensor("targets")
+    if target.kind is TargetKind.CLASSES:
+        _require_range("targets", targets_NT, 2)
+    _require_finite("targets", targets_NT)
+    return targets_NT
+
+
+def _columns(container: Container, inputs: ColumnsFormat) -> dict[str, Tensor]:
+    columns: dict[str, Tensor] = {}
+    for column in inputs.spec.columns:
+        name = _COLUMN + column.name
+        if column.type is ColumnType.BOOL and container.values(name).max() > 1:
+            raise DataError(f"the shard's {name!r} has bytes that are neither 0 nor 1. {_REMEDY}")
+        values_N = columns[column.name] = container.tensor(name)
+        if column.num_values:
+            _require_range(name, values_N, column.num_values)
+        _require_finite(name, values_N)
+    return columns
+
+
+def _require_range(name: str, values_N: Tensor, num_values: int) -> None:
+    if values_N.min() < 0 or values_N.max() >= num_values:
+        raise DataError(
+            f"the shard's {name!r} has values from {int(values_N.min())} to "
+            f"{int(values_N.max())}, outside 0..{num_values - 1}. {_REMEDY}"
+        )
+
+
+def _require_finite(name: str, values_N: Tensor) -> None:
+    if values_N.is_floating_point() and not bool(values_N.isfinite().all()):
+        raise DataError(f"the shard's {name!r} has values that are not finite. {_REMEDY}")
 
 
 def _encoded(container: Container, image: ImageFormat) -> EncodedImages:

@@ -1,21 +1,40 @@
-"""Images: formats, pixels, and data URLs."""
+"""Images: decoded from files and fitted to what a model sees, the same way in every process.
+
+Pillow decodes, on the coordinator and on the workers, so that both see the same pixels; its integer
+arithmetic is the same on every machine. The shorter side is scaled and the longer one cropped at
+the centre. Orientation tags are not applied, as in torchvision's data sets.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from pydantic import Field
 from torch import Tensor
 
 from lipt.common.errors import ConfigError, DataError
 
-# Image formats: an image's own, and the one that a model sees.
+# Pillow has readers that start other programs (EPS) or are hardly ever used.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
+
+# 200 MB as RGB. A few bytes can declare far more.
+_MAX_PIXELS = 2**26
+
+# Where a whole file has its end marker, give or take some padding.
+_TAIL_BYTES = 64
+_END_MARKERS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
+
+_JPEG_QUALITY = 85
 
 
 @dataclass(frozen=True)
@@ -29,11 +48,7 @@ class Header:
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """What a model sees: C x H x W, scaled to [0, 1], then normalized per channel.
-
-    Raises:
-        ConfigError: not one mean and one positive deviation for each channel.
-    """
+    """A model's images: C x H x W, scaled to [0, 1], then normalized per channel."""
 
     channels: Annotated[int, Field(ge=1)]
     height: Annotated[int, Field(ge=1)]
@@ -42,7 +57,7 @@ class ImageFormat:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a normalization that no image of these channels can take."""
+        """Raises ConfigError without one mean and one positive deviation for each channel."""
         positive = all(deviation > 0 for deviation in self.std)
         if not len(self.mean) == len(self.std) == self.channels or not positive:
             raise ConfigError(
@@ -54,12 +69,6 @@ class ImageFormat:
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
         return self.channels, self.height, self.width
-
-
-# Pixels: an image fitted to what the model sees, first its channels, then its size.
-#
-# The shorter side is scaled and the longer one cropped at the centre, in one
-# resampling by Pillow, whose integer arithmetic is the same on every machine.
 
 
 def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -139,15 +148,10 @@ def _box(image: Image.Image, size: tuple[int, int]) -> tuple[float, float, float
     return max(left, 0.0), max(top, 0.0), right, bottom
 
 
-# Data URLs: an image as a text that a page can hold.
-
-_JPEG_QUALITY = 85
-
-
 def data_url(image_CHW: Tensor, max_pixels: int) -> str:
     """An image as a data URL: a PNG, or a smaller JPEG where a side is longer than `max_pixels`.
 
-    Small ones keep their size: a browser scales them up, with sharp edges where it is told to.
+    Small ones keep their size: a browser scales them up.
     """
     pixels_HWC = image_CHW.permute(1, 2, 0).contiguous().numpy()
     picture = Image.fromarray(pixels_HWC[..., 0] if pixels_HWC.shape[-1] == 1 else pixels_HWC)
@@ -156,3 +160,79 @@ def data_url(image_CHW: Tensor, max_pixels: int) -> str:
     content = io.BytesIO()
     picture.save(content, kind, quality=_JPEG_QUALITY)
     return f"data:image/{kind.lower()};base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def decode_image(data: bytes, image_shape: tuple[int, int, int]) -> Tensor:
+    """Decode an image file and fit it to what the model sees, uint8 C x H x W.
+
+    Args:
+        data: a file in one of `FORMATS`.
+        image_shape: channels (1 or 3), height and width.
+
+    Raises:
+        DataError: the bytes are no such file, are cut off, or declare too many pixels.
+    """
+    channels, height, width = image_shape
+    _, pixels_CHW = decode_file(io.BytesIO(data), channels, (height, width))
+    return torch.from_numpy(pixels_CHW.copy())
+
+
+def decode_file(
+    file: BinaryIO, channels: int, size: tuple[int, int]
+) -> tuple[Header, NDArray[np.uint8]]:
+    """As `decode_image`, from a seekable file, with the image's own format beside its pixels."""
+    with _as_data_error(), Image.open(file, formats=FORMATS) as image:
+        header = _header_of(image)
+        height, width = size
+        if min(image.width // width, image.height // height) >= 4:
+            # A JPEG can be decoded at 1/2, 1/4 or 1/8; twice the target loses nothing visible.
+            image.draft(None, (2 * width, 2 * height))
+        return header, fit_image(image, channels, size)
+
+
+def check_file(file: BinaryIO) -> Header:
+    """Check an image file without decoding it, where its format allows that.
+
+    A file without its format's end marker is decoded, as is one of a format without markers.
+
+    Raises:
+        DataError: as `decode_image`.
+    """
+    with _as_data_error(), Image.open(file, formats=FORMATS) as image:
+        header = _header_of(image)
+        if not _has_end_marker(file, image.format or ""):
+            image.load()
+        return header
+
+
+def _header_of(image: Image.Image) -> Header:
+    if image.width * image.height > _MAX_PIXELS:
+        raise DataError(
+            f"it has {image.width} x {image.height} pixels, over the limit of {_MAX_PIXELS}"
+        )
+    return Header(image.height, image.width, grayscale=is_grayscale(image))
+
+
+def _has_end_marker(file: BinaryIO, image_format: str) -> bool:
+    if image_format not in _END_MARKERS:
+        return False
+    position = file.tell()
+    num_bytes = file.seek(0, os.SEEK_END)
+    file.seek(max(0, num_bytes - _TAIL_BYTES))
+    tail = file.read(_TAIL_BYTES)
+    file.seek(position)
+    return _END_MARKERS[image_format] in tail
+
+
+@contextmanager
+def _as_data_error() -> Iterator[None]:
+    try:
+        yield
+    except DataError:
+        raise
+    except UnidentifiedImageError:  # which names the file by where it lies in memory
+        known = ", ".join(FORMATS)
+        raise DataError(f"it is not a whole image: it is in none of the formats {known}") from None
+    # A broken file can make Pillow raise nearly anything.
+    except Exception as error:
+        raise DataError(f"it is not a whole image: {error}") from error

@@ -1,10 +1,18 @@
-"""Specs of examples: names, shapes and dtypes of tensors, and their formats."""
+"""Specs of inputs: images, or tensors by name, and the figures that their values are scaled by.
+
+All examples' tensors of one name are a column, of one type and shape; what is shorter in some of
+them is padded with zeros at its end where it is read. A format, a spec with figures, travels with
+the run and with each learner's task, so that all peers compute alike.
+
+Shapes: B examples, C x H x W pixels.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -12,18 +20,86 @@ from pydantic import Field
 
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.columns import MAX_COLUMNS, Column
-
-# Input specs: what a model is given of a batch, by type and shape, without values.
-#
-# Shapes: B examples, C x H x W pixels.
 
 if TYPE_CHECKING:  # which a client that sends no task would wait for
     import torch
     from torch import Tensor
 
-# What a model is given: one tensor, or several by the keywords that it takes them by.
+# More than any model takes; what travels is compared with it.
+MAX_COLUMNS = 64
+MAX_DIMENSIONS = 8
+# A place in the last dimension has a mean of its own; more are never sent.
+_MAX_PLACES = 2**20
+
+# A model's arguments: one tensor, or several by keywords.
 Inputs: TypeAlias = "Tensor | Mapping[str, Tensor]"
+
+
+class ColumnType(StrEnum):
+    """The type of a column's values."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    INT64 = "int64"
+    INT32 = "int32"
+    INT16 = "int16"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    BOOL = "bool"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """PyTorch's."""
+        import torch  # noqa: PLC0415 - see above
+
+        dtype: torch.dtype = getattr(torch, self.value)
+        return dtype
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether its values are floating-point numbers."""
+        return "float" in self.value
+
+
+@dataclass(frozen=True)
+class Column:
+    """One tensor of every example.
+
+    Attributes:
+        name: the model's keyword; empty where an example is one tensor, its only argument.
+        type: of its values.
+        shape: of one example's; () for a number.
+        num_values: whole numbers, such as tokens or categories, are in 0..num_values-1; 0 where
+            their range is not known.
+        standardized: whether its values are standardized by the training examples' means and
+            deviations, by place in the last dimension.
+    """
+
+    name: Annotated[str, Field(max_length=100)]
+    type: ColumnType
+    shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_DIMENSIONS)]
+    num_values: Annotated[int, Field(ge=0)] = 0
+    standardized: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where it is standardized and not of floating-point numbers."""
+        if self.standardized and not self.type.is_floating:
+            raise ConfigError(
+                f"column {self.name!r} of {self.type} cannot be standardized: only floating-point "
+                "numbers can. Give it as float32."
+            )
+
+    @property
+    def num_bytes(self) -> int:
+        """Of one example."""
+        return math.prod(self.shape) * self.type.dtype.itemsize
+
+    def __str__(self) -> str:
+        """As messages have it: `tokens int64[128]`."""
+        shape = "x".join(map(str, self.shape))
+        return f"{self.name} {self.type}[{shape}]".strip()
 
 
 @dataclass(frozen=True)
@@ -41,7 +117,7 @@ class ImageSpec:
 
     @property
     def num_bytes(self) -> int:
-        """What one stored example takes: a byte a pixel."""
+        """Of one stored example: a byte a pixel."""
         return math.prod(self.shape)
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Tensor:
@@ -51,7 +127,7 @@ class ImageSpec:
         return torch.zeros(size, *self.shape, device=device)
 
     def __str__(self) -> str:
-        """As messages have it: `3x32x32 images`."""
+        """For messages: `3x32x32 images`."""
         return f"{self.channels}x{self.height}x{self.width} images"
 
 
@@ -62,11 +138,7 @@ class ColumnsSpec:
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
 
     def __post_init__(self) -> None:
-        """Refuse columns that a model could not be given together.
-
-        Raises:
-            ConfigError: two have the same name, or one of several has none.
-        """
+        """Raises ConfigError where two have the same name, or one of several has none."""
         names = [column.name for column in self.columns]
         if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
             raise ConfigError(
@@ -76,7 +148,7 @@ class ColumnsSpec:
 
     @property
     def num_bytes(self) -> int:
-        """What one stored example takes."""
+        """Of one stored example."""
         return sum(column.num_bytes for column in self.columns)
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Inputs:
@@ -90,7 +162,7 @@ class ColumnsSpec:
         return batch.get("", batch)
 
     def __str__(self) -> str:
-        """As messages have it: `tokens int64[128], mask bool[128]`."""
+        """For messages: `tokens int64[128], mask bool[128]`."""
         return ", ".join(map(str, self.columns))
 
 
@@ -104,32 +176,25 @@ def call_model(model: Callable[..., Any], inputs: Inputs) -> Tensor:
 
 
 def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """What a model is called with: its only argument, or keywords."""
+    """A model's only argument, or its keywords."""
     return ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The logits; what Hugging Face's models return has them by that name."""
+    """The logits; outputs of Hugging Face's models have them by that name."""
     logits: Tensor = getattr(outputs, "logits", outputs)
     return logits
 
-
-# Input formats: what a run's models are given, with the figures that its values are scaled by.
-#
-# A format travels with the run and with each learner's task, so that all peers compute alike.
-
-# A place in the last dimension has a mean of its own; more are never sent.
-_MAX_PLACES = 2**20
 
 Figures = Annotated[tuple[float, ...], Field(max_length=_MAX_PLACES)]
 
 
 @dataclass(frozen=True)
 class ColumnFormat:
-    """A column, and how its values are standardized.
+    """A column, and the figures that its values are standardized by.
 
     Attributes:
-        column: what it is.
+        column: the values' type and shape.
         mean, std: of the training examples' values, by place in the last dimension; one of each
             for a number; none where the column is not standardized.
     """
@@ -139,11 +204,7 @@ class ColumnFormat:
     std: Figures = ()
 
     def __post_init__(self) -> None:
-        """Refuse figures that the column's values cannot be scaled by.
-
-        Raises:
-            ConfigError: not one mean and one positive deviation for each place.
-        """
+        """Raises ConfigError without one mean and one positive deviation for each place."""
         places = num_places(self.column) if self.column.standardized else 0
         positive = all(deviation > 0 for deviation in self.std)
         if not len(self.mean) == len(self.std) == places or not positive:
@@ -155,16 +216,12 @@ class ColumnFormat:
 
 @dataclass(frozen=True)
 class ColumnsFormat:
-    """What a model is given of examples that are no images: their columns, standardized or not."""
+    """Columns, standardized or not."""
 
     columns: Annotated[tuple[ColumnFormat, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
 
     def __post_init__(self) -> None:
-        """Refuse columns that a model could not be given together.
-
-        Raises:
-            ConfigError: see `ColumnsSpec`.
-        """
+        """Raises ConfigError as `ColumnsSpec`."""
         _ = self.spec
 
     @cached_property

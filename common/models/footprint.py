@@ -1,10 +1,9 @@
-"""Footprint: what a model takes in memory, measured without its weights.
+"""Footprint: the memory of a model, measured without its weights.
 
 On the meta device tensors have shapes and no values, so that the forward pass of the largest
-model costs milliseconds and no memory. What lives at once is counted where operations are
-dispatched: a tensor counts from the operation that made it until nobody holds it any more.
-What a backward pass needs is alive when the forward pass ends; on top of it come the gradients
-of a layer's input and output.
+model costs milliseconds and no memory. A tensor counts from the operation that made it until nobody
+holds it any more. The inputs of a backward pass are alive when the forward pass ends; on top of
+them come the gradients of a layer's input and output.
 
 Shapes: N images, C classes.
 """
@@ -25,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from lipt.common.determinism import seeded_generators
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import InputSpec, arguments_of
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 
 # A batch norm needs more than one value per channel to train on.
 _FEW, _MANY = 2, 4
@@ -35,14 +34,14 @@ _IN_PASSING = 2
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """What a model takes, in bytes.
+    """A model's memory, in bytes.
 
     Attributes:
         weights_bytes: its whole state.
         trained_bytes: its trainable parameters, which have a gradient each.
         training_bytes: per example of a batch, while it is trained in float32.
         evaluation_bytes: per example of a batch, while it is evaluated.
-        frozen_bytes: what of its state a run's learners leave as it is.
+        frozen_bytes: the part of its state that learners do not train.
     """
 
     weights_bytes: int
@@ -53,7 +52,7 @@ class ModelFigures:
 
     @property
     def sent_bytes(self) -> int:
-        """What learners train, and hand in."""
+        """The part that learners train, and send."""
         return self.weights_bytes - self.frozen_bytes
 
 
@@ -69,7 +68,7 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Begin with nothing.
 
         Args:
-            max_bytes: what would live beyond these is a MemoryError.
+            max_bytes: more raise a MemoryError.
             besides: tensors that do not count, nor do their views; they have to outlive this.
         """
         super().__init__()  # type: ignore[no-untyped-call]
@@ -113,15 +112,15 @@ def _key(tensor: Tensor) -> int:
 
 
 def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFigures:
-    """What a model takes; it stays as it is.
+    """A model's memory; it stays as it is.
 
-    Where an operation of a user's own model cannot do without values, two small batches of
-    zeros are computed for real.
+    Where an operation of a user's own model needs values, two small batches of zeros are computed
+    for real.
 
     Args:
         model: in training mode, on the CPU or without values.
         spec: its name, for the message.
-        inputs: what it is given of the data.
+        inputs: the model's.
 
     Raises:
         ConfigError: it cannot be trained on such inputs.
@@ -136,8 +135,7 @@ def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFig
         except Exception as error:
             raise ConfigError(
                 f"the model {spec!r} fails in training on a batch of {_FEW} of {inputs} with "
-                f"{type(error).__name__}: {error}. Let its forward pass take any batch of them "
-                "in training mode, too."
+                f"{type(error).__name__}: {error}. Let its forward pass take any batch in training."
             ) from error
     return ModelFigures(
         weights_bytes=sum(item.nbytes for item in state),

@@ -1,8 +1,16 @@
-"""A model's head: the last linear layer, its inputs, and which weights are frozen."""
+"""A model's head: the last linear layer, its inputs, and which weights are frozen.
+
+Frozen layers stay as they are while the others are trained. A layer keeps its statistics, such as
+batch norm's, where all parameters of its own are frozen: it is in evaluation mode then. Names are
+those of the model's state dict, so that a file of weights alone can leave them out as well.
+
+Shapes: N examples, C classes, D features.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 import torch
@@ -10,24 +18,32 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ColumnsSpec, Inputs, InputSpec, call_model
-from lipt.common.models.modes import evaluation_mode
 
-# Head: the last layer of a model, and what goes into it.
-#
-# That is all that last-layer gradients need.
-#
-# Shapes: N examples, C classes, D features.
+# In place of a pattern: all parameters but those of the last layer.
+ALL_BUT_HEAD = "all-but-head"
+# An error names this many parameters and counts the rest.
+_MAX_NAMED = 10
+# A model that we did not write is tried on so many examples before any training.
+_BATCH_SIZE = 2
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put all of the model's modules into evaluation mode; each one's own flag comes back."""
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in training.items():
+            module.training = was_training
 
 
 def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
-    """The model's classifier: its last `nn.Linear` in the order of `named_modules`.
+    """The name and the layer of the classifier: the last `nn.Linear` among `named_modules`.
 
-    `build_model` checks, for every model that is not built in, that this layer's
-    output is what the model returns.
-
-    Returns:
-        The layer's qualified name ("" when the model itself is linear), and the layer.
-        Its bias may be None.
+    `build_model` checks, for every model that is not built in, that its output is returned. The
+    name is "" when the model itself is linear, and the bias may be None.
 
     Raises:
         ConfigError: the model has no linear layer.
@@ -38,21 +54,18 @@ def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
             found = name, module
     if found is None:
         raise ConfigError(
-            f"{type(model).__name__} has no nn.Linear layer, so it has no last-layer gradients. "
-            "Let the model end in an nn.Linear that returns the logits."
+            f"{type(model).__name__} has no nn.Linear layer. Let the model end in one that returns "
+            "the logits."
         )
     return found
 
 
 def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Run the model once, keeping what enters its head.
+    """Run the model once: logits_NC and features_ND, with logits_NC = head(features_ND).
 
     Args:
         model: any model for which `find_head` finds the layer that returns the logits.
         inputs: a batch as the model takes it.
-
-    Returns:
-        logits_NC and features_ND, with logits_NC = head(features_ND).
 
     Raises:
         ConfigError: the model has no head, or calls it other than once with N x D features.
@@ -68,8 +81,7 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
         shapes = [tuple(features.shape) for features in given]
         raise ConfigError(
             f"{type(model).__name__} calls its last linear layer {name!r} with inputs of the "
-            f"shapes {shapes}; one batch of N x D features is needed. Let the model end in an "
-            "nn.Linear that is called once."
+            f"shapes {shapes}. Let the model end in an nn.Linear, called once with N x D features."
         )
     return logits_NC, given[0]
 
@@ -104,14 +116,8 @@ def require_head(model: nn.Module, inputs: Inputs) -> None:
     if not same:
         raise ConfigError(
             f"{type(model).__name__} does not return the output of its last linear layer "
-            f"{name!r}. Define the classifier last, return its raw logits, and leave softmax "
-            "to the loss."
+            f"{name!r}. Define the classifier last, and return its raw logits."
         )
-
-
-# Output check: a model that we did not write is tried on a batch before any training.
-
-_BATCH_SIZE = 2
 
 
 def require_logits(
@@ -124,13 +130,13 @@ def require_logits(
 ) -> None:
     """Run the model on a batch of zeros and check its logits and its head.
 
-    The model's training flags are restored, and batch norm's statistics stay as they were.
+    The model's training flags and batch norm's statistics stay as they were.
 
     Args:
         model: on `device`.
         spec: the model's name, for the message.
         num_classes: C.
-        inputs: what the model is given of the data.
+        inputs: the model's.
         device: the CPU, or the meta device for a model without values.
 
     Raises:
@@ -174,22 +180,9 @@ def _require_shape(outputs: object, spec: str, *, num_classes: int, inputs: Inpu
     if outputs.shape != (_BATCH_SIZE, num_classes) or not outputs.is_floating_point():
         raise ConfigError(
             f"the model {spec!r} maps {_BATCH_SIZE} examples of {inputs} to "
-            f"{outputs.dtype} of shape {tuple(outputs.shape)}; {num_classes} classes need "
-            f"floating-point logits of shape ({_BATCH_SIZE}, {num_classes}). Use the factory's "
-            "argument num_classes for the last layer."
+            f"{outputs.dtype} of shape {tuple(outputs.shape)}, and not to floating-point "
+            f"({_BATCH_SIZE}, {num_classes}). Use the factory's argument num_classes."
         )
-
-
-# Freezing: the layers of a model that stay as they are while the others are trained.
-#
-# A layer keeps its statistics, such as batch norm's, where all parameters of its own are frozen:
-# it is in evaluation mode then. What is frozen is told by names in the model's state dict, so that
-# who has no more than a file of weights can leave it out as well.
-
-# In place of a pattern: all parameters but those of the last layer.
-ALL_BUT_HEAD = "all-but-head"
-# An error names this many parameters and counts the rest.
-_MAX_NAMED = 10
 
 
 def head_names(model: nn.Module) -> frozenset[str]:
@@ -207,13 +200,12 @@ def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
 
     A parameter that has several names is frozen under all of them if one matches.
 
+    They are parameters, and the statistics of layers whose parameters are all among them.
+
     Args:
         model: any, with or without values; it stays as it is.
         patterns: globs (`*`, `?`, `[...]`) over the names of parameters, and of the statistics of
             layers without any; or `all-but-head`.
-
-    Returns:
-        Parameters, and the statistics of layers whose parameters are all among them.
 
     Raises:
         ConfigError: a pattern matches nothing, or nothing is left to train.
@@ -231,8 +223,8 @@ def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
     frozen = {name for name, item in parameters.items() if id(item) in held}
     if len(frozen) == len(parameters):
         raise ConfigError(
-            f"learners.frozen = {_listed(patterns)} freezes all {len(parameters)} parameters of "
-            f"the model, so that nothing is left to train. Freeze fewer, or {ALL_BUT_HEAD!r}."
+            f"learners.frozen = [{', '.join(map(repr, patterns))}] freezes all {len(parameters)} "
+            f"parameters of the model. Freeze fewer, or {ALL_BUT_HEAD!r}."
         )
     for own, kept in layers.values():
         if own.keys() <= frozen if own else kept <= matched:
@@ -241,7 +233,7 @@ def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
 
 
 def freeze(model: nn.Module, frozen: Collection[str]) -> None:
-    """Take the gradients from what `frozen_names` gave, and its layers out of training mode."""
+    """Take gradients from parameters, by `frozen_names`, and their layers out of training mode."""
     parts = dict(model.named_modules(remove_duplicate=False))
     for prefix, (own, kept) in _layers(model):
         for name in own.keys() & set(frozen):
@@ -252,7 +244,7 @@ def freeze(model: nn.Module, frozen: Collection[str]) -> None:
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, tuple[dict[str, nn.Parameter], set[str]]]]:
-    """Of each module its name, its own parameters, and the names of its own statistics."""
+    """Each module's name, its own parameters, and the names of its own statistics."""
     known = model.state_dict().keys()
     for prefix, module in model.named_modules(remove_duplicate=False):
         parameters = module.named_parameters(recurse=False, remove_duplicate=False)
@@ -280,7 +272,3 @@ def _matched(model: nn.Module, pattern: str, names: list[str]) -> set[str]:
             f"{ALL_BUT_HEAD!r}."
         )
     return found
-
-
-def _listed(patterns: Iterable[str]) -> str:
-    return f"[{', '.join(map(repr, patterns))}]"

@@ -1,4 +1,7 @@
-"""Built-in models: residual networks, a network for distillation, dense and text models."""
+"""Built-in models: residual networks, a network for distillation, dense and text models.
+
+Shapes: N images, B examples or texts, C classes, D features.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,30 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, UnknownNameError
-from lipt.common.inputs.columns import Column
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputSpec
-from lipt.common.models.modes import initialize
+from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec, InputSpec
 
-# ResNet for small images: a 3x3 stem with stride 1 and no max-pooling.
+
+def initialize(network: nn.Module) -> None:
+    """Draw the weights of convolutions, batch norms and linear layers, in place.
+
+    Convolutions: normal with variance 2 / fan_out (He et al. 2015, arXiv:1502.01852).
+    Batch norms: the identity. Linear layers: PyTorch's own draw, with a zero bias.
+    Randomness comes from the global CPU generator, which the caller seeds.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+
+
+# ResNet for small images: a 3x3 stem with stride 1 and no max-pooling. Every stage after the first
+# halves the image, and the global average takes the rest, so 8x8 digits work as well as 32x32
+# photographs.
 #
-# Every stage after the first halves the image, and the global average takes
-# whatever is left, so 8x8 digits work as well as 32x32 photographs.
-#
-# Shapes: N images, C classes, D features.
 # Source: He et al. 2015, "Deep Residual Learning for Image Recognition" (arXiv:1512.03385);
 # the stem and the widths 64-128-256-512 for CIFAR are those common in the field.
 
@@ -96,9 +113,8 @@ def resnet8(*, num_classes: int, in_channels: int) -> nn.Module:
 
 # WRN-28-10, the wide residual network of the CIFAR-100 results.
 #
-# Shapes: N images, C classes, D features.
 # Source: Zagoruyko & Komodakis 2016, "Wide Residual Networks" (arXiv:1605.07146).
-# Their dropout is left out: it is off in their CIFAR figures for flipped and cropped images.
+# Without their dropout: it is off in their CIFAR figures for flipped and cropped images.
 
 
 class PreActivationBlock(nn.Module):
@@ -157,15 +173,12 @@ def wrn28_10(*, num_classes: int, in_channels: int) -> nn.Module:
     return WideResNet(depth=28, width=10, in_channels=in_channels, num_classes=num_classes)
 
 
-# ConvNet: convolutions whose normalization looks at one image alone, for data distillation.
+# ConvNet for data distillation: blocks of a 3x3 convolution, instance norm, ReLU, and an average
+# over 2x2 while there is something to halve. No example's output depends on the others of its
+# batch, so that the gradient of a class is the mean of its examples' gradients.
 #
-# A block is a 3x3 convolution, instance norm, ReLU, and an average over 2x2, which is left out
-# where nothing is left to halve. No example's output depends on the others of its batch, so that
-# the gradient of a class is the mean of its examples' gradients.
-#
-# Shapes: N images, C classes.
 # Source: Gidaris and Komodakis 2018, "Dynamic Few-Shot Visual Learning without Forgetting"
-# (arXiv:1804.09458); since Zhao et al. 2021 (arXiv:2006.05929) what images are distilled with.
+# (arXiv:1804.09458); in distillation since Zhao et al. 2021 (arXiv:2006.05929).
 
 _WIDTH, _NUM_BLOCKS = 64, 3
 
@@ -204,19 +217,18 @@ def convnet(*, num_classes: int, image: ImageSpec) -> nn.Module:
     return ConvNet(num_classes=num_classes, image=image)
 
 
-# Linear and MLP: for tables and for features that another model has made.
+# Linear and MLP: for tables and for features that another model has made. Every column of
+# floating-point numbers is flattened; every whole number of a known range, such as a category's, is
+# a row of an embedding that its column's places share.
 #
-# Every column of floating-point numbers is flattened; every whole number whose range is known, such
-# as a category's, is a row of an embedding that its column's places share.
-#
-# Shapes: B examples, W values of an example side by side, C classes.
+# Shapes: W values of an example side by side.
 
 _HIDDEN_WIDTH = 256
 _EMBEDDING_WIDTH = 16
 
 
 class SideBySide(nn.Module):
-    """What a model is given of an example as one row of numbers.
+    """Inputs as one row of numbers for each example.
 
     Attributes:
         width: W.
@@ -226,7 +238,7 @@ class SideBySide(nn.Module):
         """Make an embedding for each column of whole numbers.
 
         Raises:
-            ConfigError: of whole numbers it is not known how many there are.
+            ConfigError: the range of whole numbers is not known.
         """
         super().__init__()
         self._columns = inputs.columns if isinstance(inputs, ColumnsSpec) else ()
@@ -290,20 +302,18 @@ def _num_values(column: Column) -> int:
         return 2
     if not column.num_values:
         raise ConfigError(
-            f"the models linear and mlp cannot take the column {str(column)!r}: of its whole "
-            "numbers it is not known how many there are. Give them as float32, or take a model "
-            "of your own."
+            f"the models linear and mlp cannot take the column {str(column)!r}: the range of its "
+            "whole numbers is not known. Give them as float32, or take a model of your own."
         )
     return column.num_values
 
 
-# Text transformer: an encoder small enough for CPUs, over tokens of which 0 is padding.
+# Text transformer: an encoder small enough for CPUs, over tokens of which 0 is padding. Layer norms
+# come before each part (Xiong et al. 2020, arXiv:2002.04745), which trains without warm-up.
+# Attention is written out: its kernels are the same in training and evaluation, and sum in one
+# order.
 #
-# Layer norms come before each part (Xiong et al. 2020, arXiv:2002.04745), which trains without
-# warm-up; attention is written out: its kernels are the same in training and in evaluation, and sum
-# in one order.
-#
-# Shapes: B texts, L places, D features, H heads, K features of a head, C classes.
+# Shapes: L places, H heads, K features of a head.
 # Source: Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762).
 
 _TEXT_WIDTH = 128
@@ -401,13 +411,10 @@ def _tokens(inputs: InputSpec) -> Column:
         if len(column.shape) == 1 and column.num_values:
             return column
     raise ConfigError(
-        f"the model text:tiny cannot take {inputs}: it takes tokens alone, one column of whole "
-        "numbers of which it is known how many there are. Open texts, for example with "
-        "'csv:PATH?text=COLUMN', or choose another model."
+        f"the model text:tiny cannot take {inputs}: it takes tokens alone. Open texts, for example "
+        "with 'csv:PATH?text=COLUMN', or choose another model."
     )
 
-
-# Models of torchvision: its classifiers, under the names `torchvision:NAME`.
 
 PREFIX = "torchvision:"
 
@@ -431,8 +438,17 @@ def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Mo
     """
     from torchvision import models  # noqa: PLC0415 - slow to import, and not always needed
 
-    if name not in models.list_models(module=models):
-        raise _refusal(name, models.list_models(module=models), models.list_models())
+    classifiers = models.list_models(module=models)
+    if name not in classifiers and name in models.list_models():
+        raise ConfigError(
+            f"torchvision:{name} is not an image classifier. Use one, such as torchvision:resnet50."
+        )
+    if name not in classifiers:
+        close = difflib.get_close_matches(name, classifiers, n=5)
+        hint = (
+            f"Did you mean {', '.join(close)}?" if close else f"There are {', '.join(classifiers)}."
+        )
+        raise UnknownNameError(f"torchvision has no model {name!r}. {hint}")
     model: nn.Module = models.get_model(
         name, weights=None, num_classes=num_classes, **_ARGUMENTS.get(name, {})
     )
@@ -444,14 +460,3 @@ def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Mo
 def _repeat_channel(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     images, *rest = args
     return images.expand(-1, 3, -1, -1), *rest
-
-
-def _refusal(name: str, classifiers: list[str], others: list[str]) -> Exception:
-    if name in others:
-        return ConfigError(
-            f"torchvision:{name} is not an image classifier (it detects, segments, estimates "
-            "flow, takes video, or is quantized). Use a classifier, such as torchvision:resnet50."
-        )
-    close = difflib.get_close_matches(name, classifiers, n=5)
-    hint = f"Did you mean {', '.join(close)}?" if close else f"There are {', '.join(classifiers)}."
-    return UnknownNameError(f"torchvision has no model {name!r}. {hint}")

@@ -1,10 +1,11 @@
-"""Registry: a model name builds a model."""
+"""Registry of models: a name builds a model, lays it out in memory, and loads its weights."""
 
 from __future__ import annotations
 
 import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -28,37 +29,8 @@ from lipt.common.models.models import (
     text_tiny,
     wrn28_10,
 )
-
-# Model factory: a user's own model, from a function `package.module:factory`.
-
-
-def build_from_factory(
-    spec: str, *, num_classes: int, allowed_modules: Collection[str]
-) -> nn.Module:
-    """Call the factory that `spec` names, with the keyword num_classes only.
-
-    Raises:
-        FactoryNotAllowedError: this process's flags do not allow the module.
-        ConfigError: the factory cannot be imported, fails, or returns something else
-            than an nn.Module.
-    """
-    factory = load_factory(spec, allowed_modules=allowed_modules)
-    try:
-        model = factory(num_classes=num_classes)
-    except Exception as error:
-        raise ConfigError(
-            f"{spec!r} called with num_classes={num_classes} failed with "
-            f"{type(error).__name__}: {error}. Define it as def factory(*, num_classes: int)."
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise ConfigError(
-            f"{spec!r} returned a {type(model).__name__}, not a torch.nn.Module. "
-            "Return the model itself."
-        )
-    return model
-
-
-# Registry of models: the built-in ones by name, torchvision's, and the user's own.
+from lipt.common.weights.files import read_weights
+from lipt.common.weights.specs import specs_of
 
 _OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {"resnet8": resnet8, "resnet18": resnet18, "wrn28_10": wrn28_10}
@@ -75,7 +47,7 @@ _LARGE = 2**12
 
 
 def known_models() -> tuple[str, ...]:
-    """What a model may be called, for messages and listings."""
+    """The names of models, for messages and listings."""
     return (*_BUILT_IN, f"{PREFIX}NAME", "package.module:factory")
 
 
@@ -95,13 +67,13 @@ def build_model(
     Args:
         spec: one of `known_models()`.
         num_classes: C, the number of logits.
-        inputs: what the model is given of the data.
+        inputs: the model's.
         seed: in [0, 2**63).
         allowed_modules: modules whose factories may be imported; each allows its submodules.
 
     Returns:
-        A model that maps such inputs of N examples to logits N x C and ends in an `nn.Linear`
-        that `find_head` finds.
+        A model that maps inputs of N examples to logits N x C and ends in an `nn.Linear` that
+        `find_head` finds.
 
     Raises:
         UnknownNameError: there is no such model; the message lists those that there are.
@@ -162,7 +134,7 @@ def _construct(
         name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
         return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)
     if is_factory_spec(spec):
-        return build_from_factory(spec, num_classes=num_classes, allowed_modules=allowed_modules)
+        return _build_from_factory(spec, num_classes=num_classes, allowed_modules=allowed_modules)
     close = difflib.get_close_matches(spec, _BUILT_IN, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
     raise UnknownNameError(
@@ -170,27 +142,40 @@ def _construct(
     )
 
 
+def _build_from_factory(
+    spec: str, *, num_classes: int, allowed_modules: Collection[str]
+) -> nn.Module:
+    factory = load_factory(spec, allowed_modules=allowed_modules)
+    try:
+        model = factory(num_classes=num_classes)
+    except Exception as error:
+        raise ConfigError(
+            f"{spec!r} called with num_classes={num_classes} failed with "
+            f"{type(error).__name__}: {error}. Define it as def factory(*, num_classes: int)."
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"{spec!r} returned a {type(model).__name__}, not a torch.nn.Module. "
+            "Return the model itself."
+        )
+    return model
+
+
 def _image(spec: str, inputs: InputSpec) -> ImageSpec:
     if not isinstance(inputs, ImageSpec):
         raise ConfigError(
-            f"the model {spec!r} takes images; the data has {inputs}. Choose a model that takes "
-            f"these as they are: {', '.join(_OF_INPUTS)}, or one of your own "
-            "(package.module:factory)."
+            f"the model {spec!r} takes images; the data has {inputs}. Choose "
+            f"{', '.join(_OF_INPUTS)}, or a model of your own (package.module:factory)."
         )
     return inputs
 
 
-# Layout: how a model lies in memory, decided in one place for training and evaluation.
-#
-# Measured on a CPU: channels-last training is 1.0 to 1.6 times as fast, evaluation of a
-# small ResNet in batches of 64 2.5 times as fast as contiguous in batches of 128.
-
-
 def memory_format(spec: str) -> torch.memory_format:
-    """The layout that a model's activations take.
+    """The layout of a model's activations, the same in training and evaluation.
 
-    Channels-last for the package's own and torchvision's models. A user's model may
-    call `view` on its activations, which fails on that layout: it runs contiguous.
+    Channels-last for the package's own and torchvision's models: on a CPU training is 1.0 to 1.6
+    times, evaluation 2.5 times as fast. A user's model may call `view` on its activations, which
+    fails on that layout: it runs contiguous.
     """
     return torch.contiguous_format if is_users_own(spec) else torch.channels_last
 
@@ -198,13 +183,46 @@ def memory_format(spec: str) -> torch.memory_format:
 def lay_out(model: nn.Module, spec: str, device: torch.device) -> nn.Module:
     """Move a model to a device, its convolutions' weights in its memory format.
 
-    The weights' layout decides that of all activations. Values, names and shapes stay.
-
-    Returns:
-        The same model.
+    The weights' layout decides that of all activations.
     """
     model.to(device)
     for parameter in model.parameters():
         if parameter.ndim == 4:
             parameter.data = parameter.data.contiguous(memory_format=memory_format(spec))
     return model
+
+
+def load_model(
+    name: str,
+    weights: bytes | Path,
+    *,
+    num_classes: int,
+    inputs: InputSpec,
+    device: torch.device,
+    seed: int = 0,
+    allowed_modules: Collection[str] = (),
+    max_bytes: int,
+) -> nn.Module:
+    """A model on a device, in evaluation mode.
+
+    Args:
+        name: as `build_model` takes it.
+        weights: a file's content, or its path.
+        num_classes: of its outputs.
+        inputs: the model's.
+        device: where it goes.
+        seed: of tensors that are not among its weights.
+        allowed_modules: that its name may import.
+        max_bytes: the largest file that is read.
+
+    Raises:
+        LiptError: the model cannot be built.
+        BlobTooLargeError, WeightsError: as `read_weights`.
+    """
+    model = build_model(
+        name, num_classes=num_classes, inputs=inputs, seed=seed, allowed_modules=allowed_modules
+    )
+    model = lay_out(model, name, device)
+    loaded = read_weights(weights, like=specs_of(model.state_dict()), max_bytes=max_bytes)
+    model.load_state_dict(loaded)
+    return model.eval()

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import grpc
 
-from lipt.common.access.local_token import METADATA_KEY, find_local_token
-from lipt.common.access.tokens import TokenSource
+from lipt.common.access.tokens import METADATA_KEY, TokenSource, find_local_token
 from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.observability.tracing import (
     CALL_STATUS,

@@ -1,8 +1,15 @@
-"""Passes over the data: batches in, finite errors and features out, whole or by ranges."""
+"""Passes over the data: batches in, finite errors and features out, whole or by ranges.
+
+The gradient is that of each example's OWN loss: a mean over its batch would weigh the examples of a
+last, smaller batch B / b times too much. A range is a part of a pass, computed anywhere. Results do
+not depend on the parts as long as every range begins with a batch.
+
+Shapes: N examples, B of a batch, C classes, D features.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,26 +19,26 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.config.tasks import ScoringTask
-from lipt.common.data import Dataset
+from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.data.parallel import reading_ahead
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import SignalsError
-from lipt.common.inputs.model_input import to_model_input
-from lipt.common.inputs.specs import InputFormat, Inputs
-from lipt.common.inputs.stored import Stored, pinned, stored_on
+from lipt.common.inputs.model_input import Stored, pinned, stored_on, to_model_input
+from lipt.common.inputs.specs import InputFormat, Inputs, spec_of
 from lipt.common.models import find_head, forward_with_features
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
+from lipt.common.models.registry import load_model
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, Weights
 
-# Arriving results: what a device computes of each batch, on the CPU, without waiting for it.
-#
-# On CUDA a batch's results travel to page-locked memory behind its kernels, and are handed on
-# when the next batch is on its way: the device always has work. On a CPU they are there at once.
-#
-# Shapes: B examples of a batch.
+OnProgress = Callable[[int, int], None]
+# Called after every batch with how many examples are done; may raise to end the pass.
+OnDone = Callable[[int], None]
+
+_MAX_NAMED = 5
+_ERRORS, _FEATURES = "errors", "features"
 
 
 def arriving(
@@ -39,9 +46,11 @@ def arriving(
 ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
     """The same rows and results in the same order, results on the CPU.
 
+    On CUDA a batch's results travel to page-locked memory behind its kernels, and are handed on
+    when the next batch is on its way: the device always has work.
+
     Args:
-        computed: of each batch its rows and, at least one, results, all on one device; asked for
-            the next batch before the last one's results are handed on where that is CUDA.
+        computed: each batch's rows and, at least one, results, all on one device.
     """
     last: _Travelling | None = None
     for rows, results in computed:
@@ -71,16 +80,8 @@ class _Travelling:
         self._done.record(torch.cuda.current_stream(results[0].device))
 
     def arrived(self) -> tuple[slice, tuple[Tensor, ...]]:
-        """They, once they are there."""
         self._done.synchronize()
         return self._rows, self._results
-
-
-# Finite values: examples whose values are not finite are refused, with their ids.
-#
-# Shapes: B examples of a batch.
-
-_MAX_NAMED = 5
 
 
 def named(ids: Sequence[int]) -> str:
@@ -103,19 +104,9 @@ def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:
     if bad:
         raise SignalsError(
             f"the model's {what} are not finite for {len(bad)} of {len(ids_B)} examples, with "
-            f"ids {named(bad)}. Its weights have diverged: where they are a run's own, lower "
-            "learners.learning_rate and start another run; where you gave them, give weights "
-            "from before they diverged."
+            f"ids {named(bad)}. Its weights have diverged: lower learners.learning_rate and start "
+            "another run, or give weights from before they diverged."
         )
-
-
-# Batches: the examples of a data set as a model is given them, with progress.
-#
-# What has to be read and decoded is so in a thread, while the model works on the batch before.
-#
-# Shapes: N examples, B of a batch.
-
-OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -129,14 +120,15 @@ class Read:
 
 @dataclass(frozen=True)
 class Batches:
-    """Consecutive batches of the examples.
+    """Consecutive batches of a model's inputs and targets, decoded ahead in a thread.
 
-    dataset: where examples and targets come from.
-    inputs: what models are given of them.
-    device: where the model is.
-    size: examples of a batch; the last one may have fewer.
-    on_progress: told after every batch how many of the N examples are done.
-    some: N int64 ids of the examples; all of them where None.
+    Attributes:
+        dataset: where examples and targets come from.
+        inputs: the format of the model's inputs.
+        device: where the model is.
+        size: examples of a batch; the last one may have fewer.
+        on_progress: called after every batch with how many of the N examples are done.
+        some: N int64 ids of the examples; all of them where None.
     """
 
     dataset: Dataset
@@ -152,7 +144,7 @@ class Batches:
         return torch.arange(len(self.dataset)) if self.some is None else self.some
 
     def __len__(self) -> int:
-        """How many examples there are in all batches."""
+        """N."""
         return len(self.ids_N)
 
     def __iter__(self) -> Iterator[tuple[slice, Inputs, Tensor]]:
@@ -165,11 +157,7 @@ class Batches:
                 self.on_progress(batch.rows.stop, num_examples)
 
     def reading(self, blocks: Iterable[slice]) -> AbstractContextManager[Iterator[Read]]:
-        """Some rows after others as they are stored, read ahead where that takes time.
-
-        Args:
-            blocks: the rows of each batch.
-        """
+        """Batches as they are stored, read ahead where that takes time."""
         ids_N, targets_N = self.ids_N, self.dataset.targets_N
 
         def read(rows: slice) -> Read:
@@ -184,20 +172,9 @@ class Batches:
         return reading_ahead(read, blocks)
 
     def inputs_of(self, examples_B: Stored) -> Inputs:
-        """What a model is given of examples as they were read, on the device."""
+        """A model's inputs on the device, from examples as they were read."""
         there_B = stored_on(examples_B, self.device, non_blocking=True)
         return to_model_input(there_B, self.inputs, self.device)
-
-
-# The pass over the data: of each example its error and its feature, batch by batch.
-#
-# The gradient is that of each example's OWN loss. A mean over its batch would weigh the
-# examples of a last, smaller batch B / b times too much.
-#
-# Shapes: N examples, B of a batch, C classes, D features.
-
-# Told after every batch how many examples are done; may raise to end the pass.
-OnDone = Callable[[int], None]
 
 
 def pass_over(
@@ -212,8 +189,7 @@ def pass_over(
     Args:
         model: on the batches' device; its training flags are restored.
         batches: of N examples.
-        errors_NC: is filled, on the CPU; row i is the example of the i-th id. Of float16, values
-            are rounded to it.
+        errors_NC: filled, on the CPU; row i is the example of the i-th id. float16 rounds.
         features_ND: likewise.
         on_done: called batch by batch, in order.
 
@@ -234,7 +210,7 @@ def pass_over(
 
 
 def _outputs(model: nn.Module, batches: Batches) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """Of each batch its rows, and whether outputs are finite, errors and features."""
+    """Each batch's rows, and whether outputs are finite, errors and features."""
     target = batches.dataset.target
     for rows, inputs_B, targets_B in batches:
         logits_BC, features_BD = forward_with_features(model, inputs_B)
@@ -242,14 +218,49 @@ def _outputs(model: nn.Module, batches: Batches) -> Iterator[tuple[slice, tuple[
         yield rows, (finite_B, target.residuals(logits_BC, targets_B), features_BD)
 
 
-# Ranges: the errors and features of consecutive examples, computed anywhere, as one file.
-#
-# What follows from the examples does not depend on how they are parted as long as every range
-# begins with a batch: then the batches are those of one pass over all.
-#
-# Shapes: N examples of a range, B of a batch, C classes, D features.
+def open_task_data(
+    task: ScoringTask,
+    source: str,
+    *,
+    image_size: int | None,
+    allowed_modules: Collection[str],
+) -> Dataset:
+    """A data set without the images that a task excludes; arguments and errors of `open_dataset`.
 
-_ERRORS, _FEATURES = "errors", "features"
+    Whether it is the task's, `is_data_of` tells.
+    """
+    bearable = Bearable(known=task.quarantined)
+    return without_quarantined(
+        open_dataset(
+            source, image_size=image_size, allowed_modules=allowed_modules, bearable=bearable
+        )
+    )
+
+
+def is_data_of(task: ScoringTask, dataset: Dataset, fingerprint: str) -> bool:
+    """Whether a data set, with its fingerprint of the task's kind, is the task's."""
+    return fingerprint == task.fingerprint and dataset.inputs == spec_of(task.inputs)
+
+
+def load_task_model(
+    task: ScoringTask,
+    weights: bytes | Path,
+    *,
+    device: torch.device,
+    allowed_modules: Collection[str],
+    max_bytes: int,
+) -> nn.Module:
+    """A task's model; arguments and errors of `load_model`."""
+    return load_model(
+        task.model,
+        weights,
+        num_classes=task.num_classes,
+        inputs=spec_of(task.inputs),
+        device=device,
+        seed=task.seed,
+        allowed_modules=allowed_modules,
+        max_bytes=max_bytes,
+    )
 
 
 def score_range(
@@ -263,8 +274,8 @@ def score_range(
     """The errors N x C and the features N x D of a range's examples, on the CPU.
 
     Args:
-        model: with the weights that are looked through, on `device`.
-        dataset: whose ids the task has.
+        model: with the task's weights, on `device`.
+        dataset: the task's.
         task: which examples, and how.
         device: where the model is.
         on_done: may raise to end it.
@@ -287,12 +298,7 @@ def score_range(
 
 
 def range_specs(task: ScoringTask, num_features: int) -> dict[str, TensorSpec]:
-    """What a range's tensors are.
-
-    Args:
-        task: the range's.
-        num_features: D of the model.
-    """
+    """The names, shapes and types of a range's tensors."""
     halves = {_ERRORS: task.half_errors, _FEATURES: task.half_features}
     widths = {_ERRORS: task.num_classes, _FEATURES: num_features}
     return {
@@ -307,7 +313,7 @@ def encode_range(scored: Weights) -> bytes:
 
 
 def read_range(source: bytes | Path, task: ScoringTask, num_features: int) -> tuple[Tensor, Tensor]:
-    """The errors N x C and features N x D of a range's file, of which nothing is believed.
+    """The errors N x C and features N x D of a range's file, which is not trusted.
 
     Raises:
         BlobTooLargeError, WeightsError: it is no such file, or another range's.

@@ -1,9 +1,23 @@
-"""Target values: one label, several labels, or numbers, and their strata."""
+"""Targets of a model: one class, several labels, or numbers; and a data set's values of them.
+
+A model's last layer gives T outputs of an example. The gradient of the example's own loss by these
+outputs is a residual, the output minus the truth, so that the last layer's gradient is the outer
+product of residual and feature.
+
+Examples without a single class are grouped in strata, for splits and balanced quotas. Those with
+numbers are grouped by the quantile of their first number, so that a subset has low and high ones;
+those with labels by the rarest label that they have, so that it is not lost.
+
+Shapes: N examples, B of a batch, T outputs, C classes or labels, Q edges.
+"""
+
+# ruff: noqa: D102 - a target's and a tally's methods are described once, in the abstract class
 
 from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -15,18 +29,418 @@ from torch.nn import functional
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.targets.target import Tally
-
-# Strata: groups that examples without a single class are dealt with in, as others are by class.
-#
-# Splits are stratified by them, and balanced quotas give each an equal share. Examples with numbers
-# are grouped by the quantile of their first number, so that a subset has low and high ones alike;
-# those with labels by the rarest label that they have, so that it is not lost.
-#
-# Shapes: N examples, C labels, Q edges.
 
 NUM_BINS = 10
 NO_LABEL = "none"
+# There is no worst R²; outputs that are not finite have none.
+_LOWEST_SCORE = -1.0
+_MAX_OUTPUTS = 100_000
+
+Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=_MAX_OUTPUTS)]
+
+
+class Tally(ABC):
+    """A score's counts, batch by batch; the same whatever the batches are."""
+
+    @abstractmethod
+    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
+        """Count a batch; both on one device."""
+
+    @abstractmethod
+    def score(self) -> float:
+        """The score of all that was counted, at least one example; larger is better, 1 best."""
+
+    def best_possible(self, num_left: int) -> float:  # noqa: ARG002 - for those that can tell
+        """The largest possible score after so many more examples."""
+        return 1.0
+
+
+class Target(ABC):
+    """A kind of target, a frozen value.
+
+    Targets of a batch are int64 B for a class, and B x T else, uint8 of 0 and 1 or float32 in the
+    data's own units; on the outputs' device.
+    """
+
+    kind: TargetKind
+
+    @property
+    @abstractmethod
+    def num_outputs(self) -> int:
+        """T, the width of a model's last layer."""
+
+    @abstractmethod
+    def losses(
+        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
+    ) -> Tensor:
+        """Each example's own loss; B float32.
+
+        Args:
+            outputs_BT: of any floating type.
+            targets_B: as above.
+            label_smoothing: share of a target that is spread over all labels; numbers have none.
+        """
+
+    def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The mean loss of a batch; 0-d float32."""
+        return self.losses(outputs_BT, targets_B).mean()
+
+    @abstractmethod
+    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The gradient of each example's own loss by its outputs; B x T float32.
+
+        Computed in float64: of a confident answer float32 has few correct digits.
+        """
+
+    @abstractmethod
+    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """How well each example is answered, 1 at best; B float32.
+
+        Their mean is near the score and is no sum of counts: for the progress of training.
+        """
+
+    @abstractmethod
+    def tally(self) -> Tally:
+        """Begin to count a score."""
+
+
+@dataclass(frozen=True)
+class SingleLabel(Target):
+    """One class of `num_classes`; targets are int64 B. The score is the accuracy."""
+
+    num_classes: Annotated[int, Field(ge=1)]
+    kind: Literal[TargetKind.CLASS] = TargetKind.CLASS
+
+    @property
+    def num_outputs(self) -> int:
+        return self.num_classes
+
+    def losses(
+        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
+    ) -> Tensor:
+        return functional.cross_entropy(
+            outputs_BT.float(), targets_B, reduction="none", label_smoothing=label_smoothing
+        )
+
+    def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs_BT.float(), targets_B)
+
+    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        residuals_BC = outputs_BT.to(torch.float64).softmax(dim=-1)
+        residuals_BC -= functional.one_hot(targets_B, outputs_BT.shape[-1])
+        return residuals_BC.to(torch.float32)
+
+    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        return (outputs_BT.argmax(dim=-1) == targets_B).float()
+
+    def tally(self) -> Accuracy:
+        return Accuracy()
+
+    def __str__(self) -> str:
+        return f"{self.num_classes} classes"
+
+
+class Accuracy(Tally):
+    """The share of examples whose largest output is their class's.
+
+    An example with an output that is not finite counts as wrong.
+    """
+
+    def __init__(self) -> None:
+        self._right = torch.zeros((), dtype=torch.int64)
+        self._seen = 0
+
+    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
+        # Counted where it is: reading it would make a device wait.
+        right_B = outputs_BT.argmax(dim=-1) == targets_B
+        self._right = self._right.to(outputs_BT.device)
+        self._right += (right_B & outputs_BT.isfinite().all(dim=-1)).sum()
+        self._seen += len(targets_B)
+
+    def score(self) -> float:
+        return int(self._right) / self._seen
+
+    def best_possible(self, num_left: int) -> float:
+        return (int(self._right) + num_left) / (self._seen + num_left)
+
+
+@dataclass(frozen=True)
+class MultiLabel(Target):
+    """Any of `num_labels`; targets are uint8 B x C, 1 for a label that the example has.
+
+    The loss is the labels' binary cross-entropies, summed, so that its residual is sigmoid - y. The
+    score is the micro F1 at even odds. Where labels are rare, saying no to all of them is right
+    nearly always, so that the share of right answers would rank soups badly.
+    """
+
+    num_labels: Annotated[int, Field(ge=1)]
+    kind: Literal[TargetKind.CLASSES] = TargetKind.CLASSES
+
+    @property
+    def num_outputs(self) -> int:
+        return self.num_labels
+
+    def losses(
+        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
+    ) -> Tensor:
+        """The binary cross-entropies' sum; smoothing draws 0 and 1 towards a half."""
+        wanted_BC = targets_B.float() * (1 - label_smoothing) + label_smoothing / 2
+        return functional.binary_cross_entropy_with_logits(
+            outputs_BT.float(), wanted_BC, reduction="none"
+        ).sum(dim=-1)
+
+    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        return (outputs_BT.to(torch.float64).sigmoid() - targets_B).to(torch.float32)
+
+    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        return ((outputs_BT > 0) == (targets_B > 0)).float().mean(dim=-1)
+
+    def tally(self) -> MicroF1:
+        return MicroF1()
+
+    def __str__(self) -> str:
+        return f"{self.num_labels} labels"
+
+
+class MicroF1(Tally):
+    """2 TP / (2 TP + FP + FN) over all labels of all examples; 1 where there is none to find.
+
+    An output that is not finite counts as the wrong answer.
+    """
+
+    def __init__(self) -> None:
+        # True positives, and wrong answers of either sort.
+        self._counts = torch.zeros(2, dtype=torch.int64)
+
+    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
+        has_BC, finite_BC = targets_B > 0, outputs_BT.isfinite()
+        said_BC = outputs_BT > 0
+        found = (said_BC & has_BC & finite_BC).sum()
+        wrong = ((said_BC != has_BC) | ~finite_BC).sum()
+        self._counts = self._counts.to(outputs_BT.device) + torch.stack([found, wrong])
+
+    def score(self) -> float:
+        found, wrong = self._counts.tolist()
+        return 2 * found / (2 * found + wrong) if found or wrong else 1.0
+
+
+@dataclass(frozen=True)
+class Regression(Target):
+    """Numbers; targets are float32 B x T in the data's own units.
+
+    A model's outputs are standardized by the data set's means and deviations. The loss is half the
+    squared error in these units, summed over the numbers, so that its residual is output - y. The
+    score is R², the explained share of variance, in the mean over the numbers: 0 for a model that
+    always gives the mean.
+
+    Attributes:
+        mean: of every number over the data set.
+        std: population standard deviation, above 0.
+    """
+
+    mean: Numbers
+    std: Numbers
+    kind: Literal[TargetKind.NUMBER] = TargetKind.NUMBER
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError without one finite mean and one positive deviation per number."""
+        finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        positive = all(deviation > 0 for deviation in self.std)
+        if not len(self.mean) == len(self.std) or not finite or not positive:
+            raise ConfigError(
+                f"targets cannot be standardized by the means {list(self.mean)} and the deviations "
+                f"{list(self.std)}. Give a finite mean and a positive deviation for each number."
+            )
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.mean)
+
+    def standardized(self, targets_BT: Tensor) -> Tensor:
+        """Numbers in their own units as a model gives them; float64."""
+        mean_T, std_T = self._scales(targets_BT)
+        return (targets_BT.to(torch.float64) - mean_T) / std_T
+
+    def in_own_units(self, outputs_BT: Tensor) -> Tensor:
+        """What a model gives, in the data's units; float64."""
+        mean_T, std_T = self._scales(outputs_BT)
+        return outputs_BT.to(torch.float64) * std_T + mean_T
+
+    def losses(
+        self,
+        outputs_BT: Tensor,
+        targets_B: Tensor,
+        *,
+        label_smoothing: float = 0.0,  # noqa: ARG002 - as in `Target`
+    ) -> Tensor:
+        wanted_BT = self.standardized(targets_B).float()
+        return (outputs_BT.float() - wanted_BT).square().sum(dim=-1) / 2
+
+    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        return (outputs_BT.to(torch.float64) - self.standardized(targets_B)).to(torch.float32)
+
+    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """1 less the squared error, whose mean over the data set is R²."""
+        off_BT = outputs_BT.to(torch.float64) - self.standardized(targets_B)
+        return (1 - off_BT.square().mean(dim=-1)).float()
+
+    def tally(self) -> ExplainedVariance:
+        return ExplainedVariance(self)
+
+    def _scales(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        mean_T = torch.tensor(self.mean, dtype=torch.float64, device=like.device)
+        return mean_T, torch.tensor(self.std, dtype=torch.float64, device=like.device)
+
+    def __str__(self) -> str:
+        return "a number" if self.num_outputs == 1 else f"{self.num_outputs} numbers"
+
+
+class ExplainedVariance(Tally):
+    """R², the mean over the numbers; whatever is below -1 is -1.
+
+    Sums are exact, so that they do not depend on the order or the batches. A number that is
+    the same for all counts 1 where it is predicted exactly, else 0.
+    """
+
+    def __init__(self, target: Regression) -> None:
+        """Collect in the units of `target`."""
+        self._target = target
+        self._wanted: list[Tensor] = []
+        self._squares: list[Tensor] = []
+
+    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
+        wanted_BT = self._target.standardized(targets_B)
+        self._wanted.append(wanted_BT.cpu())
+        self._squares.append((outputs_BT.to(torch.float64) - wanted_BT).square().cpu())
+
+    def score(self) -> float:
+        squares_TN, wanted_TN = torch.cat(self._squares).T, torch.cat(self._wanted).T
+        if not bool(squares_TN.isfinite().all()):
+            return _LOWEST_SCORE
+        pairs = zip(squares_TN.tolist(), wanted_TN.tolist(), strict=True)
+        scores = [_explained(squares, wanted) for squares, wanted in pairs]
+        return max(_LOWEST_SCORE, math.fsum(scores) / len(scores))
+
+
+def _explained(squares: list[float], wanted: list[float]) -> float:
+    mean = math.fsum(wanted) / len(wanted)
+    left = math.fsum(squares)
+    total = math.fsum((number - mean) ** 2 for number in wanted)
+    if total == 0:
+        return float(left == 0)
+    return 1 - left / total
+
+
+# A target that is no single class.
+OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class TargetValues:
+    """A data set's targets where they are no single class, checked and grouped.
+
+    Attributes:
+        target: their kind.
+        values: uint8 N x C for labels, float32 N x T for numbers, on the CPU.
+        names: of the labels or the numbers.
+        strata_N: int64, the groups that stand for classes.
+        strata_names: a name for each stratum.
+    """
+
+    target: OtherTarget
+    values: Tensor
+    names: tuple[str, ...]
+    strata_N: Tensor
+    strata_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
+    """Labels of N examples.
+
+    Args:
+        values_NC: 0 and 1 of any real type.
+        names: of the labels; numbers where None.
+        source: for messages.
+
+    Raises:
+        DataError: a value is something else, or there are no labels.
+    """
+    num_labels = _require_matrix(values_NC, names, source, "labels")
+    bad_NC = (values_NC != 0) & (values_NC != 1)
+    if bool(bad_NC.any()):
+        row, label = bad_NC.nonzero()[0].tolist()
+        raise DataError(
+            f"{source}: row {row} has {values_NC[row, label].item()} for label {label}, which is "
+            "neither 0 nor 1. Give 1 for every label that an example has and 0 for the others, or "
+            "floats for regression."
+        )
+    labels = tuple(map(str, range(num_labels))) if names is None else tuple(names)
+    values = values_NC.to("cpu", torch.uint8).contiguous()
+    strata_N = rarest_label_strata(values)
+    return TargetValues(MultiLabel(num_labels), values, labels, strata_N, (*labels, NO_LABEL))
+
+
+def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
+    """Numbers of N examples.
+
+    Args:
+        values_NT: any real type.
+        names: of the numbers; counted where None.
+        source: for messages.
+
+    Raises:
+        DataError: a number is not finite, or is the same for all examples.
+    """
+    num_outputs = _require_matrix(values_NT, names, source, "numbers")
+    values = values_NT.to("cpu", torch.float32).contiguous()
+    bad_N = ~values.isfinite().all(dim=1)
+    if bool(bad_N.any()):
+        row = int(bad_N.nonzero()[0])
+        raise DataError(
+            f"{source}: the target of row {row} is {values_NT[row].tolist()}, {int(bad_N.sum())} "
+            "of all are not finite in float32. Remove these rows, or give their numbers."
+        )
+    numbers = tuple(map(str, range(num_outputs))) if names is None else tuple(names)
+    means, deviations = zip(*map(_mean_and_deviation, values.T), strict=True)
+    for name, deviation in zip(numbers, deviations, strict=True):
+        if not deviation:
+            raise DataError(
+                f"{source}: the target {name} is the same number for all {len(values)} examples. "
+                "Leave it out, or open the data that has others."
+            )
+    edges_Q = quantile_edges(values[:, 0])
+    return TargetValues(
+        Regression(means, deviations),
+        values,
+        numbers,
+        quantile_strata(values[:, 0], edges_Q),
+        quantile_names(edges_Q, "" if names is None else numbers[0]),
+    )
+
+
+def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, what: str) -> int:
+    """How many columns there are."""
+    columns = values.shape[1] if values.ndim == 2 else 0
+    if not len(values) or not columns or (names is not None and len(names) != columns):
+        named = "" if names is None else f" with {len(names)} names"
+        raise DataError(
+            f"{source}: the targets are {what} of the shape {tuple(values.shape)}{named}. Give a "
+            "matrix, one row per example and one column per name."
+        )
+    return columns
+
+
+def _mean_and_deviation(column_N: Tensor) -> tuple[float, float]:
+    """The population's, by exact sums: the same whatever the order or the machine."""
+    numbers = column_N.double().tolist()
+    mean = math.fsum(numbers) / len(numbers)
+    if min(numbers) == max(numbers):
+        return mean, 0.0
+    variance = math.fsum((number - mean) ** 2 for number in numbers) / len(numbers)
+    return mean, math.sqrt(variance)
 
 
 def quantile_edges(values_N: Tensor, num_bins: int = NUM_BINS) -> Tensor:
@@ -75,409 +489,3 @@ def rarest_label_strata(targets_NC: Tensor) -> Tensor:
     rarity_NC = torch.where(has_NC, counts_C, len(targets_NC) + 1)
     strata_N = rarity_NC.argmin(dim=1)
     return strata_N.where(has_NC.any(dim=1), targets_NC.shape[1])
-
-
-def label_strata_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """The strata's names: the labels' own, and one for examples without any."""
-    return (*labels, NO_LABEL)
-
-
-# Single label: an example is of one of several classes.
-#
-# The loss is the cross-entropy, its residual softmax - onehot, the score the accuracy.
-#
-# Shapes: B examples, C classes.
-
-
-@dataclass(frozen=True)
-class SingleLabel:
-    """One class of `num_classes`; targets are int64 B."""
-
-    num_classes: Annotated[int, Field(ge=1)]
-    kind: Literal[TargetKind.CLASS] = TargetKind.CLASS
-
-    @property
-    def num_outputs(self) -> int:
-        """C."""
-        return self.num_classes
-
-    def losses(
-        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
-    ) -> Tensor:
-        """The cross-entropies; as in `Target`."""
-        return functional.cross_entropy(
-            outputs_BT.float(), targets_B, reduction="none", label_smoothing=label_smoothing
-        )
-
-    def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The mean cross-entropy, by PyTorch's own reduction."""
-        return functional.cross_entropy(outputs_BT.float(), targets_B)
-
-    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The softmax minus the one-hot label; as in `Target`."""
-        residuals_BC = outputs_BT.to(torch.float64).softmax(dim=-1)
-        residuals_BC -= functional.one_hot(targets_B, outputs_BT.shape[-1])
-        return residuals_BC.to(torch.float32)
-
-    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """Whether the largest output is the class's own."""
-        return (outputs_BT.argmax(dim=-1) == targets_B).float()
-
-    def tally(self) -> Accuracy:
-        """Count right answers."""
-        return Accuracy()
-
-    def __str__(self) -> str:
-        return f"{self.num_classes} classes"
-
-
-class Accuracy(Tally):
-    """The share of examples whose largest output is their class's.
-
-    An example with an output that is not finite counts as wrong.
-    """
-
-    def __init__(self) -> None:
-        self._right = torch.zeros((), dtype=torch.int64)
-        self._seen = 0
-
-    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
-        """Count a batch, where it is: reading it would make a device wait."""
-        right_B = outputs_BT.argmax(dim=-1) == targets_B
-        self._right = self._right.to(outputs_BT.device)
-        self._right += (right_B & outputs_BT.isfinite().all(dim=-1)).sum()
-        self._seen += len(targets_B)
-
-    def score(self) -> float:
-        """In [0, 1]."""
-        return int(self._right) / self._seen
-
-    def best_possible(self, num_left: int) -> float:
-        """What all right answers to come would lead to; as exact as the score."""
-        return (int(self._right) + num_left) / (self._seen + num_left)
-
-
-# Multi-label: an example has any of several labels.
-#
-# The loss is the binary cross-entropy of every label with the logit given for it, summed over the
-# labels, so that its residual is sigmoid - y. The score is the micro F1 at even odds: all labels of
-# all examples are one heap of answers, of which 2 TP / (2 TP + FP + FN) is taken. The share of
-# answers that are right would be no judge of a soup: where labels are rare, saying no to all of
-# them is right nearly always, and a learner that begins to find some loses by its first mistakes.
-#
-# Shapes: B examples, C labels.
-
-
-@dataclass(frozen=True)
-class MultiLabel:
-    """Any of `num_labels`; targets are uint8 B x C, 1 for a label that the example has."""
-
-    num_labels: Annotated[int, Field(ge=1)]
-    kind: Literal[TargetKind.CLASSES] = TargetKind.CLASSES
-
-    @property
-    def num_outputs(self) -> int:
-        """C."""
-        return self.num_labels
-
-    def losses(
-        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
-    ) -> Tensor:
-        """The binary cross-entropies' sum; smoothing draws 0 and 1 towards a half."""
-        wanted_BC = targets_B.float() * (1 - label_smoothing) + label_smoothing / 2
-        return functional.binary_cross_entropy_with_logits(
-            outputs_BT.float(), wanted_BC, reduction="none"
-        ).sum(dim=-1)
-
-    def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The mean of the losses."""
-        return self.losses(outputs_BT, targets_B).mean()
-
-    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The sigmoid minus the labels; as in `Target`."""
-        return (outputs_BT.to(torch.float64).sigmoid() - targets_B).to(torch.float32)
-
-    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The share of the labels that are answered rightly."""
-        return ((outputs_BT > 0) == (targets_B > 0)).float().mean(dim=-1)
-
-    def tally(self) -> MicroF1:
-        """Count answers."""
-        return MicroF1()
-
-    def __str__(self) -> str:
-        return f"{self.num_labels} labels"
-
-
-class MicroF1(Tally):
-    """2 TP / (2 TP + FP + FN) over all labels of all examples; 1 where there is none to find.
-
-    An output that is not finite counts as the wrong answer.
-    """
-
-    def __init__(self) -> None:
-        # True positives, and wrong answers of either sort.
-        self._counts = torch.zeros(2, dtype=torch.int64)
-
-    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
-        """Count a batch, where it is."""
-        has_BC, finite_BC = targets_B > 0, outputs_BT.isfinite()
-        said_BC = outputs_BT > 0
-        found = (said_BC & has_BC & finite_BC).sum()
-        wrong = ((said_BC != has_BC) | ~finite_BC).sum()
-        self._counts = self._counts.to(outputs_BT.device) + torch.stack([found, wrong])
-
-    def score(self) -> float:
-        """In [0, 1]."""
-        found, wrong = self._counts.tolist()
-        return 2 * found / (2 * found + wrong) if found or wrong else 1.0
-
-
-# Regression: of an example one number or several are to be told.
-#
-# A model gives them standardized, by the mean and the deviation that they have in the data set,
-# which travel with a learner's task as those of images do. The loss is half the squared error in
-# these units, summed over the numbers, so that its residual is output - y. The score is R², the
-# share of the numbers' variance that is explained, in the mean over the numbers: the same in any
-# units, 0 for who always says the mean.
-#
-# Shapes: B examples, T numbers.
-
-# There is no worst R²; outputs that are not finite have none.
-_LOWEST_SCORE = -1.0
-_MAX_OUTPUTS = 100_000
-
-Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=_MAX_OUTPUTS)]
-
-
-@dataclass(frozen=True)
-class Regression:
-    """Numbers; targets are float32 B x T in the data's own units.
-
-    Attributes:
-        mean: of every number over the data set.
-        std: population standard deviation, above 0.
-
-    Raises:
-        ConfigError: not one finite mean and one positive deviation for each number.
-    """
-
-    mean: Numbers
-    std: Numbers
-    kind: Literal[TargetKind.NUMBER] = TargetKind.NUMBER
-
-    def __post_init__(self) -> None:
-        """Refuse what no number can be standardized by."""
-        finite = all(map(math.isfinite, (*self.mean, *self.std)))
-        positive = all(deviation > 0 for deviation in self.std)
-        if not len(self.mean) == len(self.std) or not finite or not positive:
-            raise ConfigError(
-                f"targets cannot be standardized by the means {list(self.mean)} and the "
-                f"deviations {list(self.std)}: one finite mean and one positive deviation is "
-                "needed for each number."
-            )
-
-    @property
-    def num_outputs(self) -> int:
-        """T."""
-        return len(self.mean)
-
-    def standardized(self, targets_BT: Tensor) -> Tensor:
-        """Numbers in their own units as a model gives them; float64."""
-        mean_T, std_T = self._scales(targets_BT)
-        return (targets_BT.to(torch.float64) - mean_T) / std_T
-
-    def in_own_units(self, outputs_BT: Tensor) -> Tensor:
-        """What a model gives, in the data's units; float64."""
-        mean_T, std_T = self._scales(outputs_BT)
-        return outputs_BT.to(torch.float64) * std_T + mean_T
-
-    def losses(
-        self,
-        outputs_BT: Tensor,
-        targets_B: Tensor,
-        *,
-        label_smoothing: float = 0.0,  # noqa: ARG002 - as in `Target`
-    ) -> Tensor:
-        """Half the squared errors' sum; as in `Target`."""
-        wanted_BT = self.standardized(targets_B).float()
-        return (outputs_BT.float() - wanted_BT).square().sum(dim=-1) / 2
-
-    def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The mean of the losses."""
-        return self.losses(outputs_BT, targets_B).mean()
-
-    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The outputs minus the standardized numbers; as in `Target`."""
-        return (outputs_BT.to(torch.float64) - self.standardized(targets_B)).to(torch.float32)
-
-    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """1 less the squared error, whose mean over the data set is R²."""
-        off_BT = outputs_BT.to(torch.float64) - self.standardized(targets_B)
-        return (1 - off_BT.square().mean(dim=-1)).float()
-
-    def tally(self) -> ExplainedVariance:
-        """Collect squared errors."""
-        return ExplainedVariance(self)
-
-    def _scales(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        mean_T = torch.tensor(self.mean, dtype=torch.float64, device=like.device)
-        return mean_T, torch.tensor(self.std, dtype=torch.float64, device=like.device)
-
-    def __str__(self) -> str:
-        return "a number" if self.num_outputs == 1 else f"{self.num_outputs} numbers"
-
-
-class ExplainedVariance(Tally):
-    """R², the mean over the numbers; whatever is below -1 is -1.
-
-    Sums are exact, so that they do not depend on the order or the batches. A number that is
-    the same for all counts 1 where it is told exactly, else 0.
-    """
-
-    def __init__(self, target: Regression) -> None:
-        """Collect in the units of `target`."""
-        self._target = target
-        self._wanted: list[Tensor] = []
-        self._squares: list[Tensor] = []
-
-    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
-        """Collect a batch, on the CPU."""
-        wanted_BT = self._target.standardized(targets_B)
-        self._wanted.append(wanted_BT.cpu())
-        self._squares.append((outputs_BT.to(torch.float64) - wanted_BT).square().cpu())
-
-    def score(self) -> float:
-        """In [-1, 1]."""
-        squares_TN, wanted_TN = torch.cat(self._squares).T, torch.cat(self._wanted).T
-        if not bool(squares_TN.isfinite().all()):
-            return _LOWEST_SCORE
-        pairs = zip(squares_TN.tolist(), wanted_TN.tolist(), strict=True)
-        scores = [_explained(squares, wanted) for squares, wanted in pairs]
-        return max(_LOWEST_SCORE, math.fsum(scores) / len(scores))
-
-
-def _explained(squares: list[float], wanted: list[float]) -> float:
-    mean = math.fsum(wanted) / len(wanted)
-    left = math.fsum(squares)
-    total = math.fsum((number - mean) ** 2 for number in wanted)
-    if total == 0:
-        return float(left == 0)
-    return 1 - left / total
-
-
-# Target values: a data set's targets where they are no single class, checked and grouped.
-#
-# Shapes: N examples, C labels, T numbers.
-
-# What is told of a target where that is no single class.
-OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
-
-
-@dataclass(frozen=True)
-class TargetValues:
-    """What a model is to give of N examples.
-
-    Attributes:
-        target: their kind.
-        values: uint8 N x C for labels, float32 N x T for numbers, on the CPU.
-        names: of the labels or the numbers.
-        strata_N: int64, what examples are grouped by where others are by class.
-        strata_names: a name for each stratum.
-    """
-
-    target: OtherTarget
-    values: Tensor
-    names: tuple[str, ...]
-    strata_N: Tensor
-    strata_names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-
-def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
-    """Labels of N examples.
-
-    Args:
-        values_NC: 0 and 1 of any real type.
-        names: of the labels; numbers where None.
-        source: for messages.
-
-    Raises:
-        DataError: a value is something else, or there are no labels.
-    """
-    num_labels = _require_matrix(values_NC, names, source, "labels")
-    bad_NC = (values_NC != 0) & (values_NC != 1)
-    if bool(bad_NC.any()):
-        row, label = bad_NC.nonzero()[0].tolist()
-        raise DataError(
-            f"{source}: row {row} has {values_NC[row, label].item()} for label {label}, which is "
-            "neither 0 nor 1. Give 1 for every label that an example has and 0 for the others; "
-            "numbers to be told (regression) are given as floats."
-        )
-    labels = tuple(map(str, range(num_labels))) if names is None else tuple(names)
-    values = values_NC.to("cpu", torch.uint8).contiguous()
-    strata_N = rarest_label_strata(values)
-    names_of_strata = label_strata_names(labels)
-    return TargetValues(MultiLabel(num_labels), values, labels, strata_N, names_of_strata)
-
-
-def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
-    """Numbers of N examples.
-
-    Args:
-        values_NT: any real type.
-        names: of the numbers; counted where None.
-        source: for messages.
-
-    Raises:
-        DataError: a number is not finite, or is the same for all examples.
-    """
-    num_outputs = _require_matrix(values_NT, names, source, "numbers")
-    values = values_NT.to("cpu", torch.float32).contiguous()
-    bad_N = ~values.isfinite().all(dim=1)
-    if bool(bad_N.any()):
-        row = int(bad_N.nonzero()[0])
-        raise DataError(
-            f"{source}: the target of row {row} is {values_NT[row].tolist()}, {int(bad_N.sum())} "
-            "of all are not finite in float32. Remove these rows, or give their numbers."
-        )
-    numbers = tuple(map(str, range(num_outputs))) if names is None else tuple(names)
-    means, deviations = zip(*map(_mean_and_deviation, values.T), strict=True)
-    for name, deviation in zip(numbers, deviations, strict=True):
-        if not deviation:
-            raise DataError(
-                f"{source}: the target {name} is the same number for all {len(values)} examples, "
-                "so there is nothing to learn. Leave it out, or open the data that has others."
-            )
-    edges_Q = quantile_edges(values[:, 0])
-    return TargetValues(
-        Regression(means, deviations),
-        values,
-        numbers,
-        quantile_strata(values[:, 0], edges_Q),
-        quantile_names(edges_Q, "" if names is None else numbers[0]),
-    )
-
-
-def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, what: str) -> int:
-    """How many columns there are."""
-    columns = values.shape[1] if values.ndim == 2 else 0
-    if not len(values) or not columns or (names is not None and len(names) != columns):
-        named = "" if names is None else f" with {len(names)} names"
-        raise DataError(
-            f"{source}: the targets are {what} of the shape {tuple(values.shape)}{named}; one row "
-            "per example and one column per name is needed. Give a matrix of them."
-        )
-    return columns
-
-
-def _mean_and_deviation(column_N: Tensor) -> tuple[float, float]:
-    """The population's, by exact sums: the same whatever the order or the machine."""
-    numbers = column_N.double().tolist()
-    mean = math.fsum(numbers) / len(numbers)
-    if min(numbers) == max(numbers):
-        return mean, 0.0
-    variance = math.fsum((number - mean) ** 2 for number in numbers) / len(numbers)
-    return mean, math.sqrt(variance)

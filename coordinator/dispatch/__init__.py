@@ -1,6 +1,4 @@
-"""Dispatch: which worker trains which learner, until when, and what is taken from it.
+"""Dispatch: which worker trains which learner or scores which range, and the intake of results.
 
-Owns the workers that are known, the queue of those that wait, the lease table, and the intake
-of results. A learner's own state belongs to its run (`lipt.coordinator.runs`); what lives here
-is lost at a restart, and made anew from it. Imported by `rpc`, `metrics` and `app`.
+All of it lives in memory; after a restart it is made anew from the runs' records.
 """

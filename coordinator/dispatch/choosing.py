@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.quarantine import NOTHING_HELD_BACK, HeldBack
 from lipt.coordinator.dispatch.redundancy import may_train, why_all_trained, why_unconfirmed
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
+
+
+class Waiting(NamedTuple):
+    """A run in training, and the indices of its learners that wait for a worker, ascending."""
+
+    run: RunRecord
+    indices: Sequence[int]
+
+    def learners(self) -> Iterator[LearnerRecord]:
+        """These learners."""
+        return (self.run.learners[index] for index in self.indices)
 
 
 class Opening(NamedTuple):
@@ -21,34 +31,28 @@ class Opening(NamedTuple):
 
     @property
     def key(self) -> AssignmentKey:
-        """How workers name it."""
+        """The learner's key."""
         return AssignmentKey(self.run.run_id, self.learner.index)
 
 
 def openings(
-    runs: Iterable[RunRecord],
+    waiting: Iterable[Waiting],
     reserved: Collection[AssignmentKey] = (),
     held_back: HeldBack = NOTHING_HELD_BACK,
 ) -> Iterator[Opening]:
-    """The learners that wait for a worker, in the order in which they go.
+    """The learners that wait for a worker, in the order in which they go, lazily.
 
-    The oldest run first, in it the lowest index. Those that seem to end their workers come last,
-    and only when it is their turn to be tried. They are looked up as they are asked for: of ten
-    thousand that wait, a single free worker needs to see one.
+    The oldest run first, in it the lowest index; learners in quarantine last, when due.
 
     Args:
-        runs: all runs, oldest first.
-        reserved: learners that are being handed out at this moment.
+        waiting: of all runs, oldest first.
+        reserved: learners that are being handed out.
         held_back: learners in quarantine.
     """
     trials: list[Opening] = []
-    for run in runs:
-        if run.state is not RunState.TRAINING:
-            continue
-        for learner in run.learners:
-            if learner.state is not LearnerState.QUEUED:
-                continue
-            opening = Opening(run, learner)
+    for of_run in waiting:
+        for learner in of_run.learners():
+            opening = Opening(of_run.run, learner)
             if reserved and opening.key in reserved:
                 continue
             if opening.key in held_back.learners:
@@ -60,14 +64,14 @@ def openings(
 
 
 class Offers:
-    """Openings that workers choose among, one worker after the other; none is taken twice."""
+    """Openings that workers choose among one after the other; each is looked up once."""
 
     def __init__(self, openings: Iterable[Opening]) -> None:
         self._seen: dict[AssignmentKey, Opening] = {}
         self._unseen = iter(openings)
 
     def __iter__(self) -> Iterator[Opening]:
-        """Those that are left, in their order."""
+        """The openings that are left, in their order."""
         yield from tuple(self._seen.values())
         for opening in self._unseen:
             self._seen[opening.key] = opening
@@ -78,56 +82,40 @@ class Offers:
         return any(True for _ in self)
 
     def take(self, opening: Opening) -> None:
-        """Offer it to nobody any more."""
+        """Remove an opening."""
         del self._seen[opening.key]
 
 
-def waits(run: RunRecord) -> bool:
-    """Whether a run has learners that wait for a worker."""
-    # The last ones go last: of thousands one of them is found at once.
-    return run.state is RunState.TRAINING and any(
-        learner.state is LearnerState.QUEUED for learner in reversed(run.learners)
-    )
-
-
-def why_idle(worker: WorkerRecord, runs: Iterable[RunRecord]) -> str:
-    """What keeps a free worker from the learners that wait, as a clause about it.
-
-    Args:
-        worker: who has nothing to do.
-        runs: all runs, oldest first.
-
-    Returns:
-        Empty where it may train one of them, or none waits.
-    """
-    reasons = [_why_not(worker, run) for run in runs if waits(run)]
+def why_idle(worker: WorkerRecord, waiting: Iterable[Waiting]) -> str:
+    """What keeps a free worker from all learners that wait, as a clause about it; or empty."""
+    reasons = [_why_not(worker, of_run) for of_run in waiting if of_run.indices]
     return reasons[0] if reasons and all(reasons) else ""
 
 
-def _why_not(worker: WorkerRecord, run: RunRecord) -> str:
-    if refusal := worker.refusal(run):
-        return f"cannot train run {run.name}, for it does not {refusal}"
-    return why_all_trained(worker, run)
+def _why_not(worker: WorkerRecord, waiting: Waiting) -> str:
+    if refusal := worker.refusal(waiting.run):
+        return f"cannot train run {waiting.run.name}, for it does not {refusal}"
+    return why_all_trained(worker, waiting.run, waiting.learners())
 
 
 def why_waiting(
-    run: RunRecord, *, alive: Collection[WorkerRecord], busy: Collection[str] = ()
+    waiting: Waiting, *, alive: Collection[WorkerRecord], busy: Collection[str] = ()
 ) -> str:
     """What a run's learners wait for that no worker can give, as a clause about the workers.
 
     Args:
-        run: any run.
-        alive: the workers that are there.
-        busy: ids of those that train something now.
+        waiting: of the run.
+        alive: the present workers.
+        busy: ids of those that have a lease.
 
     Returns:
-        Empty where they can train its learners, where there are no workers at all, or where no
-        learner waits.
+        Empty where a worker can train them, where there is none at all, or where nothing waits.
     """
-    if not alive or not waits(run):
+    if not alive or not waiting.indices:
         return ""
+    run = waiting.run
     if able := [worker for worker in alive if worker.can_run(run)]:
-        return why_unconfirmed(run, able)
+        return why_unconfirmed(run, waiting.learners(), able)
     shown = sorted(alive, key=lambda worker: (worker.worker_id in busy, worker.name))
     first = shown[0]
     others = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
@@ -144,16 +132,15 @@ def choose_learner(
     *,
     alive: Callable[[], Collection[WorkerRecord]],
 ) -> Opening | None:
-    """The learner that a free worker should train next: the first that it may.
+    """The first learner that a free worker may train.
 
-    A learner that already failed on this worker is left to the others while any of them could
-    take it; one that its party has trained is theirs (`redundancy`).
+    A learner that failed on this worker is left to others while any of them can take it; one that
+    its party has trained is left to other parties (`redundancy`).
 
     Args:
-        worker: who asks.
-        openings: the learners that wait, in their order.
-        alive: gives the workers that are there, with or without the one who asks; called only
-            where a learner is not free to go to anybody.
+        worker: asks.
+        openings: in their order.
+        alive: gives the present workers; called only where it matters.
     """
     # Of one run there may be thousands in a row.
     able: dict[str, bool] = {}

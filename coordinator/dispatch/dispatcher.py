@@ -1,9 +1,8 @@
-"""Dispatcher: hands learners to workers under leases, and takes their results.
+"""Dispatcher: hands learners and ranges to workers under leases, and takes their results.
 
-A worker that stays silent for longer than its lease loses the learner to another,
-and a commit under an older epoch is refused. A learner that seems to end its workers
-lets all others go first: see `lipt.coordinator.dispatch.quarantine`. After a restart
-every learner that was out gets a fresh lease, so that its worker can finish.
+A worker that is silent for longer than its lease loses the learner to another, and a commit under
+an older epoch is refused. A learner that seems to end its workers lets all others go first
+(`lipt.coordinator.dispatch.quarantine`). After a restart every lease is renewed.
 """
 
 from __future__ import annotations
@@ -11,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from time import monotonic
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.choosing import waits, why_idle, why_waiting
-from lipt.coordinator.dispatch.demand import DemandWatch
+from lipt.coordinator.dispatch.choosing import Waiting, why_idle, why_waiting
 from lipt.coordinator.dispatch.handing_out import HandingOut, Journal
-from lipt.coordinator.dispatch.leases import Lease, LeaseTable, require_lease
+from lipt.coordinator.dispatch.leases import AssignmentKey, Lease, LeaseTable, require_lease
 from lipt.coordinator.dispatch.quarantine import (
     MAX_SILENT_ENDS,
     account_of,
@@ -30,7 +30,7 @@ from lipt.coordinator.dispatch.quarantine import (
     quarantined,
 )
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, handed_in
-from lipt.coordinator.dispatch.scans import Scans
+from lipt.coordinator.dispatch.scans import RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import (
@@ -44,8 +44,31 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
 
-# When a lease's end could not be written (the disk is full, say).
+# After a lease's end could not be written.
 _RETRY_SECONDS = 1.0
+_BEFORE_TRAINING = frozenset({RunState.PENDING, RunState.INITIALIZING, RunState.SHARDING})
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Open learners: queued, at a worker, or of runs before training; and wanted ranges."""
+
+    num_queued: int = 0
+    num_leased: int = 0
+    num_coming: int = 0
+    num_ranges: int = 0
+
+
+def demand_of(runs: Iterable[RunRecord]) -> Demand:
+    """The open learners of these runs; a machine for those that come may take minutes to start."""
+    learners: Counter[LearnerState] = Counter()
+    num_coming = 0
+    for run in runs:
+        if run.state is RunState.TRAINING:
+            learners += run.count()
+        elif run.state in _BEFORE_TRAINING:
+            num_coming += run.config.learners.num_learners
+    return Demand(learners[LearnerState.QUEUED], learners[LearnerState.LEASED], num_coming)
 
 
 class Dispatcher:
@@ -67,23 +90,29 @@ class Dispatcher:
             store: the runs.
             lease_seconds: how long a worker may be silent.
             clock: monotonic seconds, for leases.
-            wall_clock: seconds since 1970, for when training began; deadlines are
-                counted on the same clock.
-            events: where expiries and reassignments are counted.
-            meters: where examples that workers score are counted.
+            wall_clock: seconds since 1970, for deadlines.
+            events: counts expiries and reassignments.
+            meters: counts examples that workers score.
         """
         self._store = store
         self._wall_clock = wall_clock
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
-        self.scans = Scans(lease_seconds, clock, meters)
-        self.demand = DemandWatch(store, self.scans)
+        self.scans = Scans(self.leases, meters)
         self._journal = Journal(events or Events(), store, self.workers)
-        # Workers that fell silent; one that is heard again was not ended by its learner.
+        # Silent workers; one that is heard again was not ended by its learner.
         self._silent: set[str] = set()
+        self._demand_changed = asyncio.Event()
         store.listen_to_learners(self.leases.follow)
+        store.listen(lambda _: self._on_demand())
+        self.scans.listen(self._on_demand)
         self._handing_out = HandingOut(
-            store, self.workers, self._journal, alive=self.alive, wall_clock=wall_clock
+            store,
+            self.workers,
+            self.leases,
+            self._journal,
+            alive=self.alive,
+            wall_clock=wall_clock,
         )
 
     def restore(self) -> None:
@@ -94,15 +123,15 @@ class Dispatcher:
                 self._silent.update(end.worker_id for end in learner.silent_ends)
 
     def alive(self) -> tuple[WorkerRecord, ...]:
-        """The workers that are there now."""
+        """The workers that wait for work, hold a lease or were heard recently."""
         return self.workers.alive(self.leases.holders() | self._handing_out.waiting())
 
     def num_waiting(self) -> int:
-        """How many workers wait for a learner at this moment."""
+        """The number of workers that wait for a learner."""
         return len(self._handing_out.waiting())
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
-        """How long a worker has been silent; one that waits for work is not."""
+        """How long a worker has been silent; 0 while it waits for work."""
         waiting = worker.worker_id in self._handing_out.waiting()
         return 0.0 if waiting else self.workers.seconds_since_heard(worker)
 
@@ -112,28 +141,71 @@ class Dispatcher:
         return None if key is None else self._learner(key)
 
     def why_idle(self, worker: WorkerRecord) -> str:
-        """What keeps a worker from learners that wait; empty where it has one."""
-        worker_id = worker.worker_id
-        held = self.leases.held_by(worker_id) or self.scans.held_by(worker_id)
-        return "" if held else why_idle(worker, self._store.live())
+        """What keeps a free worker from learners that wait; empty where nothing does."""
+        if worker.worker_id in self.leases.holders():
+            return ""
+        return why_idle(worker, self._handing_out.waiting_learners())
 
     def why_waiting(self, run: RunRecord) -> str:
-        """What a run's learners wait for that no worker there can give."""
+        """What a run's learners wait for that no worker can give."""
+        waiting = Waiting(run, self.leases.queued(run.run_id))
         # Of most runs none waits, and there may be thousands of workers to look at.
-        if not waits(run):
+        if not waiting.indices:
             return ""
-        return why_waiting(run, alive=self.alive(), busy=self.leases.holders())
+        return why_waiting(waiting, alive=self.alive(), busy=self.leases.holders())
 
-    async def acquire(
+    def demand(self) -> Demand:
+        """The present demand for workers; held runs have none."""
+        store = self._store
+        learners = demand_of(run for run in store.live() if not store.held(run.run_id))
+        return replace(learners, num_ranges=self.scans.num_wanted)
+
+    async def wait_for_demand(self, known: Demand | None, *, wait_seconds: float) -> Demand:
+        """The demand as soon as it is not `known`, or at the time-out."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_seconds):
+                while self.demand() == known:
+                    await self._demand_changed.wait()
+        return self.demand()
+
+    async def next_work(
         self, worker_id: str, *, wait_seconds: float
-    ) -> tuple[RunRecord, LearnerRecord] | None:
-        """The worker's next learner under a new lease, or None when there was none in time.
+    ) -> tuple[RunRecord, LearnerRecord] | RangeGrant | None:
+        """A worker's next range or learner under a lease, whichever is there first, or None.
 
-        Nor is there any where this worker is yet to be told what keeps it from learners.
+        Ranges go before learners: they are short, and a selection waits for them. None also comes
+        early, where this worker is to be told why it is idle.
 
         Raises:
             UnknownWorkerError: it has not registered with this process.
         """
+        worker = self.workers.heard(worker_id)
+        if not worker.has_data or self.held_by(worker_id) is not None:
+            return await self.acquire(worker_id, wait_seconds=wait_seconds)
+        ends_at = monotonic() + wait_seconds
+        while True:
+            grant = self.scans.take(worker)
+            if grant is not None:
+                return grant
+            rest_seconds = max(0.0, ends_at - monotonic())
+            learner = asyncio.create_task(self.acquire(worker_id, wait_seconds=rest_seconds))
+            scans = asyncio.create_task(self.scans.wait())
+            try:
+                await asyncio.wait({learner, scans}, return_when=asyncio.FIRST_COMPLETED)
+                if learner.done():
+                    return learner.result()
+            finally:
+                scans.cancel()
+                learner.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await learner
+            if not learner.cancelled():  # it came at the last moment
+                return learner.result()
+
+    async def acquire(
+        self, worker_id: str, *, wait_seconds: float
+    ) -> tuple[RunRecord, LearnerRecord] | None:
+        """The worker's next learner under a new lease; as `next_work`."""
         worker = self.workers.heard(worker_id)
         if worker_id in self._silent:
             await self._forgive(worker_id)
@@ -145,16 +217,15 @@ class Dispatcher:
     def heartbeat(
         self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
     ) -> bool:
-        """Keep a lease, and note how far the learner is.
-
-        Returns:
-            Whether the worker should drop it, because the run no longer needs it.
+        """Keep a lease, and return whether the worker should drop its learner: nobody needs it.
 
         Raises:
-            StaleLeaseError: the learner is somebody else's by now.
+            StaleLeaseError: the lease is over.
         """
         if self.workers.knows(worker_id):
             self.workers.heard(worker_id)
+        if key.is_range:
+            return self.scans.heartbeat(worker_id, key, epoch)
         run, learner = self._learner(key)
         if run.state.ended or learner.state is LearnerState.DROPPED:
             return True
@@ -168,7 +239,7 @@ class Dispatcher:
     ) -> None:
         """Take a checked result, or hold it back until another worker hands in the same.
 
-        Committing the same one again changes nothing.
+        A repeated commit changes nothing.
 
         Raises:
             StaleLeaseError: the lease is over, or the run has closed.
@@ -193,25 +264,19 @@ class Dispatcher:
             return run.with_learner(learner)
 
         await self._store.update(key.run_id, change)
-        name = self.workers.name(worker_id)
+        taken = judged.verdict is Verdict.TAKE
         if judged.suspects:
+            detail = "settled" if taken else ""
             self._journal.record(
-                EventKind.LEARNER_DISPUTED,
-                key,
-                worker_id,
-                judged.reason,
-                detail="settled" if judged.verdict is Verdict.TAKE else "",
+                EventKind.LEARNER_DISPUTED, key, worker_id, judged.reason, detail=detail
             )
-        what = "is in" if judged.verdict is Verdict.TAKE else "is held back"
+        name, what = self.workers.name(worker_id), "is in" if taken else "is held back"
         logger.info("learner %s of worker %s %s", key, name, what)
 
     def check_commit(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
     ) -> tuple[RunRecord, bool]:
-        """Whether a commit would be taken, before its content is read.
-
-        Returns:
-            The run, and whether this very result is in already.
+        """Refuse a commit before its content is read; the run, and whether it is a repeated one.
 
         Raises:
             StaleLeaseError: the lease is over, or the run has closed.
@@ -226,7 +291,7 @@ class Dispatcher:
         """Count an attempt against the learner, and queue it for another worker.
 
         Raises:
-            StaleLeaseError: the learner is somebody else's by now.
+            StaleLeaseError: the lease is over.
         """
 
         def change(run: RunRecord) -> RunRecord:
@@ -260,7 +325,7 @@ class Dispatcher:
             await self._requeue(key, epoch, worker_id, EventKind.LEARNER_DECLINED, message)
 
     async def expire_leases(self) -> None:
-        """Take the learners back whose workers have gone silent; runs until cancelled."""
+        """Queue learners and ranges of silent workers again, until cancelled."""
         while True:
             # Together, so that they share their transactions: a whole rack may have gone.
             expired = self.leases.expired()
@@ -269,6 +334,9 @@ class Dispatcher:
                 self._journal.paused(seconds)
 
     async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
+        if key.is_range:
+            self.scans.give_back(key, lease.worker_id)
+            return
         name = self.workers.name(lease.worker_id)
         reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
         step = self._store.progress(key.run_id, key.learner).step
@@ -304,9 +372,9 @@ class Dispatcher:
         self._journal.record(why, key, worker_id, reason)
         if silent_end is not None:
             self._silent.add(worker_id)
-            against = quarantined(run, furthest=self._furthest(run)).get(key.learner, ())
-            if len(against) == MAX_SILENT_ENDS:
-                account = account_of(run, furthest=self._furthest(run))
+            furthest = furthest_step(run, self._store)
+            if len(quarantined(run, furthest=furthest).get(key.learner, ())) == MAX_SILENT_ENDS:
+                account = account_of(run, furthest=furthest)
                 self._journal.record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
     async def _forgive(self, worker_id: str) -> None:
@@ -317,8 +385,10 @@ class Dispatcher:
                 )
         self._silent.discard(worker_id)
 
-    def _furthest(self, run: RunRecord) -> int:
-        return furthest_step(run, self._store)
+    def _on_demand(self) -> None:
+        # Wakes those who wait now; later ones wait for the next change.
+        self._demand_changed.set()
+        self._demand_changed = asyncio.Event()
 
     def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
         run = self._store.find(key.run_id)

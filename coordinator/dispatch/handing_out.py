@@ -1,4 +1,9 @@
-"""Handing out: the next learner for a free worker, and why there is none."""
+"""Handing out: workers that wait are given learners; who has waited longest goes first.
+
+Matching, once for all changes in a turn of the loop, reserves a learner for a worker that waits.
+Then a lease is written, even if the worker's call was cut meanwhile: the worker has the learner,
+and is told of it when it asks again.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,15 @@ from functools import cache
 
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.choosing import Offers, choose_learner, openings, why_idle
+from lipt.coordinator.dispatch.choosing import Offers, Waiting, choose_learner, openings, why_idle
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable
 from lipt.coordinator.dispatch.quarantine import furthest_step, held_back
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
-# Worker queue: workers that wait for a learner; who has asked longest is served first.
+logger = logging.getLogger(__name__)
 
 
 class WorkerQueue:
@@ -34,15 +39,15 @@ class WorkerQueue:
         self._next_place = itertools.count()
 
     def worker_ids(self) -> AbstractSet[str]:
-        """Who waits at this moment."""
+        """The workers that wait."""
         return self._turns.keys()
 
     def in_order(self) -> list[str]:
-        """Who waits at this moment, the next to be served first."""
+        """The workers that wait, the next to be served first."""
         return sorted(self._turns, key=self._places.__getitem__)
 
     def join(self, worker_id: str) -> asyncio.Future[AssignmentKey]:
-        """A worker's turn, which is done when it is served; an earlier poll's is cancelled."""
+        """A future that is done when the worker is served; an earlier poll's is cancelled."""
         earlier = self._turns.pop(worker_id, None)
         if earlier is not None:
             earlier.cancel()
@@ -67,11 +72,8 @@ class WorkerQueue:
         return True
 
 
-# Journal: what befell learners and their workers, counted and logged by their names.
-
-
 class Journal:
-    """Records events of learners; the log's lines are all warnings."""
+    """Counts and logs events of learners and their workers, by name."""
 
     def __init__(self, events: Events, store: RunStore, workers: WorkerRegistry) -> None:
         self._events, self._store, self._workers = events, store, workers
@@ -79,7 +81,7 @@ class Journal:
     def record(
         self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""
     ) -> None:
-        """Something happened to a learner while a worker had it; `detail` as `Events` has it."""
+        """Record an event of a learner at a worker, as a warning; `detail` as `Events` has it."""
         about = {"run": key.run_id, "assignment": key, "learner": key.learner, "worker": worker_id}
         with logging_about(**about):
             self._events.record(
@@ -93,17 +95,8 @@ class Journal:
             )
 
     def paused(self, seconds: float) -> None:
-        """The whole process stood still, so that no lease ended meanwhile."""
+        """Record that the whole process was stopped, so that no lease ended."""
         self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=f"{seconds:.1f}")
-
-
-# Handing out: workers that wait are given learners, who has asked longest first.
-#
-# A worker waits for its turn; matching, once for however much has changed in a turn of the loop,
-# reserves a learner for it; then a lease is written, even if the worker's call was cut meanwhile:
-# it has the learner all the same, and is told of it when it asks again.
-
-logger = logging.getLogger(__name__)
 
 
 class HandingOut:
@@ -113,6 +106,7 @@ class HandingOut:
         self,
         store: RunStore,
         workers: WorkerRegistry,
+        leases: LeaseTable,
         journal: Journal,
         *,
         alive: Callable[[], tuple[WorkerRecord, ...]],
@@ -122,34 +116,40 @@ class HandingOut:
 
         Args:
             store: the runs.
-            workers: who has registered.
-            journal: where reassignments are recorded.
-            alive: the workers that are there now.
-            wall_clock: seconds since 1970, for when training began; deadlines are
-                counted on the same clock.
+            workers: the registered workers.
+            leases: knows which learners wait.
+            journal: records reassignments.
+            alive: gives the present workers.
+            wall_clock: seconds since 1970, for deadlines.
         """
         self._store = store
         self._workers = workers
+        self._leases = leases
         self._journal = journal
         self._alive = alive
         self._wall_clock = wall_clock
         self._queue = WorkerQueue()
-        # What is being handed out at this moment, and by worker who is being given one.
+        # Learners that are being handed out, and the tasks that do it by worker.
         self._reserved: set[AssignmentKey] = set()
         self._granting: dict[str, asyncio.Task[tuple[RunRecord, LearnerRecord] | None]] = {}
         self._is_to_match = False
         store.listen(self._on_change)
 
     def waiting(self) -> AbstractSet[str]:
-        """The workers that wait for a learner at this moment."""
+        """The workers that wait for a learner."""
         return self._queue.worker_ids()
+
+    def waiting_learners(self) -> list[Waiting]:
+        """The learners that wait for a worker, of all runs, oldest first."""
+        found = (Waiting(run, self._leases.queued(run.run_id)) for run in self._store.live())
+        return [waiting for waiting in found if waiting.indices]
 
     async def next_for(
         self, worker: WorkerRecord, *, wait_seconds: float
     ) -> tuple[RunRecord, LearnerRecord] | None:
         """The worker's next learner under a new lease, or None when there was none in time.
 
-        Nor is there any where this worker is yet to be told what keeps it from learners.
+        None also comes at once where this worker is to be told why it is idle.
         """
         worker_id = worker.worker_id
         if worker_id in self._granting:  # to an earlier call, which was cut
@@ -206,7 +206,7 @@ class HandingOut:
         learner = run.learners[key.learner]
         if learner.state is not LearnerState.LEASED or learner.worker_id != worker.worker_id:
             return None
-        # A copy for another to confirm is no sign of trouble.
+        # With copies it is redundancy, and no sign of trouble.
         if learner.epoch > 1 and not learner.copies:
             self._journal.record(
                 EventKind.LEARNER_REASSIGNED, key, learner.worker_id, learner.message
@@ -214,8 +214,8 @@ class HandingOut:
         return run, learner
 
     def _has_news(self, worker: WorkerRecord) -> bool:
-        """Whether a worker is to be told at once that it waits in vain; in the log as well."""
-        reason = why_idle(worker, self._store.live())
+        """Whether a worker is to be told at once why it is idle; the log is told too."""
+        reason = why_idle(worker, self.waiting_learners())
         news = self._workers.note_idle(worker.worker_id, reason)
         if news:
             logger.warning("worker %s is idle: it %s", worker.name, reason)
@@ -226,25 +226,24 @@ class HandingOut:
             self._match_soon()
 
     def _match_soon(self) -> None:
-        """Match once, however much has changed in this turn of the loop."""
+        """Match once, however much changes in this turn of the loop."""
         if not self._is_to_match:
             self._is_to_match = True
             asyncio.get_running_loop().call_soon(self._match)
 
     def _match(self) -> None:
-        """Reserve what there is to do for those who wait."""
         self._is_to_match = False
         if not self._queue.worker_ids():
             return
-        # What is out may come in; of a run that is held, no more goes out.
-        runs = [run for run in self._store.live() if not self._store.held(run.run_id)]
+        # Learners of held runs stay; those that are out may come in.
+        waiting = [it for it in self.waiting_learners() if not self._store.held(it.run.run_id)]
         back = held_back(
-            runs,
+            [it.run for it in waiting],
             furthest=lambda run: furthest_step(run, self._store),
             now=self._wall_clock(),
             reserved=self._reserved,
         )
-        offers = Offers(openings(runs, self._reserved.copy(), back))
+        offers = Offers(openings(waiting, self._reserved.copy(), back))
         alive = cache(self._alive)
         for worker_id in self._queue.in_order():
             # Asking all of a thousand workers after each grant would hold everything up.

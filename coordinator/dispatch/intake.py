@@ -1,26 +1,34 @@
-"""Learner intake: a result is compared with its run's theta* before it counts.
+"""Intake: results of learners and ranges are checked before they count.
 
-A learner that fails a check counts as a failed attempt of its worker, and goes to another.
+A learner that fails a check is a failed attempt of its worker, and goes to another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import PruningMethod
-from lipt.common.errors import LearnerRejectedError
+from lipt.common.errors import (
+    BlobTooLargeError,
+    LearnerRejectedError,
+    SignalsError,
+    WeightsError,
+)
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
+from lipt.common.signals.passes import read_range
 from lipt.common.weights.files import read_container
 from lipt.common.weights.specs import TensorSpec
-from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.compute.scan import RangeFolder
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.learner_check import (
     check_learner,
@@ -29,6 +37,8 @@ from lipt.coordinator.dispatch.learner_check import (
     require_snapshots,
     trained_norm,
 )
+from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.scans import RangeGrant, Scans
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
@@ -36,22 +46,21 @@ from lipt.core.results import frozen_in
 
 # Each takes the memory of two dense models while it lasts.
 _CHECKS_AT_ONCE = 1
-# Taken together at most: enough for a disk, and few enough for heartbeats to come in between.
+# Enough for the disk, and few enough for heartbeats to come in between.
 _TAKEN_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class Reference:
-    """theta* without its values: of what learners train the tensors by name, and their length."""
+    """Specs of the trained tensors of theta*, their norm, and the number of frozen tensors."""
 
     specs: dict[str, TensorSpec]
     norm: float
-    # How many tensors learners leave as they are.
     num_frozen: int
 
 
 class LearnerIntake:
-    """Checks results one after another, and commits what passes."""
+    """Checks results one after another, and commits those that pass."""
 
     def __init__(
         self, dispatcher: Dispatcher, blobs: BlobStore, meters: Meters | None = None
@@ -71,17 +80,17 @@ class LearnerIntake:
     async def take(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:
-        """Take a learner; the same result again changes nothing.
+        """Take a learner; a repeated commit changes nothing.
 
         Raises:
             StaleLeaseError: the lease is over, or the run has closed.
-            UnknownBlobError: its blobs are not stored, or the disk has changed them since.
-            LearnerRejectedError: it cannot be what its task asked for; the attempt counts.
+            UnknownBlobError: a blob is not stored, or the disk has changed it since.
+            LearnerRejectedError: it fails a check; the attempt counts.
         """
         run, already = self._dispatcher.check_commit(worker_id, key, epoch, result.blob)
         if already:
             return
-        # Until the record names them they are anybody's uploads, which expire.
+        # Until the record names them they are uploads, which expire.
         sent = (blob.sha256 for blob in (result.blob, *result.snapshots))
         with self._blobs.expiry.holding(*sent):
             async with self._turns:
@@ -105,7 +114,7 @@ class LearnerIntake:
         await self._dispatcher.commit(worker_id, key, epoch, result)
 
     async def reference(self, run: RunRecord) -> Reference:
-        """What the learners of a run are compared with: its theta*, read once."""
+        """The run's theta* as learners are compared with it, read once."""
         name = run.initial_weights
         if name is None:
             raise ValueError(f"run {run.run_id} has no initial weights yet")
@@ -117,7 +126,7 @@ class LearnerIntake:
 
     def _measure(self, run: RunRecord, result: LearnerResult) -> None:
         encoding = run.config.learners.encoding.value
-        # Not pruned, a result is its last snapshot, and is sent once.
+        # Without pruning a result is its last snapshot, which is sent once.
         sent = sum(blob.size_bytes for blob in {*result.snapshots, result.blob})
         self._meters.observe(LEARNER_TRAIN, result.train_seconds)
         self._meters.add(LEARNER_BYTES, "to_workers", encoding, by=result.bytes_received)
@@ -144,8 +153,8 @@ class LearnerIntake:
             await in_thread(self._check_end, ends, theta, worker, version)
 
     def _check_blob(self, name: BlobName, theta: Reference, density: float | None) -> None:
-        # Compared with its digest as it arrived, or now: it may lie here since an earlier run.
-        # One that the disk has changed is removed, and can be stored again.
+        # Compared with its digest as it arrived, or now: it may be of an earlier run. A damaged
+        # one is removed, and can be uploaded again.
         if not self._blobs.take_arrival(name):
             self._blobs.keep_if_whole(name)
         path = self._blobs.path(name)
@@ -167,7 +176,7 @@ class LearnerIntake:
 
     @contextlib.contextmanager
     def _blaming_the_disk_first(self, *names: BlobName) -> Iterator[None]:
-        """A refusal is the worker's fault only if the disk has not changed a blob since."""
+        """A rejection is the worker's fault only if the disk has not changed a blob since."""
         try:
             yield
         except LearnerRejectedError:
@@ -177,10 +186,58 @@ class LearnerIntake:
             raise
 
     def _read_reference(self, name: BlobName) -> Reference:
-        # This coordinator's own file: only its size is limited.
+        # The coordinator's own file: only its size is limited.
         most = self._blobs.max_blob_bytes
         container = read_container(self._blobs.path(name), max_bytes=most, max_tensors=most)
         frozen = frozen_in(container.metadata)
         trained = {name: spec for name, spec in container.specs.items() if name not in frozen}
         norm = trained_norm({name: container.tensor(name) for name in trained})
         return Reference(trained, norm, num_frozen=len(frozen))
+
+
+class RangeIntake:
+    """Checks ranges one after another, and stores those that pass in their scan's folder."""
+
+    def __init__(self, scans: Scans, blobs: BlobStore, scans_dir: Path) -> None:
+        """Take ranges of `scans`, which arrive as `blobs`, into `scans_dir`."""
+        self._scans = scans
+        self._blobs = blobs
+        self._scans_dir = scans_dir
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="range-check")
+
+    def stop(self) -> None:
+        """End the thread that checks ranges."""
+        self._threads.shutdown()
+
+    async def take(self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName) -> None:
+        """Take a range's file, unless the range is done.
+
+        Raises:
+            StaleLeaseError: the lease or the scan is over.
+            UnknownBlobError: the file is not stored, or the disk has changed it since.
+            LearnerRejectedError: it fails a check.
+        """
+        if self._scans.is_done(key):
+            return
+        grant = self._scans.require(worker_id, key, epoch)
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._threads)
+        with self._blobs.expiry.holding(result.sha256):
+            try:
+                await in_thread(self._keep, grant, result)
+            except LearnerRejectedError:
+                self._scans.give_back(key, worker_id, failed=True)
+                raise
+        self._scans.finish(grant)
+        # The scan's folder has it now.
+        await in_thread(partial(self._blobs.expiry.remove_blob, result.sha256, before=time.time()))
+
+    def _keep(self, grant: RangeGrant, name: BlobName) -> None:
+        if not self._blobs.take_arrival(name):
+            self._blobs.keep_if_whole(name)
+        content = self._blobs.read_bytes(name)
+        try:
+            read_range(content, grant.task, grant.scan.num_features)
+        except (WeightsError, BlobTooLargeError, SignalsError) as error:
+            raise LearnerRejectedError(str(error)) from None
+        folder = RangeFolder(self._scans_dir, grant.scan.scan_id)
+        folder.keep(grant.key.learner, grant.worker_id, content)

@@ -23,16 +23,10 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 def require_snapshots(num_sent: int, num_wanted: int, *, worker: str, version: str) -> None:
-    """Refuse a learner that comes without the snapshots that its task asked for.
-
-    Args:
-        num_sent: how many came.
-        num_wanted: the run's `learners.num_snapshots`.
-        worker: who sent it, for the message.
-        version: the lipt that it runs; empty where it is not known.
+    """Refuse a learner with another number of snapshots than `learners.num_snapshots`.
 
     Raises:
-        LearnerRejectedError: too few or too many: a worker of before snapshots sends none.
+        LearnerRejectedError: names the worker and its version of lipt, if known.
     """
     if num_sent != num_wanted:
         raise LearnerRejectedError(
@@ -46,17 +40,17 @@ def require_snapshots(num_sent: int, num_wanted: int, *, worker: str, version: s
 def require_end(
     snapshot: Path, result: Path, like: Mapping[str, TensorSpec], *, worker: str, version: str
 ) -> None:
-    """Refuse a learner whose last snapshot is not its result before it was pruned.
+    """Refuse a learner whose last snapshot is not its result before pruning.
 
     Args:
-        snapshot: the last one's file; it and the result's have passed `check_learner`.
-        result: the file of what the snapshot was pruned to.
-        like: the tensors of theta* that are trained.
-        worker: who sent it, for the message.
-        version: the lipt that it runs; empty where it is not known.
+        snapshot: the last snapshot's file; it and the result have passed `check_learner`.
+        result: the result's file.
+        like: the trained tensors of theta*.
+        worker: its name, for the message.
+        version: its lipt; empty where unknown.
 
     Raises:
-        LearnerRejectedError: it is another state: once it was one of a few steps before.
+        LearnerRejectedError: it is another state.
     """
     pruned, end = (dict(open_weights(path, like=like)) for path in (result, snapshot))
     if not is_pruned_from(pruned, end):
@@ -75,19 +69,18 @@ def check_learner(
     density: float | None = None,
     num_frozen: int = 0,
 ) -> None:
-    """Read a learner's file and refuse it unless it can be what its task asked for.
+    """Refuse a learner's file that cannot be the result of its task.
 
     Args:
-        path: a sparse safetensors file, a result's or a snapshot's, its digest already
-            verified.
-        like: the tensors of theta* that the task trains.
+        path: a sparse safetensors file, a result's or a snapshot's, of verified digest.
+        like: the trained tensors of theta*.
         initial_norm: their `trained_norm` in theta*; 0 compares with nothing.
-        density: the share of weights that the task keeps; None for what is not pruned.
-        num_frozen: how many tensors of theta* the task leaves as they are.
+        density: of the task; None for what is not pruned.
+        num_frozen: number of tensors of theta* that the task does not train.
 
     Raises:
-        LearnerRejectedError: not such a file; other names, shapes or dtypes; values
-            that are not finite; weights far longer than theta*'s; another density.
+        LearnerRejectedError: it is no such file, has other tensors, values that are not finite, a
+            norm far above theta*'s, or another density.
     """
     try:
         weights = dict(open_weights(path, like=like))
@@ -107,10 +100,10 @@ def check_learner(
 
 
 def require_finite_report(loss: float, train_seconds: float, bytes_received: int) -> None:
-    """Refuse a learner whose report cannot be kept on the run's record.
+    """Refuse a report with figures that are not finite, or negative.
 
     Raises:
-        LearnerRejectedError: a figure that is not finite, or below zero.
+        LearnerRejectedError: it has such.
     """
     if not (math.isfinite(loss) and 0.0 <= train_seconds < math.inf and bytes_received >= 0):
         raise LearnerRejectedError(
@@ -120,10 +113,9 @@ def require_finite_report(loss: float, train_seconds: float, bytes_received: int
 
 
 def trained_norm(weights: Mapping[str, Tensor]) -> float:
-    """The Euclidean length of all that a learner trains, as one vector, in float64.
+    """The Euclidean norm of all trained values as one vector, in float64.
 
-    Batch-norm statistics are left out: they follow the activations, whose scale says
-    nothing about the weights, and the soup estimates them anew.
+    Without batch-norm statistics, which follow the activations and are estimated anew by the soup.
     """
     return math.hypot(
         *(

@@ -1,8 +1,7 @@
-"""Lease table: who trains which learner, and until when it has to be heard from.
+"""Lease table: which worker has which learner or range, until when, and which learners wait.
 
-Who holds a lease, and under which epoch, is what the run's record says; the table follows the
-durable ones, and adds the time. That lives in memory and is counted on a monotonic clock, which a
-change of the machine's time does not move. A heartbeat costs no write.
+A learner's lease is what its run's durable record says; the table adds the time, on a monotonic
+clock, so that a heartbeat costs no write. A range's lease lives here alone.
 """
 
 from __future__ import annotations
@@ -10,37 +9,68 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
-from lipt.common.errors import StaleLeaseError
+from lipt.common.errors import InvalidRequestError, StaleLeaseError
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.compute.scan import SCAN
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
-# A busy process may come late by this; one that comes later was stopped.
+# Python refuses to read numbers of thousands of digits, and no run has so many learners.
+_MAX_INDEX_DIGITS = 9
+# A process that is later than this was stopped.
 _MAX_LATE_SECONDS = 1.0
+
+
+class AssignmentKey(NamedTuple):
+    """A run and the index of a learner, or a scan and the index of a range; written "RUN/INDEX"."""
+
+    run_id: str
+    learner: int
+
+    def __str__(self) -> str:
+        return f"{self.run_id}/{self.learner}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The key of an assignment id.
+
+        Raises:
+            InvalidRequestError: it is not RUN/INDEX.
+        """
+        run_id, _, index = text.rpartition("/")
+        if not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
+            raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
+        return cls(run_id, int(index))
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is a range of a scan, open or not."""
+        return self.run_id.startswith(SCAN)
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Who trains a learner, and until when it has to be heard from (monotonic seconds)."""
+    """A lease's holder, and the time when it ends (monotonic seconds)."""
 
     worker_id: str
     epoch: int
     expires_at: float
-    # It was begun anew after a stop, and its worker has not been heard since.
+    # Renewed after a stop of this process, and its worker has not been heard since.
     spared: bool = False
 
 
 def require_lease(run: RunRecord, key: AssignmentKey, worker_id: str, epoch: int) -> None:
     """Refuse a worker that does not hold the learner's present lease, as a record has it.
 
-    Inside of a change this holds until that is durable: the record has every change before it.
+    Inside a change this holds until the change is durable: the record has every change before it.
 
     Raises:
-        StaleLeaseError: somebody else does, or nobody.
+        StaleLeaseError: another worker holds it, or none.
     """
     learner = run.learners[key.learner]
     is_out = _is_out(run, learner)
@@ -63,53 +93,82 @@ class LeaseTable:
         self.duration_seconds = duration_seconds
         self._clock = clock
         self._leases: dict[AssignmentKey, Lease] = {}
-        # The same by worker; one at a time, unless an answer to it was lost.
+        # The same by worker, which has more than one only if an answer to it was lost.
         self._held: dict[str, dict[AssignmentKey, None]] = {}
+        # Indices of queued learners by run in training, ascending.
+        self._queued: dict[str, list[int]] = {}
         self._added = asyncio.Event()
 
     def follow(self, run: RunRecord, learners: Iterable[LearnerRecord]) -> None:
-        """Begin and end leases as a durable record has them; those that go on are not renewed.
-
-        Args:
-            run: the record.
-            learners: those of its learners that have changed.
-        """
+        """Take over a durable record and its changed learners; going leases are not renewed."""
         if run.state is not RunState.TRAINING:
-            for key in [key for key in self._leases if key.run_id == run.run_id]:
-                self._end(key)
+            self._queued.pop(run.run_id, None)
+            self.end_all(run.run_id)
             return
+        queued = self._queued.setdefault(run.run_id, [])
         for learner in learners:
             key = AssignmentKey(run.run_id, learner.index)
+            place = bisect_left(queued, learner.index)
+            was_queued = queued[place : place + 1] == [learner.index]
+            if was_queued and learner.state is not LearnerState.QUEUED:
+                del queued[place]
+            elif learner.state is LearnerState.QUEUED and not was_queued:
+                insort(queued, learner.index)
             if not _is_out(run, learner):
-                self._end(key)
+                self.end(key)
             elif not self.has(key, learner.epoch):
-                self._end(key)
+                self.end(key)
                 self.renew(key, learner.worker_id, learner.epoch)
 
+    def queued(self, run_id: str) -> Sequence[int]:
+        """The indices of a run's learners that wait for a worker, ascending."""
+        return self._queued.get(run_id, ())
+
     def renew(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-        """Let a lease last for another duration from now; its holder has been heard."""
+        """Begin a lease, or let it last for another duration from now."""
         if not self._leases:
             self._added.set()
         self._leases[key] = Lease(worker_id, epoch, self._clock() + self.duration_seconds)
         self._held.setdefault(worker_id, {})[key] = None
 
     def extend(self, key: AssignmentKey, seconds: float) -> None:
-        """Let a lease end `seconds` from now; harmless when there is none."""
+        """Let a lease end `seconds` from now, if there is one."""
         lease = self._leases.get(key)
         if lease is not None:
             self._leases[key] = replace(lease, expires_at=self._clock() + seconds)
 
-    def held_by(self, worker_id: str) -> AssignmentKey | None:
-        """The learner that a worker has the lease of."""
-        return next(iter(self._held.get(worker_id, ())), None)
+    def end(self, key: AssignmentKey) -> None:
+        """End a lease, if there is one."""
+        lease = self._leases.pop(key, None)
+        if lease is None:
+            return
+        held = self._held[lease.worker_id]
+        del held[key]
+        if not held:
+            del self._held[lease.worker_id]
+
+    def end_all(self, run_id: str) -> None:
+        """End all leases of a run or scan."""
+        for key in [key for key in self._leases if key.run_id == run_id]:
+            self.end(key)
+
+    def find(self, key: AssignmentKey) -> Lease | None:
+        """The present lease of a learner or range."""
+        return self._leases.get(key)
+
+    def held_by(self, worker_id: str, *, ranges: bool = False) -> AssignmentKey | None:
+        """The learner, or the range, that a worker has the lease of."""
+        held = self._held.get(worker_id, ())
+        return next((key for key in held if key.is_range is ranges), None)
 
     def has(self, key: AssignmentKey, epoch: int) -> bool:
-        """Whether the learner's present lease is the one of that epoch."""
+        """Whether the present lease of a learner or range is the one of that epoch."""
         lease = self._leases.get(key)
         return lease is not None and lease.epoch == epoch
 
-    def __len__(self) -> int:
-        return len(self._leases)
+    def num_learners(self) -> int:
+        """The number of learners that workers have."""
+        return sum(not key.is_range for key in self._leases)
 
     def holders(self) -> AbstractSet[str]:
         """The workers that hold a lease."""
@@ -120,24 +179,15 @@ class LeaseTable:
         now = self._clock()
         return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
 
-    def _end(self, key: AssignmentKey) -> None:
-        lease = self._leases.pop(key, None)
-        if lease is None:
-            return
-        held = self._held[lease.worker_id]
-        del held[key]
-        if not held:
-            del self._held[lease.worker_id]
-
     async def wait_until_due(self) -> float:
-        """Wait until a lease may have ended, or, where there is none, one begins.
+        """Wait until a lease may have ended, or, where there is none, until one begins.
 
-        While this process is stopped (SIGSTOP, a machine that is moved) it hears nobody:
-        afterwards all leases begin anew, as after a restart; but none a second time
-        before its worker was heard, or a machine that is always late would keep them for ever.
+        A stopped process (SIGSTOP, a moved machine) hears nobody. All leases are renewed after a
+        stop; but none twice before its worker was heard, or a machine that is always late would
+        keep them for ever.
 
         Returns:
-            For how many seconds it was stopped; 0 where it was not.
+            Seconds for which the process was stopped; 0 if it was not.
         """
         self._added.clear()
         now = self._clock()
@@ -160,10 +210,9 @@ class LeaseTable:
 def steady_clock(
     wall_clock: Callable[[], float], monotonic: Callable[[], float]
 ) -> Callable[[], float]:
-    """Seconds since 1970 as the wall clock has them now, and from here on as time passes.
+    """Seconds since 1970 by the wall clock now, and from here on by the monotonic clock.
 
-    Deadlines are counted on it: they are written down, so a monotonic clock alone,
-    which begins anew with the machine, would not do.
+    Deadlines are counted on it: they are stored, so a monotonic clock alone would not do.
     """
     offset = wall_clock() - monotonic()
     return lambda: monotonic() + offset

@@ -1,20 +1,17 @@
 """Quarantine: learners that seem to end the workers that train them, as a pure decision.
 
-A worker that falls silent has lost its power, its network or its place on a machine that is
-rented by the minute; or its learner has ended it, by asking for more than the machine has. Only
-the second would go on for ever. What tells them apart is that a learner is deterministic: one
-that ends its worker does so at the same step every time, while machines go away at any. So a
-silent end (a lease that ran out) speaks against a learner where
+A worker falls silent because it lost its power, network or rented machine, or because its learner
+asked for more than the machine has. A learner is deterministic, so the second happens at the same
+step every time. A silent end (an expired lease) counts against a learner where
 
-- its worker was not heard again: one that was only cut off comes back;
-- it came at the same step as the latest one, and at those in between;
-- it is the learner's own; or one of its run, whose learners all cost the same, as long as none
-  of them has come in, or has got past that step.
+- its worker was not heard again;
+- it came at the same step as the latest one, and those in between;
+- it is the learner's own, or one of its run, whose learners all cost the same, as long as none of
+  them was committed or has passed that step.
 
-From the third on the learner is in quarantine: it is nobody's failure, and no attempt counts
-(`max_attempts` is for errors), but everything else goes first, of this run and of all others. Of a
-run one such learner is tried at a time, after a pause that doubles with every worker that it has
-ended. One that gets past the step, or comes in, frees the others.
+From the third on the learner is in quarantine. No attempt counts (`max_attempts` is for errors),
+but all other learners go first. One such learner of a run is tried at a time, after a pause that
+doubles with every worker that it ended. One that passes the step, or is committed, frees the rest.
 """
 
 from __future__ import annotations
@@ -24,25 +21,20 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 MAX_SILENT_ENDS = 3
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 60.0, 3600.0
 _MAX_NAMED = 3
-# The furthest step that a learner of a run at a worker is known to have done.
+# The furthest step that a worker has reported of a run.
 Furthest = Callable[[RunRecord], int]
 
 
 @dataclass(frozen=True)
 class HeldBack:
-    """What quarantine comes to at one moment.
-
-    Attributes:
-        learners: not to be given to anybody while there is anything else to do.
-        trials: those of them that may be given then, the oldest run's first.
-    """
+    """Learners in quarantine, and those of them that may be tried when nothing else waits."""
 
     learners: frozenset[AssignmentKey] = frozenset()
     trials: tuple[AssignmentKey, ...] = ()
@@ -58,13 +50,13 @@ def held_back(
     now: float,
     reserved: Collection[AssignmentKey] = (),
 ) -> HeldBack:
-    """The learners in quarantine, and those whose turn to be tried has come.
+    """The learners in quarantine, and those that are due to be tried.
 
     Args:
-        runs: all runs, oldest first.
-        furthest: how far the learners at workers are.
+        runs: oldest first.
+        furthest: gives a run's furthest reported step.
         now: seconds, on the clock of `SilentEnd.at`.
-        reserved: learners that are being handed out at this moment.
+        reserved: learners that are being handed out.
     """
     learners: set[AssignmentKey] = set()
     trials: list[AssignmentKey] = []
@@ -83,11 +75,9 @@ def held_back(
 
 
 def quarantined(run: RunRecord, *, furthest: int = 0) -> Mapping[int, tuple[SilentEnd, ...]]:
-    """The learners of a run that are in quarantine, with what speaks against each, oldest first.
+    """The learners of a run in quarantine, each with the silent ends against it, oldest first.
 
-    Args:
-        run: in training.
-        furthest: the furthest step that one of its learners at a worker has done.
+    `furthest` is the furthest step that a worker has reported of the run.
     """
     own = {learner.index: learner.silent_ends for learner in run.learners if learner.silent_ends}
     if not own:
@@ -104,7 +94,7 @@ def quarantined(run: RunRecord, *, furthest: int = 0) -> Mapping[int, tuple[Sile
 
 
 def account_of(run: RunRecord, *, furthest: int = 0) -> str:
-    """What a run in training says of its learners in quarantine; empty where there are none."""
+    """A sentence on a run's learners in quarantine; empty where there are none."""
     suspects = quarantined(run, furthest=furthest)
     if not suspects:
         return ""
@@ -113,15 +103,14 @@ def account_of(run: RunRecord, *, furthest: int = 0) -> str:
     whose = f"learner {next(iter(suspects))}" if len(suspects) == 1 else f"{len(suspects)} learners"
     return (
         f"{whose} in quarantine: {len(ends)} workers in a row (last {names}) fell silent after "
-        f"step {ends[-1].step} and were not heard again. Other learners and runs go first; one is "
-        "tried from time to time. Look at the end of such a worker's log, and at its system's for "
-        "processes that were killed. Where the settings ask for too much (learners.batch_size, "
-        "learners.cpu_threads, the model), cancel this run and start another"
+        f"step {ends[-1].step} and were not heard again. Others go first, one is tried at times: "
+        "look in a worker's log and its system's for killed processes (learners.batch_size, the "
+        "model)"
     )
 
 
 def furthest_step(run: RunRecord, store: RunStore) -> int:
-    """The furthest step that one of a run's learners at a worker is known to have done."""
+    """The furthest step that a worker has reported of a run's learners."""
     return max(
         (
             store.progress(run.run_id, learner.index).step
@@ -133,7 +122,6 @@ def furthest_step(run: RunRecord, store: RunStore) -> int:
 
 
 def _in_a_row(ends: Iterable[SilentEnd]) -> tuple[SilentEnd, ...]:
-    """The latest of these ends that came at one step, oldest first."""
     newest_first = sorted(ends, key=lambda end: -end.at)
     alike = takewhile(lambda end: end.step == newest_first[0].step, newest_first)
     return tuple(alike)[::-1]

@@ -1,40 +1,36 @@
-"""Redundancy: whether a learner counts that several workers trained, and who trains it next.
+"""Redundancy: whether a learner that several workers trained counts, and who trains it next.
 
-On one kind of device a learner comes out the same to the bit, whoever trains it. So where
-`learners.redundancy` is 2, what one worker hands in is held back until another has handed in the
-same files. The copies are trained one after the other, and are no different to their workers from
-any other learner: each has its own lease and epoch, and what was handed in before is not told.
-
-Two workers that disagree are both named, and a third trains the learner again. Whoever agrees with
-another wins, and who disagreed is named. On two kinds of devices two honest workers may differ:
-that is held against neither, but they do not confirm each other.
+On one kind of device a learner is the same to the bit, whoever trains it. With
+`learners.redundancy` 2 a result is held back until another worker has handed in the same files.
+The copies are trained one after the other, each under its own lease. Two workers that disagree are
+both named, and a third trains the learner again: whoever agrees with another wins. On two kinds of
+devices honest workers may differ: neither is blamed, but they do not confirm each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import LearnerResult, counted_against, done, held_back
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord
 
 
 class Verdict(Enum):
-    """What becomes of a learner that has just been handed in."""
+    """The fate of a result that has just come in."""
 
     TAKE = auto()
-    # Nobody has handed in the same yet, nor contradicted it.
+    # Nobody has confirmed or contradicted it.
     HOLD = auto()
-    # Another worker on such a device handed in something else.
+    # Another worker on this kind of device handed in something else.
     DISAGREE = auto()
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict, why, and the workers that it speaks against (of two that disagree, both)."""
+    """The verdict, the reason, and the suspected workers (of two that disagree, both)."""
 
     verdict: Verdict
     reason: str = ""
@@ -42,11 +38,11 @@ class Judgement:
 
 
 def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int) -> Judgement:
-    """What to do with a learner of which `newest` has just come in.
+    """Judge a learner of which `newest` has just come in.
 
     Args:
-        earlier: what other workers handed in before, of which no two agree.
-        newest: has passed all checks of one learner alone.
+        earlier: copies of other workers, of which no two agree.
+        newest: has passed all checks of a single learner.
         redundancy: how many workers have to agree, 1 or 2.
     """
     if redundancy == 1:
@@ -82,7 +78,7 @@ def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int)
 def handed_in(
     learner: LearnerRecord, result: LearnerResult, *, redundancy: int, max_attempts: int
 ) -> tuple[LearnerRecord, Judgement]:
-    """A learner after the worker that has it hands in a result, and what was made of that."""
+    """A learner after its worker has handed in a result, and the judgement of it."""
     copy = CopyRecord(
         epoch=learner.epoch,
         worker_id=learner.worker_id,
@@ -98,7 +94,7 @@ def handed_in(
         return (counted_against(taken, judged.reason) if judged.reason else taken), judged
     kept = held_back(learner, copy, judged.reason)
     if judged.verdict is Verdict.DISAGREE:
-        # The first dispute is no attempt of the learner's: a third worker settles it.
+        # The first dispute is no failed attempt: a third worker settles it.
         counts = bool(judged.suspects[2:])
         kept = counted_against(kept, judged.reason, max_attempts=max_attempts if counts else None)
     return kept, judged
@@ -113,14 +109,8 @@ def may_train(
 ) -> bool:
     """Whether a worker may train a learner, of which others may have handed in copies.
 
-    Never the same party twice; and a device of another kind only where none of those kinds is
-    there to confirm a copy, for it could only begin anew.
-
-    Args:
-        worker: who asks.
-        run: whose learner it is.
-        learner: waits for a worker.
-        alive: the workers that are there, with or without the one who asks.
+    Never the same party twice. A device of another kind, which cannot confirm a copy, only where
+    no worker in `alive` can.
     """
     if not learner.copies:
         return True
@@ -133,10 +123,9 @@ def may_train(
     )
 
 
-def why_all_trained(worker: WorkerRecord, run: RunRecord) -> str:
+def why_all_trained(worker: WorkerRecord, run: RunRecord, waiting: Iterable[LearnerRecord]) -> str:
     """What keeps a worker from all learners of a run that wait, as a clause about it; or empty."""
-    answers = (_is_another(worker, learner) for learner in _waiting(run))
-    if next(answers, True) or any(answers):
+    if any(_is_another(worker, learner) for learner in waiting):
         return ""
     return (
         f"has trained all that waits of run {run.name}, and learners.redundancy = "
@@ -144,21 +133,24 @@ def why_all_trained(worker: WorkerRecord, run: RunRecord) -> str:
     )
 
 
-def why_unconfirmed(run: RunRecord, able: Collection[WorkerRecord]) -> str:
-    """What a run's learners wait for that no two workers can give, as a clause about them.
+def why_unconfirmed(
+    run: RunRecord, waiting: Iterable[LearnerRecord], able: Collection[WorkerRecord]
+) -> str:
+    """What a run's waiting learners lack that no two workers can give, as a clause about them.
 
     Args:
         run: any run.
-        able: the workers there that may build its model, one at least.
+        waiting: its learners that wait.
+        able: the present workers that may build its model, one at least.
 
     Returns:
-        Empty where two of them can confirm each learner that waits.
+        Empty where two of them can confirm each of these learners.
     """
     wanted = run.config.learners.redundancy
     parties = {worker.party for worker in able}
     lacking = [
         learner
-        for learner in _waiting(run)
+        for learner in waiting
         if (
             not any(_is_another(worker, learner) for worker in able)
             if learner.copies
@@ -167,7 +159,6 @@ def why_unconfirmed(run: RunRecord, able: Collection[WorkerRecord]) -> str:
     ]
     if not lacking:
         return ""
-    # Those who came first are the ones to be named.
     names = sorted(worker.name for worker in able)
     there = f"worker {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
     kinds = sorted({copy.kind for learner in lacking for copy in learner.copies})
@@ -179,12 +170,6 @@ def why_unconfirmed(run: RunRecord, able: Collection[WorkerRecord]) -> str:
         f"wants another, with a certificate or token of its own where workers have some"
         f"{device}{held}"
     )
-
-
-def _waiting(run: RunRecord) -> Iterator[LearnerRecord]:
-    # The last ones go last: who needs one of thousands finds it at once.
-    learners = reversed(run.learners) if run.state is RunState.TRAINING else ()
-    return (learner for learner in learners if learner.state is LearnerState.QUEUED)
 
 
 def _is_another(worker: WorkerRecord, learner: LearnerRecord) -> bool:

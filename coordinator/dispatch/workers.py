@@ -1,4 +1,4 @@
-"""Worker registry: who was heard from not long ago; how many there are is bounded."""
+"""Worker registry: the registered workers and their last calls; their number is bounded."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
-# A worker asks at least this often (its longest poll), or it is gone.
+# The longest poll: a worker that is silent for longer is gone.
 _ALIVE_SECONDS = 90.0
-# One that was silent for so long is forgotten; should it come back, it joins again.
+# After so long it is forgotten; if it comes back, it registers again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
-# What peers may take in memory; the contract says how long their texts may be.
+# Bounds the memory that peers may take.
 _MAX_WORKERS = 10_000
 
 
@@ -40,39 +40,39 @@ class WorkerRecord:
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
     heard_at: float
-    # What it was told that keeps it from learners that wait.
+    # The last reason sent to it why it is idle.
     idle_reason: str = ""
     # Runs whose learners are too much for it.
     declined: frozenset[str] = frozenset()
-    # What its calls have to show.
+    # The credentials of its calls.
     binding: Binding = UNBOUND
-    # When it joined, on the clock of `heard_at`.
+    # On the clock of `heard_at`.
     joined_at: float = 0.0
-    # Whether it has the data before it.
+    # It can read the data, and so score ranges.
     has_data: bool = False
 
     @property
     def party(self) -> str:
-        """Who answers for it."""
+        """Its certificate or token, or else itself."""
         return party_of(self.binding.caller, self.worker_id)
 
     @property
     def kind(self) -> str:
-        """What its learners depend on besides their tasks: device, processor, PyTorch."""
+        """Device, processor and PyTorch, on which a learner's bits depend."""
         return kind_of(self.device, self.versions)
 
     def can_run(self, run: RunRecord) -> bool:
-        """Whether it may build the run's model, and has not found its learners too much."""
+        """Whether it may build the run's model, and has not declined its learners."""
         return not self.refusal(run)
 
     def refusal(self, run: RunRecord) -> str:
-        """Why it trains none of the run's learners, as what it does not do; empty where it may."""
+        """Why it cannot train the run's learners, after "does not"; empty where it can."""
         if run.run_id in self.declined:
             return "have room for it (its --max-threads or --max-memory)"
         return self.refusal_of_model(run.config.model)
 
     def refusal_of_model(self, model: str) -> str:
-        """Why it builds no such model, likewise."""
+        """Why it cannot build such a model, likewise."""
         if not is_users_own(model):
             return ""
         module = model.partition(":")[0]
@@ -84,7 +84,7 @@ class WorkerRecord:
 
 
 class WorkerRegistry:
-    """Who there is, and when they were last heard from."""
+    """The workers of one coordinator."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -102,20 +102,20 @@ class WorkerRegistry:
         shown: Evidence = NO_EVIDENCE,
         has_data: bool = False,
     ) -> WorkerRecord:
-        """Make a worker known; the same instance is the same worker, also after a restart.
+        """Register a worker; the same instance is the same worker, also after a restart.
 
         Args:
             instance_id: drawn by the worker's process, and known to it alone.
-            name: how it is shown.
-            device: what it trains on.
-            versions: of the libraries that it runs.
+            name: shown.
+            device: that it trains on.
+            versions: of its libraries.
             allowed_modules: from which it imports model factories.
-            shown: what its calls are bound to from now on.
-            has_data: whether it has the data before it.
+            shown: credentials that its calls have to show from now on.
+            has_data: whether it can read the data.
 
         Raises:
             InvalidRequestError: the instance has no id.
-            ForeignWorkerError: the id is that of a worker that showed something else.
+            ForeignWorkerError: the id is that of a worker with other credentials.
         """
         if not instance_id:
             raise InvalidRequestError("instance_id is empty. Draw one per worker process.")
@@ -145,11 +145,10 @@ class WorkerRegistry:
     def require(self, worker_id: str, shown: Evidence) -> None:
         """Refuse a call under a worker's id that is not of that worker.
 
-        One that has not registered with this process, as after a restart, proves itself by its
-        secret alone.
+        A worker that has not registered with this process proves itself by its secret alone.
 
         Raises:
-            ForeignWorkerError: it is somebody else's.
+            ForeignWorkerError: the credentials are not the worker's.
             UnknownWorkerError: it has not registered, and proves nothing.
         """
         worker = self._workers.get(worker_id)
@@ -158,18 +157,17 @@ class WorkerRegistry:
                 raise _unknown(worker_id)
         elif objection := worker.binding.objection(shown):
             raise ForeignWorkerError(
-                f"the call under worker id {worker_id} {objection}. Only that worker may use it: "
-                "register, and use the id and the secret of your own."
+                f"the call under worker id {worker_id} {objection}. Register, and use your own id "
+                "and secret."
             )
 
     def behind(self, shown: Evidence) -> tuple[str, ...] | None:
-        """The workers that a call may be of, by what it shows; None where it is no worker's.
+        """The workers that a call may be of, by its credentials; None where it is no worker's.
 
-        An older worker shows no secret: where its caller may do nothing but work, it is any of
-        those that registered with the same key.
+        Older workers show no secret: where the caller is a worker, it is any of those with its key.
 
         Raises:
-            ForeignWorkerError: it shows a worker's secret, and not its certificate.
+            ForeignWorkerError: the secret is a worker's, and the certificate is not.
         """
         if shown.secret:
             worker_id = worker_id_of(shown.secret)
@@ -184,11 +182,7 @@ class WorkerRegistry:
         )
 
     def heard(self, worker_id: str) -> WorkerRecord:
-        """The worker, noted as heard from now.
-
-        Raises:
-            UnknownWorkerError: it has not registered with this process.
-        """
+        """The worker, noted as heard now; an UnknownWorkerError where it is not registered."""
         worker = self._workers.get(worker_id)
         if worker is None:
             raise _unknown(worker_id)
@@ -197,7 +191,7 @@ class WorkerRegistry:
         return worker
 
     def note_idle(self, worker_id: str, reason: str) -> bool:
-        """Keep what keeps a worker from learners; whether that is news, and no good news."""
+        """Keep a worker's idle reason, and return whether it is a new one."""
         worker = self._workers[worker_id]
         if worker.idle_reason == reason:
             return False
@@ -205,7 +199,7 @@ class WorkerRegistry:
         return bool(reason)
 
     def decline(self, worker_id: str, run_id: str) -> None:
-        """Give the worker no learner of that run any more; harmless where it is not known."""
+        """Give the worker no more learners of that run."""
         worker = self._workers.get(worker_id)
         if worker is not None:
             declined = worker.declined | {run_id}
@@ -230,12 +224,7 @@ class WorkerRegistry:
         return worker.versions.get("lipt", "") if worker else ""
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
-        """The workers that are there now.
-
-        Args:
-            present: ids of those that wait for work or hold a lease, however long
-                ago they said so.
-        """
+        """The workers that were heard recently, or whose ids are in `present`."""
         since = self._clock() - _ALIVE_SECONDS
         return tuple(
             worker
@@ -244,15 +233,15 @@ class WorkerRegistry:
         )
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
-        """How long a worker has been silent."""
+        """Seconds since the worker's last call."""
         return self._clock() - worker.heard_at
 
     def seconds_since_joined(self, worker: WorkerRecord) -> float:
-        """How long a worker has been known."""
+        """Seconds since the worker registered."""
         return self._clock() - worker.joined_at
 
     def _forget(self) -> None:
-        """Make room: workers come and go for weeks, each time under another id."""
+        """Make room: workers come back under other ids, for weeks."""
         now = self._clock()
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._swept_at = now

@@ -47,10 +47,10 @@ from lipt.coordinator.page.requests import (
     refuse,
 )
 from lipt.coordinator.page.sessions import SESSION_SECONDS
+from lipt.coordinator.rpc.info import DEFAULT_INTERVAL_SECONDS
 from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.coordinator.rpc.subsets import query_of
-from lipt.coordinator.rpc.watching import DEFAULT_INTERVAL_SECONDS
 from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
@@ -316,9 +316,7 @@ def _who(caller: Caller) -> dict[str, object]:
 
 async def _events(request: PageRequest) -> AsyncIterator[bytes]:
     page, session = request.page, request.own
-    states: Any = page.watching.answers(
-        interval_seconds=DEFAULT_INTERVAL_SECONDS, num_runs=_NUM_RUNS
-    )
+    states: Any = page.info.states(interval_seconds=DEFAULT_INTERVAL_SECONDS, num_runs=_NUM_RUNS)
     async with aclosing(states):
         async for state in states:
             if not page.sessions.holds(session):

@@ -31,7 +31,6 @@ from lipt.coordinator.page.sessions import Attempts, Session, Sessions
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
-from lipt.coordinator.rpc.watching import Watching
 
 MAX_BODY_BYTES = 64 * 1024
 # A body has to arrive within this time, over any line.
@@ -64,7 +63,6 @@ class Page:
 
     app: App
     info: InfoService
-    watching: Watching
     sessions: Sessions
     attempts: Attempts
     limits: PeerLimits

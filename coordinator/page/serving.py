@@ -16,7 +16,6 @@ from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
-from lipt.coordinator.rpc.watching import Watching
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +110,6 @@ async def open_page(
     tls: TlsFiles | None,
     *,
     info: InfoService,
-    watching: Watching,
     limits: PeerLimits,
     address: str,
 ) -> None:
@@ -127,7 +125,6 @@ async def open_page(
     page = Page(
         app=app,
         info=info,
-        watching=watching,
         sessions=sessions,
         attempts=Attempts(clock=monotonic),
         limits=limits,

@@ -20,11 +20,10 @@ from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
 from lipt.common.models.head import frozen_names, head_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
-from lipt.common.planning.costs import Limit, Violation, violation
-from lipt.common.planning.learner import MODEL_COPIES
+from lipt.common.planning import MODEL_COPIES, Limit, Violation, violation
 from lipt.common.process.machine import Machine, this_machine
 from lipt.common.process.memory import is_out_of_memory
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of

@@ -16,20 +16,21 @@ from lipt.common.data import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning.costs import Cost, Part, Unit
-from lipt.common.planning.learner import (
+from lipt.common.planning import (
     INPUT_BYTES,
     MODEL_COPIES,
     PROCESS_BYTES,
     STEP_IMAGES,
     THREAD_BYTES,
+    Cost,
+    Part,
+    Unit,
     learner_images,
     learner_memory,
     learner_threads,
     training_bytes_per_example,
 )
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import OtherTarget, SingleLabel
+from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 from lipt.core.evaluation import num_evaluated_together
 from lipt.core.sharding import num_validation_examples
 from lipt.core.training import num_initialization_steps

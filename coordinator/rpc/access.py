@@ -12,8 +12,7 @@ from lipt.common.errors import InvalidRequestError
 from lipt.common.rpc.messages import enum_to_proto, enum_value
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.tokens import Tokens
-from lipt.coordinator.rpc.messages import timestamp
-from lipt.coordinator.state.records import TokenRecord
+from lipt.coordinator.rpc.messages import message_of, timestamp
 from lipt.v1 import access_pb2 as pb
 from lipt.v1 import access_pb2_grpc
 
@@ -39,19 +38,22 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
             days=request.days,
             created_by=current_caller().name,
         )
-        return pb.CreateTokenResponse(token=_token(record), secret=secret)
+        return pb.CreateTokenResponse(token=message_of(pb.Token, record), secret=secret)
 
     async def ListTokens(
         self, request: pb.ListTokensRequest, context: Context
     ) -> pb.ListTokensResponse:
         """List all that were given out."""
-        return pb.ListTokensResponse(tokens=map(_token, self._tokens.listed()))
+        return pb.ListTokensResponse(
+            tokens=[message_of(pb.Token, one) for one in self._tokens.listed()]
+        )
 
     async def RevokeToken(
         self, request: pb.RevokeTokenRequest, context: Context
     ) -> pb.RevokeTokenResponse:
         """End a token."""
-        return pb.RevokeTokenResponse(token=_token(await self._tokens.revoke(request.token_id)))
+        record = await self._tokens.revoke(request.token_id)
+        return pb.RevokeTokenResponse(token=message_of(pb.Token, record))
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
         """Say who calls."""
@@ -72,18 +74,3 @@ def _role(number: int) -> Role:
         raise InvalidRequestError(
             f"a token needs one of the roles {', '.join(Role)}. Set `role` to one of them."
         ) from None
-
-
-def _token(record: TokenRecord) -> pb.Token:
-    token = pb.Token(
-        token_id=record.token_id,
-        name=record.name,
-        role=enum_to_proto(pb.Role.DESCRIPTOR, record.role),
-        created_at=timestamp(record.created_at),
-        created_by=record.created_by,
-    )
-    if record.expires_at is not None:
-        token.expires_at.CopyFrom(timestamp(record.expires_at))
-    if record.revoked_at is not None:
-        token.revoked_at.CopyFrom(timestamp(record.revoked_at))
-    return token

@@ -1,9 +1,12 @@
-"""Service information, and health probes at an address of their own."""
+"""Service information, its state as watchers see it, and health probes of their own address."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -13,39 +16,60 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_to_proto
-from lipt.common.errors import ConfigError
+from lipt.common.errors import ConfigError, InvalidRequestError, UnknownRunError
 from lipt.common.network.tls import split_address
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.rpc.messages import dataset_view, protocol_version
-from lipt.coordinator.rpc.watching import (
-    DEFAULT_INTERVAL_SECONDS,
-    DEFAULT_NUM_RUNS,
-    Watching,
+from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.workers import WorkerRecord
+from lipt.coordinator.rpc.messages import (
+    dataset_view,
+    message_of,
+    protocol_version,
+    run_view,
+    timestamp,
 )
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.records import RunSummary
 from lipt.v1 import info_pb2 as pb
-from lipt.v1 import info_pb2_grpc
+from lipt.v1 import info_pb2_grpc, run_pb2
 
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+DEFAULT_INTERVAL_SECONDS = 1.0
+_DEFAULT_NUM_RUNS = 20
+_MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.2, 60.0
+_MAX_NUM_RUNS = 200
+_MAX_WORKERS = 500
+_SIGN_OF_LIFE_SECONDS = 5.0
+
 
 class InfoService(info_pb2_grpc.InfoServiceServicer):
-    """This coordinator and the state of the whole service."""
+    """This coordinator and the state of the whole service; for the page as well."""
 
     def __init__(
         self,
         data: DataDescription,
+        store: RunStore,
+        dispatcher: Dispatcher,
+        compute: ComputeQueue,
+        stopping: asyncio.Event,
         *,
-        watching: Watching,
         default_run: RunConfig,
         device: str,
+        wall_clock: Callable[[], float],
     ) -> None:
         self._data = data
-        self._watching = watching
+        self._store = store
+        self._dispatcher = dispatcher
+        self._compute = compute
+        self._stopping = stopping
         self._default_run = default_run
         self._device = device
+        self._wall_clock = wall_clock
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
         """Describe this coordinator."""
@@ -58,7 +82,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             versions=versions(),
             dataset=dataset_view(self._data),
             default_run=run_config_to_proto(self._default_run),
-            workers=self._watching.workers(),
+            workers=map(self._worker, self._dispatcher.alive()),
             device=self._device,
         )
 
@@ -66,12 +90,120 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         self, request: pb.WatchServiceRequest, context: Context
     ) -> AsyncIterator[pb.WatchServiceResponse]:
         """Show how the whole service stands, at every change until it stops."""
-        answers = self._watching.answers(
+        answers = self.states(
             interval_seconds=request.interval_seconds or DEFAULT_INTERVAL_SECONDS,
-            num_runs=request.num_runs or DEFAULT_NUM_RUNS,
+            num_runs=request.num_runs or _DEFAULT_NUM_RUNS,
         )
         async for answer in answers:
             yield answer
+
+    async def states(
+        self, *, interval_seconds: float, num_runs: int
+    ) -> AsyncIterator[pb.WatchServiceResponse]:
+        """The service's state: once, then whenever it has changed, until it stops.
+
+        A run is sent again only after it has changed.
+
+        Args:
+            interval_seconds: between two answers, at least.
+            num_runs: so many of the newest runs are shown, and all that have not ended.
+        """
+        fast_enough = interval_seconds <= _MAX_INTERVAL_SECONDS  # also refuses NaN
+        if not fast_enough or not 0 < num_runs <= _MAX_NUM_RUNS:
+            raise InvalidRequestError(
+                f"interval_seconds {interval_seconds} is above {_MAX_INTERVAL_SECONDS:g}, or "
+                f"num_runs {num_runs} is outside 1..{_MAX_NUM_RUNS}."
+            )
+        pause = max(interval_seconds, _MIN_INTERVAL_SECONDS)
+        silent_turns = max(math.ceil(_SIGN_OF_LIFE_SECONDS / pause), 1)
+        told: dict[str, tuple[int, str]] = {}
+        last, turns = b"", silent_turns
+        while not self._stopping.is_set():
+            answer = self._answer(told, num_runs)
+            essence = _essence(answer)
+            if answer.runs or essence != last or turns >= silent_turns:
+                yield answer
+                last, turns = essence, 0
+            turns += 1
+            await self._rest(pause)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    def _answer(self, told: dict[str, tuple[int, str]], num_runs: int) -> pb.WatchServiceResponse:
+        """The present state with the runs that differ from `told`, which is updated."""
+        now = self._wall_clock()
+        alive = self._dispatcher.alive()
+        shown = alive
+        if len(alive) > _MAX_WORKERS:
+            busy = self._dispatcher.leases.holders()
+            shown = tuple(sorted(alive, key=lambda worker: worker.worker_id not in busy))
+        return pb.WatchServiceResponse(
+            now=timestamp(now),
+            runs=self._changed(told, num_runs),
+            workers=map(self._worker, shown[:_MAX_WORKERS]),
+            num_workers=len(alive),
+            computations=[
+                message_of(pb.Computation, one, run_id=one.run)
+                for one in self._compute.computations()
+            ],
+            num_runs=len(self._store.runs()),
+        )
+
+    def _changed(self, told: dict[str, tuple[int, str]], num_runs: int) -> list[run_pb2.Run]:
+        changed: list[run_pb2.Run] = []
+        for place, summary in enumerate(reversed(self._store.runs())):
+            if place >= num_runs and summary.state.ended:
+                continue
+            # What it waits for may change while its revision stays.
+            standing = (self._store.revision(summary.run_id), self._why_waiting(summary))
+            if told.get(summary.run_id) != standing:
+                told[summary.run_id] = standing
+                with contextlib.suppress(UnknownRunError):  # it is just being removed
+                    run = self._store.record(summary.run_id)
+                    changed.append(run_view(self._store, run, waiting=standing[1]))
+        return changed
+
+    def _why_waiting(self, run: RunSummary) -> str:
+        # The record of one that has ended would be read for nothing.
+        if run.state.ended:
+            return ""
+        return self._dispatcher.why_waiting(self._store.record(run.run_id))
+
+    def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
+        held = self._dispatcher.leases.held_by(worker.worker_id)
+        scored = self._dispatcher.scans.held_by(worker.worker_id)
+        learner = f"{self._store.find(held.run_id).name}/{held.learner}" if held else ""
+        joined_at = self._wall_clock() - self._dispatcher.workers.seconds_since_joined(worker)
+        return message_of(
+            pb.WorkerInfo,
+            worker,
+            assignment=str(scored) if scored else learner,
+            seconds_since_heard=self._dispatcher.seconds_since_heard(worker),
+            idle_reason=self._dispatcher.why_idle(worker),
+            joined_at=joined_at,
+            certificate_expires_at=worker.binding.caller.expires_at,
+        )
+
+
+def _essence(answer: pb.WatchServiceResponse) -> bytes:
+    """The parts whose change is news; passing time is not."""
+    kept = pb.WatchServiceResponse(
+        workers=answer.workers,
+        num_workers=answer.num_workers,
+        computations=answer.computations,
+        num_runs=answer.num_runs,
+    )
+    for worker in kept.workers:
+        worker.ClearField("seconds_since_heard")
+        worker.ClearField("joined_at")
+    for computation in kept.computations:
+        computation.ClearField("seconds")
+    return kept.SerializeToString(deterministic=True)
 
 
 # Kubernetes' kubelet calls without TLS and without a certificate, and while the data is

@@ -8,7 +8,7 @@ measured nor limited, so that whoever watches this process gets an answer; healt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
@@ -16,8 +16,7 @@ from typing import Any
 import grpc
 
 from lipt.common.access.certificate import identity_of
-from lipt.common.access.local_token import METADATA_KEY
-from lipt.common.errors import TooManyCallsError
+from lipt.common.access.tokens import METADATA_KEY
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
 from lipt.common.rpc.handlers import (
@@ -57,11 +56,9 @@ class CallInterceptor(Interceptor):
         events: Events,
         meters: Meters,
         limits: PeerLimits,
-        *,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         checked: tuple[Step, ...] = (refusals(events), _identified(identify))
-        counted = (_measured(meters), *checked, _limited(limits, sleep), tracing)
+        counted = (_measured(meters), *checked, _limited(limits), tracing)
 
         def steps(method: str) -> Sequence[Step]:
             if is_open(method):
@@ -87,7 +84,8 @@ def _measured(meters: Meters) -> Step:
             raise
         finally:
             meters.add(RPC_IN_FLIGHT, by=-1.0)
-            code = CANCELLED if gone else _code(context)
+            ended: Any = context.code()
+            code = CANCELLED if gone else ended.name if ended else grpc.StatusCode.OK.name
             histogram = RPC_LONG if call.response_streaming or call.method in _LONG else RPC
             name = call.method.rpartition(".")[2]
             meters.observe(histogram, perf_counter() - began, name, code)
@@ -109,19 +107,14 @@ def _identified(identify: Identify) -> Step:
     return step
 
 
-def _limited(limits: PeerLimits, sleep: Callable[[float], Awaitable[object]]) -> Step:
+def _limited(limits: PeerLimits) -> Step:
     @asynccontextmanager
     async def step(call: Call, context: Context) -> AsyncIterator[None]:
         peer, streams = peer_of(context), call.request_streaming or call.response_streaming
-        try:
-            waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
-        except TooManyCallsError:
-            with limits.refusing(peer) as seconds:
-                await sleep(seconds)
-            raise
+        waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
         try:
             if waits:
-                await sleep(waits)
+                await asyncio.sleep(waits)
             yield
         finally:
             limits.leave(peer, streams=streams)
@@ -137,12 +130,6 @@ def _shown(context: Context) -> Shown:
         certificate=identity_of(context.auth_context()),
         peer=context.peer(),
     )
-
-
-def _code(context: Context) -> str:
-    """The code of an ended call."""
-    code: Any = context.code()
-    return code.name if code else grpc.StatusCode.OK.name
 
 
 def _metered_peer(context: Context) -> str:

@@ -1,16 +1,14 @@
 """Peer limits: how often one peer may call, and how much it may have under way at once.
 
-A call that comes a little early waits, so a burst is slowed down and not refused. A peer that would
-have to wait for longer is told when to call again. Rates are stored as the time up to which they
-are used (GCRA): one number each.
+A call that comes a little early waits; beyond that a peer is told when to call again. Rates are
+stored as the time up to which they are used (GCRA).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lipt.common.errors import TooManyCallsError
@@ -30,8 +28,6 @@ _MAX_PEERS = 10_000
 # One line in the log for a peer that goes on and on.
 _WARN_EVERY_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
-_REFUSAL_SECONDS = 1.0
-_MAX_REFUSED, _MAX_REFUSED_IN_ALL = 64, 512
 
 
 def peer_of(context: Context) -> str:
@@ -47,7 +43,6 @@ def peer_of(context: Context) -> str:
 class _Peer:
     num_calls: int = 0
     num_streams: int = 0
-    num_refused: int = 0
     calls_until: float = 0.0
     registrations_until: float = 0.0
     warned_at: float = float("-inf")
@@ -60,7 +55,7 @@ class PeerLimits:
         self._settings = settings
         self._clock = clock
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
-        self._num_calls = self._num_refused = 0
+        self._num_calls = 0
 
     def enter(self, peer: str, *, streams: bool, registers: bool = False) -> float:
         """Count a call from now on, and say how long it has to wait; `leave` has to follow.
@@ -88,24 +83,6 @@ class PeerLimits:
         state.num_calls -= 1
         state.num_streams -= streams
         self._num_calls -= 1
-
-    @contextmanager
-    def refusing(self, peer: str) -> Iterator[float]:
-        """The seconds that a refusal may take, to slow down a peer that calls again at once.
-
-        Only so many refusals of a peer, and of all, wait.
-        """
-        state = self._peers.setdefault(peer, _Peer())
-        if state.num_refused >= _MAX_REFUSED or self._num_refused >= _MAX_REFUSED_IN_ALL:
-            yield 0.0
-            return
-        state.num_refused += 1
-        self._num_refused += 1
-        try:
-            yield _REFUSAL_SECONDS
-        finally:
-            state.num_refused -= 1
-            self._num_refused -= 1
 
     def _admit(self, peer: _Peer, now: float, *, streams: bool, registers: bool) -> float:
         all_peers, limits = self._settings, self._settings.per_peer
@@ -166,16 +143,9 @@ class PeerLimits:
 def used(
     until: float, now: float, *, per_second: float, burst_seconds: float
 ) -> tuple[float, float]:
-    """A rate with one more call in it.
+    """Until when a rate (0 for no limit) is used with one more call, and how early that comes.
 
-    Args:
-        until: up to when it is used, in seconds.
-        now: on the same clock.
-        per_second: 0 for no limit.
-        burst_seconds: how much of it may be used ahead of time.
-
-    Returns:
-        Up to when it is used then, and how long the call is too early.
+    So many `burst_seconds` of it may be used ahead of time.
     """
     if not per_second:
         return until, 0.0

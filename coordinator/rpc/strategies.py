@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lipt.coordinator.rpc.messages import message_of
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.request_rules import works_without_labels
 from lipt.core.selection.strategy import Strategy
@@ -14,27 +15,23 @@ def describe_strategies() -> pb.ListStrategiesResponse:
 
 
 def _describe(strategy: Strategy) -> pb.Strategy:
-    return pb.Strategy(
-        name=strategy.name,
-        summary=strategy.summary,
-        paper=strategy.paper,
-        returns_weights=strategy.returns_weights,
+    options = [
+        message_of(
+            pb.StrategyOption, option, default_value=option.default, allowed_values=option.allowed
+        )
+        for option in strategy.options
+    ]
+    presets = [
+        pb.StrategyPreset(name=name, summary=preset.summary)
+        for name, preset in strategy.presets.items()
+    ]
+    return message_of(
+        pb.Strategy,
+        strategy,
         balanced_by_default=strategy.resolve_balance(None),
-        options=[
-            pb.StrategyOption(
-                name=option.name,
-                default_value=option.default,
-                allowed_values=option.allowed,
-                help=option.help,
-            )
-            for option in strategy.options
-        ],
+        options=options,
         needs=strategy.needs_in_words,
-        cost=strategy.cost,
-        presets=[
-            pb.StrategyPreset(name=name, summary=preset.summary)
-            for name, preset in strategy.presets.items()
-        ],
+        presets=presets,
         default_proxy=strategy.proxy,
         works_without_labels=works_without_labels(strategy),
         target_kinds=sorted(strategy.default_kinds()),

@@ -9,13 +9,13 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
+from lipt.common.blobs.blob import BlobName, blob_from_proto
 from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.limits import peer_of
+from lipt.coordinator.rpc.messages import message_of
 from lipt.coordinator.rpc.strategies import describe_strategies
-from lipt.coordinator.state.records import DiagnosisRecord
 from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery
-from lipt.coordinator.subsets.service import Answer, Subsets
+from lipt.coordinator.subsets.service import Subsets
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
@@ -38,7 +38,14 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
             while (latest := await answering.next_report()) is not None:
                 yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))
             answer = answering.result()
-        yield pb.GetSubsetResponse(subset=_subset(answer))
+        subset = message_of(
+            pb.Subset,
+            answer.subset,
+            manifest_json=json.dumps(answer.subset.manifest, sort_keys=True),
+            kept=answer.kept,
+            file=answer.subset.blob,
+        )
+        yield pb.GetSubsetResponse(subset=subset)
 
     async def ListStrategies(
         self, request: pb.ListStrategiesRequest, context: Context
@@ -64,7 +71,13 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
                 progress = diagnosis_pb2.DiagnosisProgress(**asdict(latest))
                 yield diagnosis_pb2.DiagnoseResponse(progress=progress)
             diagnosis = answering.result()
-        yield diagnosis_pb2.DiagnoseResponse(diagnosis=_diagnosis(diagnosis))
+        description = message_of(
+            diagnosis_pb2.DiagnosisDescription,
+            diagnosis,
+            manifest_json=json.dumps(diagnosis.manifest, sort_keys=True),
+            file=diagnosis.blob,
+        )
+        yield diagnosis_pb2.DiagnoseResponse(diagnosis=description)
 
 
 def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
@@ -82,6 +95,7 @@ def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
         preset=request.preset,
         proxy=request.proxy,
         labels=request.labels,
+        soft_labels=request.soft_labels,
     )
 
 
@@ -89,30 +103,3 @@ def _blob_of(
     request: pb.GetSubsetRequest | diagnosis_pb2.DiagnoseRequest, name: Any
 ) -> BlobName | None:
     return blob_from_proto(getattr(request, name)) if request.HasField(name) else None
-
-
-def _subset(answer: Answer) -> pb.Subset:
-    subset = answer.subset
-    return pb.Subset(
-        run_id=subset.run_id,
-        strategy=subset.strategy,
-        num_examples=subset.num_examples,
-        balanced=subset.balanced,
-        fingerprint=subset.fingerprint,
-        digest=subset.digest,
-        weights_sha256=subset.weights_sha256,
-        manifest_json=json.dumps(subset.manifest, sort_keys=True),
-        kept=answer.kept,
-        file=blob_to_proto(subset.blob),
-    )
-
-
-def _diagnosis(diagnosis: DiagnosisRecord) -> diagnosis_pb2.DiagnosisDescription:
-    return diagnosis_pb2.DiagnosisDescription(
-        file=blob_to_proto(diagnosis.blob),
-        fingerprint=diagnosis.fingerprint,
-        num_examples=diagnosis.num_examples,
-        run_id=diagnosis.run_id,
-        proxy=diagnosis.proxy,
-        manifest_json=json.dumps(diagnosis.manifest, sort_keys=True),
-    )

@@ -23,13 +23,10 @@ from lipt.common.observability.tracing import TRACEPARENT
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.worker_identity import require_unguessable
-from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.demand import Demand
-from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake
-from lipt.coordinator.dispatch.next_work import next_work
-from lipt.coordinator.dispatch.range_intake import RangeIntake
-from lipt.coordinator.dispatch.scans import RangeGrant, is_range
+from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
+from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
+from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.scans import RangeGrant
 from lipt.coordinator.rpc.answering import shown_by, unless
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import protocol_version
@@ -95,7 +92,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         wait_seconds = _wait_seconds(request.wait_seconds)
         granted = await unless(
             self._stopping,
-            next_work(self._dispatcher, request.worker_id, wait_seconds=wait_seconds),
+            self._dispatcher.next_work(request.worker_id, wait_seconds=wait_seconds),
         )
         if granted is None:
             worker = self._dispatcher.workers.heard(request.worker_id)
@@ -117,10 +114,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._require_worker(request.worker_id, context)
         key, progress = AssignmentKey.parse(request.assignment_id), request.progress
         self._log_about(request.worker_id, key)
-        if is_range(key):
-            self._dispatcher.workers.heard(request.worker_id)
-            stop = self._dispatcher.scans.heartbeat(request.worker_id, key, request.epoch)
-            return pb.HeartbeatResponse(stop=stop)
         stop = self._dispatcher.heartbeat(
             request.worker_id,
             key,
@@ -141,7 +134,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
         self._log_about(request.worker_id, key)
-        if is_range(key):
+        if key.is_range:
             result_blob = blob_from_proto(request.result)
             await self._ranges.take(request.worker_id, key, request.epoch, result_blob)
             return pb.CommitResultResponse()
@@ -164,7 +157,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         key = AssignmentKey.parse(request.assignment_id)
         self._log_about(request.worker_id, key)
         held = (request.worker_id, key, request.epoch)
-        if is_range(key):
+        if key.is_range:
             self._take_back(*held, request)
         elif request.over_limits:
             await self._dispatcher.decline(*held, request.error[:1000])
@@ -179,12 +172,14 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     ) -> pb.GetDemandResponse:
         """Count the learners and ranges that there are for workers."""
         wait_seconds = _wait_seconds(request.wait_seconds)
-        known, demand = None, self._dispatcher.demand
+        known, dispatcher = None, self._dispatcher
         if request.HasField("known"):
             had = request.known
             known = Demand(had.num_queued, had.num_leased, had.num_coming, had.num_ranges)
-        found = await unless(self._stopping, demand.wait(known, wait_seconds=wait_seconds))
-        return pb.GetDemandResponse(**asdict(found or demand.current()))
+        found = await unless(
+            self._stopping, dispatcher.wait_for_demand(known, wait_seconds=wait_seconds)
+        )
+        return pb.GetDemandResponse(**asdict(found or dispatcher.demand()))
 
     def _take_back(
         self, worker_id: str, key: AssignmentKey, epoch: int, request: pb.ReleaseAssignmentRequest
@@ -196,7 +191,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 name = self._dispatcher.workers.name(worker_id)
                 logger.warning("worker %s gave %s back: %s", name, grant, request.error[:1000])
             failed = bool(request.error) and not request.over_limits
-            scans.give_back(grant, failed=failed, declined=request.over_limits)
+            scans.give_back(key, worker_id, failed=failed, declined=request.over_limits)
 
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self._dispatcher.workers.require(worker_id, shown_by(context))
@@ -212,7 +207,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     def _range(self, grant: RangeGrant) -> pb.Assignment:
         return pb.Assignment(
             assignment_id=str(grant.key),
-            lease=self._lease(grant.lease.epoch),
+            lease=self._lease(grant.epoch),
             initial_weights=blob_to_proto(grant.scan.weights),
             scoring=scoring_to_proto(grant.task),
         )

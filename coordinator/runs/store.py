@@ -414,7 +414,7 @@ class RunStore:
         self._entries[summary.run_id] = _Entry(summary, _next_revision(0), used_at=self._clock())
 
     def _make_live(self, run: RunRecord) -> _Live:
-        record = ChangingRun(run, self._database.save_run, self._announce)
+        record = ChangingRun(run, lambda *new: self._database.save_run(*new), self._announce)
         live = self._live[run.run_id] = _Live(record, self._entries[run.run_id].revision)
         return live
 

@@ -136,7 +136,7 @@ def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator
         yield f"{name}: there is no such run"
     elif subset.fingerprint != known[subset.run_id]:
         yield f"{name}: it is of the data {subset.fingerprint}, its run of {known[subset.run_id]}"
-    if subset.blob.size_bytes not in packed_sizes(subset.num_examples):
+    if subset.blob.size_bytes not in packed_sizes(subset.num_examples, subset.num_classes):
         yield f"{name}: {subset.num_examples} examples do not take {subset.blob.size_bytes} bytes"
 
 

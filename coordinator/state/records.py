@@ -279,12 +279,16 @@ class TokenRecord(_Record):
 
 
 class SubsetRecord(_Record):
-    """A computed subset; `blob` holds its indices and weights."""
+    """A computed subset; `blob` holds its indices, weights and soft labels.
+
+    num_classes: of the soft labels; 0 without.
+    """
 
     key: str
     run_id: str
     strategy: str
     num_examples: int
+    num_classes: int = 0
     balanced: bool
     fingerprint: str
     digest: str

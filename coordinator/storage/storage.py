@@ -12,9 +12,9 @@ from pathlib import Path
 from lipt.common.blobs.store import BlobStore
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Readings
-from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.scans import MAX_RANGE_FILES, is_range
+from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.scans import MAX_RANGE_FILES
 from lipt.coordinator.dispatch.worker_blobs import LearnerFiles
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
@@ -55,15 +55,13 @@ class Allowances:
     def is_live(self, lease: str) -> bool:
         """Whether a lease still holds."""
         text, _, epoch = lease.rpartition(" ")
-        key = AssignmentKey.parse(text)
-        held = self._dispatcher.scans if is_range(key) else self._dispatcher.leases
-        return held.has(key, int(epoch))
+        return self._dispatcher.leases.has(AssignmentKey.parse(text), int(epoch))
 
     def _of_worker(self, worker_id: str) -> Allowance | None:
         grant = self._dispatcher.scans.held_by(worker_id)
         if grant is not None:
             return Allowance(
-                f"{grant.key} {grant.lease.epoch}",
+                f"{grant.key} {grant.epoch}",
                 max_files=MAX_RANGE_FILES,
                 max_file_bytes=grant.scan.max_file_bytes,
             )

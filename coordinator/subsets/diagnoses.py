@@ -31,7 +31,7 @@ from lipt.coordinator.subsets.ready_runs import find_ready
 from lipt.coordinator.subsets.service import request_key
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import initial_for
 
 _DEFAULT_PROXY = "auto"

@@ -39,7 +39,7 @@ from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.request_rules import Labels
 from lipt.core.stages.choice import Question
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
 
 # Identity of an answer: the key that it is stored under, and the manifest of how it came about.
@@ -74,6 +74,7 @@ def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
         "features_sha256": job.features and job.features.sha256,
     }
     same = all(manifest[name] == value for name, value in asked.items())
+    same = same and (manifest["soft_labels"] is None) == (job.teacher is None)
     return same and (proxy["proxy"], proxy.get("backbone")) == (job.judged_by, job.backbone)
 
 
@@ -247,7 +248,9 @@ class Subsets:
             LiptError: its blob is gone, or damaged.
         """
         return await asyncio.to_thread(
-            lambda: unpack(self._blobs.read_bytes(subset.blob), subset.num_examples)
+            lambda: unpack(
+                self._blobs.read_bytes(subset.blob), subset.num_examples, subset.num_classes
+            )
         )
 
     async def stop(self) -> None:
@@ -340,6 +343,7 @@ class Subsets:
             run_id=run.run_id,
             strategy=job.strategy,
             num_examples=selected.num_examples,
+            num_classes=selected.num_classes,
             balanced=job.balanced,
             fingerprint=run.fingerprint,
             digest=selected.digest,

@@ -1,9 +1,7 @@
-"""Duplicates: which examples are there twice, to the pixel or nearly so, whatever their labels are.
+"""Duplicates: examples that are there twice, to the pixel or nearly so, whatever their labels are.
 
-Examples are gone through in their order. One that is like an earlier one that stands for a
-picture is of that picture, and else it stands for one itself. So nothing chains: every copy is
-like the example that stands for it, and no two of those are alike. It depends on the data
-alone, and is found once for all who ask.
+Examples are gone through in their order. Each is a copy of the first earlier one that it is like
+and that is no copy itself. So nothing chains, and it depends on the data alone.
 
 Images are alike where their pixels correlate to 0.96 at the best of nine places a pixel
 apart; only those are compared whose thumbnails (8 x 8 cells, centred and of unit length, which
@@ -179,7 +177,7 @@ def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int],
         later_P, earlier_P = open_O[torch.nonzero(near_OO)].unbind(dim=1)
         is_alike_P = likeness.alike(ids_B[earlier_P], ids_B[later_P])
         later_P, earlier_P = later_P[is_alike_P], earlier_P[is_alike_P]
-        for row in earlier_P.unique().tolist():
+        for row in sorted(set(earlier_P.tolist())):
             if kept_B[row] == own_B[row]:
                 copies_Q = later_P[earlier_P == row]
                 still_Q = kept_B[copies_Q] == own_B[copies_Q]

@@ -28,12 +28,11 @@ from torch.nn import functional
 from lipt.common.blobs.blob import BlobName
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.model_input import Stored, split_stored, to_model_input
 from lipt.common.inputs.specs import InputFormat, Inputs, call_model
-from lipt.common.inputs.stored import Stored, split_stored
 from lipt.common.models import find_head
+from lipt.common.models.head import evaluation_mode
 from lipt.common.models.models import PREFIX, build_torchvision
-from lipt.common.models.modes import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.weights.checkpoints import read_torch_file

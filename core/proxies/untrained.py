@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.inputs.columns import Column
+from lipt.common.inputs.specs import Column
 
 PATCH_SIDE = 6
 STRIDE = 2

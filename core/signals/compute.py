@@ -26,10 +26,9 @@ from lipt.common.data.sources.index import make_room
 from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
 from lipt.common.models import find_head
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.passes import Batches, pass_over, require_finite_rows
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import SingleLabel
+from lipt.common.targets.values import SingleLabel, Target
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
 

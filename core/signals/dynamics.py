@@ -1,15 +1,12 @@
-"""Dynamics: what the learners make of every example on their way, and statistics over it.
+"""Dynamics: the learners' outputs for every example on their way, and statistics over them.
 
 Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs of it. Here n
 learners have each been trained for K steps anyway, and their states give the same statistics. All
-learners share theta*, which is therefore counted once.
-
-A learner that was trained on an example is sure of its label even where that is wrong. So only
-theta* and the other learners count; a learner beside which there is no other counts, too.
+learners share theta*, which is therefore counted once. A learner that was trained on an example is
+sure of its label even where that is wrong, so it does not count for it, unless it is the only one.
 
 Every sum is taken one state after the other: equal examples have equal statistics to the last bit,
-wherever they stand, as long as the same learners count. Only running reductions are kept, never
-the outputs of all states.
+wherever they stand, as long as the same learners count.
 
 Shapes: N examples, B of a batch, C classes, L learners, T moments of each (theta* first).
 """
@@ -28,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.determinism import pinned_kernels
+from lipt.common.inputs.model_input import Stored, num_stored
 from lipt.common.inputs.specs import Inputs, call_model
-from lipt.common.inputs.stored import Stored, num_stored
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import Batches, Read, arriving, require_finite_rows
 from lipt.common.weights.specs import Weights

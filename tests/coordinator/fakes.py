@@ -34,7 +34,7 @@ from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.compute.scan import ScanNews
-from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord

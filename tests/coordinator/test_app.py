@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,8 +22,8 @@ from lipt.common.errors import (
 )
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App, logging_progress
-from lipt.coordinator.compute.jobs.pretraining import DescribeData, InitializeWeights
-from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
+from lipt.coordinator.compute.jobs.pretraining import DescribeData
+from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import Asked, Cost
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.state.database import Database
@@ -37,7 +36,6 @@ from tests.coordinator.fakes import (
     DATA,
     FakeCompute,
     FakeWorker,
-    Hanging,
     make_settings,
     opened,
     pretraining,
@@ -137,21 +135,6 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
     assert compute.kinds == ["DescribeData", "MakeSoup"]
 
 
-async def test_stage_that_was_under_way_is_left_as_it_is_and_begun_again(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path)
-    compute = pretraining(settings.state_dir)
-    compute.answers[InitializeWeights] = hanging = Hanging()
-    async with opened(settings, compute) as app:
-        run = await app.requests.create("q", "mine", NOTHING)
-        await hanging.begun.wait()
-    assert hanging.given_up
-    assert compute.stopped
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        await until(app, run.run_id, is_training)
-    assert compute.kinds == ["DescribeData", "InitializeWeights", "CutShards"]
-
-
 QUERY = SubsetQuery(
     run="mine",
     strategy="grand",
@@ -166,21 +149,6 @@ QUERY = SubsetQuery(
 async def ask(app: App) -> str:
     """The digest of the run's subset."""
     return (await app.subsets.get(QUERY, lambda _: None, "caller")).subset.digest
-
-
-async def test_subset_that_is_being_computed_is_given_up_when_the_app_is_left(
-    tmp_path: Path,
-) -> None:
-    settings = make_settings(tmp_path)
-    compute = pretraining(settings.state_dir)
-    compute.answers[SelectSubset] = hanging = Hanging()
-    async with opened(settings, compute) as app:
-        await complete(app)
-        asking = asyncio.create_task(ask(app))
-        await hanging.begun.wait()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    assert hanging.given_up
 
 
 OTHER = replace(DATA, source="other", class_counts=(40,) * 10, fingerprint="0" * 64)
@@ -240,27 +208,6 @@ async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path
     assert kinds == [computed, computed, ["DescribeData"]]
 
 
-@pytest.mark.parametrize("end", ["ready", "cancelled"])
-async def test_run_that_has_ended_is_not_begun_again(tmp_path: Path, end: str) -> None:
-    settings = make_settings(tmp_path)
-    async with opened(settings) as app:
-        run = await app.requests.create("q", "mine", NOTHING)
-        worker = FakeWorker(app)
-        first = await worker.take()
-        if end == "cancelled":
-            await app.requests.cancel("mine")
-        else:
-            await worker.hand_in(first)
-            await worker.hand_in(await worker.take())
-        final = await until(app, run.run_id, has_ended)
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        assert app.store.find("mine") == final
-        assert len(app.dispatcher.leases) == 0
-    assert final.state.value == end
-    assert compute.kinds == ["DescribeData"]
-
-
 @pytest.mark.parametrize(
     ("flags", "answer", "error", "words"),
     [
@@ -280,28 +227,6 @@ async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next
     assert compute.stopped
     async with opened(make_settings(tmp_path)) as app:
         assert app.store.runs() == ()
-
-
-async def test_state_directory_serves_one_coordinator_at_a_time(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path)
-    async with opened(settings) as first:
-        for _ in range(2):
-            with pytest.raises(StateError, match=r"in use by process \d+ starting"):
-                async with opened(settings):
-                    pytest.fail("it was opened")
-        await first.requests.create("q", "mine", NOTHING)
-    async with opened(settings) as second:
-        assert [run.name for run in second.store.runs()] == ["mine"]
-
-
-async def test_lease_of_a_silent_worker_ends(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path, lease={"duration_seconds": 0.05})
-    async with opened(settings) as app:
-        run = await app.requests.create("q", "mine", NOTHING)
-        key, epoch = await FakeWorker(app, "silent").take()
-        assert epoch == 1
-        # Nobody sends a heartbeat: the learner comes back by itself.
-        await until(app, run.run_id, lambda it: it.learners[key[1]].state is LearnerState.QUEUED)
 
 
 async def test_coordinator_serves_also_where_it_cannot_note_what_it_serves(

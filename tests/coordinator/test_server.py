@@ -21,11 +21,10 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from lipt.common.access.local_token import find_local_token
+from lipt.common.access.tokens import find_local_token
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.network.tls import split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.app import App
@@ -313,32 +312,7 @@ async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_sta
             await heard()
 
 
-async def test_what_keeps_a_worker_from_a_run_is_said_to_all_who_ask(tmp_path: Path) -> None:
-    async with served(tmp_path) as coordinator:
-        worker_id = await register(coordinator)
-        run = (await coordinator.runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))).run
-        watching = coordinator.runs.WatchRun(run_pb2.WatchRunRequest(run_id=run.run_id))
-        response = run_pb2.WatchRunResponse()
-        async for response in watching:
-            if response.run.state == run_pb2.RUN_STATE_TRAINING:
-                break
-        lacks = "not allow `tests.tiny` (--allow-module tests.tiny)"
-        assert response.run.waiting == f"worker one is idle, but does {lacks}"
-        asking = worker_pb2.AcquireAssignmentRequest(worker_id=worker_id, wait_seconds=60.0)
-        answer = await coordinator.workers.AcquireAssignment(asking, metadata=SHOWN)
-        assert answer.idle_reason == f"cannot train run mine, for it does {lacks}"
-        (shown,) = (await coordinator.info.GetInfo(info_pb2.GetInfoRequest())).workers
-        assert shown.idle_reason == answer.idle_reason
-        watching.cancel()
-
-
 IMAGES = DataDescription("digits", ("cat", "dog"), (3, 4), ImageSpec(1, 8, 8), "f" * 64)
-NUMBERS = Column("numbers", ColumnType.FLOAT32, (3,), standardized=True)
-WORDS = Column("words", ColumnType.INT64, (5,), num_values=9)
-
-
-def columns(*given: Column) -> DataDescription:
-    return replace(IMAGES, inputs=ColumnsSpec(given))
 
 
 def test_nothing_is_said_of_data_as_everybody_expects_it() -> None:
@@ -357,14 +331,3 @@ def test_images_that_are_left_out_are_named() -> None:
         logging.WARNING,
         "2 of 9 images cannot be used and are left out: 2, 5.",
     )
-
-
-def test_columns_are_named_and_those_that_are_standardized() -> None:
-    ((_, some),) = notes_on(columns(NUMBERS, WORDS))
-    assert (
-        "numbers float32[3], words int64[5]. Models are given them standardized (numbers)," in some
-    )
-    ((_, every),) = notes_on(columns(NUMBERS))
-    assert "Models are given them standardized, without augmentation." in every
-    ((_, none),) = notes_on(columns(WORDS))
-    assert "Models are given them as they are, without augmentation." in none

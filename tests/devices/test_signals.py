@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.common.signals.passes import Batches
 from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features

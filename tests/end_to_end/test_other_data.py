@@ -113,31 +113,3 @@ def test_run_is_held_while_its_files_are_replaced_under_the_coordinator(
         assert client.run(started.run_id).pretrained_weights == ready.pretrained_weights
         assert len(client.subset(ready.run_id, "el2n", fraction=0.25)) == 16
     coordinator.wait_for("event=run_held run=run-2")
-
-
-def test_full_fingerprint_travels_with_subsets_and_older_runs_keep_theirs(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    digits = open_dataset("digits")
-    learners = {**small_run["learners"], "num_learners": 1}
-    coordinator = cluster.start_coordinator()
-    served_again = ("--listen", cluster.address, "--fingerprint", "full")
-    with cluster.client() as client:
-        older = client.start_run({**small_run, "learners": learners})
-        worker = cluster.play_worker("w")
-        learner = worker.take()
-        assert coordinator.stop() == 0
-        coordinator = cluster.start_coordinator(*served_again)
-        worker.submit(learner)
-        assert client.wait(older.run_id).fingerprint == digits.fingerprint
-        run = client.start_run({**small_run, "learners": learners})
-        assert run.fingerprint == digits.full_fingerprint
-        worker = cluster.play_worker("x")
-        worker.submit(worker.take())
-        subset = client.subset(client.wait(run.run_id).run_id, "el2n", fraction=0.1)
-        assert len(subset.apply(digits)) == len(subset)
-        assert subset.fingerprint == digits.full_fingerprint
-        assert coordinator.stop() == 0
-        cluster.start_coordinator("--listen", cluster.address)
-        with pytest.raises(OtherDataError, match="coordinator with --fingerprint full"):
-            client.subset(run.run_id, "el2n", fraction=0.2)

@@ -17,7 +17,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.data.shard import unpack_shard
 from lipt.common.errors import LiptError, WeightsError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.encodings import SPARSE_KEY, encode_planes, encode_sparse, open_weights
 from lipt.common.weights.files import pack, read_weights

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputSpec
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
 from lipt.pretraining import default_model
 
 WORDS = Column("", ColumnType.INT64, (20,), num_values=1000)

@@ -63,6 +63,12 @@ def test_it_chooses_what_the_service_chooses(kind: str, tmp_path: Path) -> None:
             assert (strategy, subset.digest) == (strategy, expected.digest)
             assert subset.fingerprint == expected.fingerprint
             _require_alike(subset, expected)
+        expected = session.client.subset(ready.run_id, "milo", fraction=0.1, soft_labels=True)
+        subset = pretrained.select("milo", 0.1, soft_labels=True)
+        assert subset.soft_labels is not None
+        assert subset.soft_labels.shape == (len(subset), len(pretrained.data.class_names))
+        assert subset.digest == expected.digest
+        _require_alike(subset, expected)
         expected_findings = session.client.diagnose().findings
     findings = lipt.diagnose(data, progress=False).findings
     assert findings.label_errors == expected_findings.label_errors
@@ -98,6 +104,7 @@ def test_the_learners_and_the_soup_are_there_to_look_at() -> None:
         ("kcenter", {"labels": "none"}),
         ("kcenter", {"proxy": "ridge:patches"}),
         ("kcenter", {"features": np.zeros((240, 4)), "options": {"space": "features"}}),
+        ("uniform", {"proxy": "ridge:patches", "soft_labels": True}),
     ],
 )
 def test_what_needs_no_learners_trains_none(strategy: str, asked: dict[str, Any]) -> None:

@@ -69,11 +69,9 @@ _TRIAL = Trial(
 _OUTCOME = Outcome(
     strategy="craig",
     fraction=0.1,
-    every=0,
     num_seeds=3,
     mean_accuracy=0.5,
     std_accuracy=0.01,
-    rival="random",
     difference=Difference(0.0, -0.1, 0.1, 3),
     to_everything=None,
     to_redrawn=None,
@@ -87,7 +85,6 @@ _OUTCOME = Outcome(
     total_seconds=7.0,
     bytes_sent=0.0,
     reach=None,
-    course=(),
 )
 _RECORD = EpochRecord(
     epoch=1,
@@ -143,13 +140,15 @@ def made_up_subset(
     *,
     fingerprint: str = "f" * 64,
     strategy: str = "made-up",
+    soft_labels: Any = None,
     **manifest: Any,
 ) -> Subset:
     """These examples, each of weight 1 where no weights are given."""
     indices_N = np.array(indices, np.int64)
     weights_N = np.array([1.0] * len(indices_N) if weights is None else weights, np.float32)
-    digest = subset_digest(indices_N, weights_N)
-    return Subset(indices_N, weights_N, fingerprint, digest, strategy, manifest)
+    soft_NC = None if soft_labels is None else np.asarray(soft_labels, np.float16)
+    digest = subset_digest(indices_N, weights_N, soft_NC)
+    return Subset(indices_N, weights_N, fingerprint, digest, strategy, manifest, soft_NC)
 
 
 def described(**changes: Any) -> Fault:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import socket
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -15,17 +17,18 @@ from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import Shard
 from lipt.common.data.shard import EncodedShard
-from lipt.common.errors import FactoryNotAllowedError, OverLimitError
+from lipt.common.errors import OverLimitError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
-from lipt.common.models.footprint import measure_model
-from lipt.common.planning.learner import PROCESS_BYTES, learner_memory
+from lipt.common.observability.metrics import Phases
+from lipt.common.planning import PROCESS_BYTES, learner_memory
 from lipt.common.process.machine import Machine
 from lipt.core.learner.learner import train_learner
-from lipt.worker import limits as limiting
+from lipt.worker.instruments import DEVICE_MEMORY, SECONDS, Metering, Phase
 from lipt.worker.limits import WorkerLimits
-from lipt.worker.settings import WorkerSettings
+from lipt.worker.settings import WorkerSettings, own_name
+from tests.clock import Clock
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.image_files import encoded, files_of
 from tests.worker.fake_client import TASK
@@ -59,10 +62,6 @@ def test_flags_are_the_limits() -> None:
     assert found.memory.at_most == 2 * 2**30
 
 
-def test_learner_within_the_limits_is_taken_on() -> None:
-    limits().require(TASK)
-
-
 def test_too_many_threads_are_refused_with_the_flag() -> None:
     with pytest.raises(OverLimitError) as refused:
         limits(max_threads=2).require(task(cpu_threads=3))
@@ -78,26 +77,6 @@ def test_too_much_memory_is_refused_with_the_figures() -> None:
     words = r"learners\.batch_size = 100000: memory of a worker comes to .* GB, .* GB of it for "
     with pytest.raises(OverLimitError, match=words + "the activations of a minibatch, over this"):
         limits(max_memory="2GiB").require(large)
-
-
-def test_model_of_a_module_that_is_not_allowed_is_not_built() -> None:
-    with pytest.raises(FactoryNotAllowedError):
-        limits(allow_modules=()).require(TASK)
-
-
-def test_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[str] = []
-
-    def watched(model: Any, spec: str, **keywords: Any) -> Any:
-        measured.append(spec)
-        return measure_model(model, spec, **keywords)
-
-    monkeypatch.setattr(limiting, "measure_model", watched)
-    found = limits()
-    for seed in range(3):
-        found.require(replace(TASK, seed=seed))
-    found.require(replace(TASK, num_classes=7))
-    assert measured == [TASK.model] * 2
 
 
 @pytest.mark.slow
@@ -147,3 +126,42 @@ def _planned_and_taken_bytes(*, as_files: bool) -> tuple[int, int]:
     before = resident_bytes()
     train(256)
     return int(cost.total - PROCESS_BYTES), resident_bytes(peak=True) - before
+
+
+def test_a_worker_begins_with_joining_and_every_phase_has_a_figure() -> None:
+    clock = Clock()
+    metering = Metering(phases=Phases(*Phase, clock=clock))
+    clock.now += 2.0
+    shown = metering.readings(torch.device("cpu"))
+    assert shown[SECONDS] == {(phase.value,): 2.0 * (phase == "joining") for phase in Phase}
+    assert shown[DEVICE_MEMORY] == {}
+
+
+def test_memory_is_that_of_the_cuda_device_that_is_trained_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[torch.device] = []
+
+    def reports(number: int) -> object:
+        def report(device: torch.device) -> int:
+            asked.append(device)
+            return number
+
+        return report
+
+    monkeypatch.setattr(torch.cuda, "memory_allocated", reports(5))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", reports(8))
+    device = torch.device("cuda:1")
+    shown = Metering().readings(device)
+    assert shown[DEVICE_MEMORY] == {("allocated",): 5, ("reserved",): 8}
+    assert asked == [device, device]
+
+
+def test_workers_of_one_host_have_names_that_differ() -> None:
+    assert own_name("box", 7) == "box-7"
+    assert own_name("box", 8) == "box-8"
+    assert WorkerSettings().name == own_name(socket.gethostname(), os.getpid())
+
+
+def test_a_long_host_s_name_leaves_room_for_the_number() -> None:
+    assert own_name("h" * 100, 4711) == "h" * 75 + "-4711"

@@ -21,13 +21,11 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from lipt.common.observability.exporting import exporting, wanted_exporters
-from lipt.common.observability.tracing import attached, span
+from lipt.common.observability.tracing import attached, exporting, span, wanted_exporters
 from lipt.common.terminal import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,
     compare,
-    demo,
     diagnose,
     distill,
     report,
@@ -36,6 +34,7 @@ from lipt.trainer.cli.commands import (
     subset,
     train,
 )
+from lipt.trainer.cli.demo import processes
 from lipt.trainer.cli.display.output import leaving
 
 
@@ -158,4 +157,4 @@ main.add_typer(certs.app, name="certs")
 main.command("track")(report.track)
 main.command("top")(service.top)
 main.command("doctor")(service.examine)
-main.command("demo")(demo.demonstrate)
+main.command("demo")(processes.demonstrate)

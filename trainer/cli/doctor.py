@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import platform
-import socket
-import ssl
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from lipt.common.errors import LiptError, UnreachableError
-from lipt.common.network.tls import SOON_DAYS, TlsFiles, split_address
+from lipt.common.network.tls import split_address
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.text import empty_classes
 from lipt.trainer.cli.options import Coordinator
@@ -127,88 +123,6 @@ def device_check() -> Check:
     return Check("device", True, f"cpu with {torch.get_num_threads()} threads")
 
 
-_CONNECT_SECONDS = 5.0
-# How every HTTP/2 connection begins: a fixed text, and a frame with no settings.
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
-
-
-def probe(host: str, port: int, tls: TlsFiles | None) -> list[Check]:
-    """Connect with plain sockets, and shake hands where TLS is asked for."""
-    try:
-        with socket.create_connection((host, port), timeout=_CONNECT_SECONDS) as connection:
-            reached = Check("connection", True, f"{host}:{port} accepts connections")
-            if tls is None:
-                return [reached, Check("tls", None, "not used: the connection is in the clear")]
-            return [reached, _handshake(connection, host, tls)]
-    except OSError as error:
-        return [Check("connection", False, f"{host}:{port}: {error}", _connection_remedy(error))]
-
-
-def _connection_remedy(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return "Check the spelling of the host's name, and the name service."
-    if isinstance(error, ConnectionRefusedError):
-        return (
-            "Nothing listens there: start lipt-coordinator, or give its address with "
-            "--coordinator or LIPT_COORDINATOR. It prints its address when it starts."
-        )
-    return "Check that the host is up and that no firewall drops the port."
-
-
-def _handshake(connection: socket.socket, host: str, tls: TlsFiles) -> Check:
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
-        context.set_alpn_protocols(["h2"])
-        with context.wrap_socket(connection, server_hostname=host) as secure:
-            certificate = secure.getpeercert() or {}
-            if _closes(secure):
-                return _not_let_in(tls)
-    except ssl.SSLCertVerificationError as error:
-        return Check(
-            "tls",
-            False,
-            f"the coordinator's certificate is not trusted: {error.verify_message}",
-            "Give the authority that signed it with --tls-ca, and an address that it names.",
-        )
-    except OSError as error:
-        return Check(
-            "tls",
-            False,
-            f"no TLS connection: {error}",
-            "Start the coordinator with --tls-cert and --tls-key, or leave the --tls options out; "
-            "check that certificate and key belong together.",
-        )
-    # A verified certificate says when it ends.
-    days = (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / 86_400
-    detail = f"the coordinator's certificate is trusted, for another {days:.0f} days"
-    soon = days < SOON_DAYS
-    return Check("tls", None if soon else True, detail, "Renew it soon." if soon else "")
-
-
-def _closes(secure: ssl.SSLSocket) -> bool:
-    try:
-        secure.sendall(_PREFACE)
-        return not secure.recv(1)
-    except TimeoutError:  # it says nothing, and lets us stay
-        return False
-    except OSError:
-        return True
-
-
-def _not_let_in(tls: TlsFiles) -> Check:
-    why = "asks for a client certificate, and there is none here"
-    if tls.cert is not None:
-        why = f"does not accept {tls.cert}"
-    return Check(
-        "tls",
-        False,
-        f"the coordinator's certificate is trusted, but it {why}",
-        "Give --tls-cert and --tls-key, of the authority that its own --tls-ca names.",
-    )
-
-
 _LIBRARIES = ("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors")
 _EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
 
@@ -234,27 +148,21 @@ def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
 
 
 def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iterator[Check]:
-    """Checks of a coordinator and the way to it; ends at the first failure."""
-    host, port = split_address(coordinator.address)
-    if coordinator.wait:
-        with suppress(UnreachableError):  # the probe below tells why
-            coordinator.connect().close()
-        coordinator = dataclasses.replace(coordinator, wait=0.0)
-    found = probe(host, port, coordinator.tls())
-    yield from found
-    if any(check.ok is False for check in found):
-        return
+    """Checks of a coordinator and the way to it."""
+    split_address(coordinator.address)
     try:
         with coordinator.connect() as client:
             info = client.info()
             caller = client.who_am_i()
-    except UnreachableError as error:
-        # Its own remedy is to come here.
-        remedy = "See the log of what listens there: is it lipt-coordinator, with TLS?"
-        yield Check("coordinator", False, error.problem, remedy)
     except LiptError as error:
-        yield Check("coordinator", False, str(error).rstrip("."))
-    else:
-        yield Check("access", True, f"called as {caller.name}: {', '.join(caller.roles)}")
-        ours = PROTOCOL_MAJOR, PROTOCOL_MINOR
-        yield from coordinator_checks(info, protocol=ours, versions=versions)
+        name = "connection" if isinstance(error, UnreachableError) else "coordinator"
+        yield Check(name, False, str(error).rstrip("."))
+        return
+    yield Check("access", True, f"called as {caller.name}: {', '.join(caller.roles)}")
+    tls = coordinator.tls()
+    if tls is None:
+        yield Check("tls", None, "not used: the connection is in the clear")
+    elif soon := tls.expires_soon():
+        yield Check("tls", None, soon.rstrip("."))
+    ours = PROTOCOL_MAJOR, PROTOCOL_MINOR
+    yield from coordinator_checks(info, protocol=ours, versions=versions)

@@ -72,8 +72,6 @@ ImageSize = Annotated[
         "--image-size", help="Scale images to so many pixels a side, as lipt-coordinator does."
     ),
 ]
-# One rule for every command: what is named here is allowed by that. Code is imported unasked for
-# nobody else: where the name comes from a peer, as on workers, --allow-module has to allow it.
 AllowModule = Annotated[
     list[str] | None,
     typer.Option(
@@ -84,60 +82,45 @@ AllowModule = Annotated[
 
 
 def modules_of(allowed: Sequence[str] | None, *specs: str | None) -> tuple[str, ...]:
-    """The modules that a command may import: what was allowed, and what its own flags name."""
+    """The modules that a command may import: those allowed, and those that its own flags name."""
     from lipt.common.imports import modules_of as named_by
 
     named = (module for spec in specs if spec is not None for module in named_by(spec))
     return (*(allowed or ()), *named)
 
 
+def _shared(flag: str, help: str, **more: Any) -> Any:  # noqa: A002 - as typer calls it
+    return typer.Option(
+        flag, envvar=f"LIPT_{flag[2:].replace('-', '_').upper()}", help=help, **more
+    )
+
+
 @dataclass(frozen=True)
 class Coordinator:
-    """The coordinator that a command talks to: where it is, and what it is shown."""
+    """The address of the coordinator, and credentials for it."""
 
     address: Annotated[
-        str,
-        typer.Option(
-            "--coordinator",
-            envvar="LIPT_COORDINATOR",
-            metavar="HOST:PORT",
-            help="Where lipt-coordinator listens.",
-        ),
+        str, _shared("--coordinator", "Where lipt-coordinator listens.", metavar="HOST:PORT")
     ] = "127.0.0.1:50051"
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option("--tls-cert", envvar="LIPT_TLS_CERT", help="This side's certificate (PEM)."),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        typer.Option("--tls-key", envvar="LIPT_TLS_KEY", help="The certificate's key (PEM)."),
-    ] = None
+    tls_cert: Annotated[Path | None, _shared("--tls-cert", "This side's certificate (PEM).")] = None
+    tls_key: Annotated[Path | None, _shared("--tls-key", "The certificate's key (PEM).")] = None
     tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-ca",
-            envvar="LIPT_TLS_CA",
-            help="The authority that certified the coordinator (PEM).",
-        ),
+        Path | None, _shared("--tls-ca", "The authority that certified the coordinator (PEM).")
     ] = None
-
     token_file: Annotated[
         Path | None,
-        typer.Option(
+        _shared(
             "--token-file",
-            envvar="LIPT_TOKEN_FILE",
-            help="A file with the token that the coordinator asks for; or LIPT_TOKEN with it.",
+            "A file with the token that the coordinator asks for; or LIPT_TOKEN with it.",
         ),
     ] = None
-
     wait: Annotated[
         float,
-        typer.Option(
+        _shared(
             "--wait",
-            envvar="LIPT_WAIT",
+            "How long to wait for a coordinator that does not answer yet, as one that starts.",
             metavar="SECONDS",
             min=0,
-            help="How long to wait for a coordinator that does not answer yet, as one that starts.",
         ),
     ] = 0.0
 
@@ -148,31 +131,28 @@ class Coordinator:
         return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
 
     def connect(self) -> Client:
-        """A client of it, which it answers where it is to be waited for."""
+        """A client of it, which answers where it is to be waited for."""
+        from lipt.trainer.cli.display.output import run_talking
         from lipt.trainer.client.client import Client
 
         # No flag takes the token itself: command lines are for everybody to see.
         token = os.environ.get("LIPT_TOKEN") if self.token_file is None else None
         client = Client(self.address, tls=self.tls(), token=token, token_file=self.token_file)
-        if self.wait:
-            self._reach(client)
-        return client
-
-    def _reach(self, client: Client) -> None:
-        from lipt.trainer.cli.display.output import run_talking
 
         def wait(tell: Callable[[str], None]) -> None:
             tell(f"waiting for the coordinator at {self.address}")
             client.reach(self.wait)
 
         try:
-            run_talking(wait)
+            if self.wait:
+                run_talking(wait)
         except BaseException:
             client.close()
             raise
+        return client
 
     def is_named(self, context: typer.Context) -> bool:
-        """Whether anything was said of the coordinator, by flags or variables."""
+        """Whether flags or variables say anything of the coordinator."""
         names = (field.name for field in dataclasses.fields(self))
         sources = (context.get_parameter_source(name) for name in names)
         return any(source is not None and source.name != "DEFAULT" for source in sources)
@@ -180,7 +160,7 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Training:
-    """The recipe of main training and how long it goes on."""
+    """The recipe of main training and its length."""
 
     epochs: Annotated[
         int | None,
@@ -196,14 +176,14 @@ class Training:
         ),
     ] = None
 
-    def recipe(self) -> Recipe:
-        """The recipe as it was typed; a mistake in it is a usage error."""
+    def recipe(self, *, soft_labels: float = 0.0) -> Recipe:
+        """The recipe; a mistake in it is a usage error."""
         from lipt.common.config.values import validate
         from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
         from lipt.trainer.main_training import Recipe
 
         with refusing_as_usage():
-            given = {"epochs": self.epochs, "steps": self.steps}
+            given = {"epochs": self.epochs, "steps": self.steps, "soft_labels": soft_labels or None}
             return validate(Recipe, collect_overrides(given, self.settings or [], None))
 
 
@@ -227,7 +207,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**values, **made)
 
-    # What typer reads a command's options from.
+    # Typer reads a command's options from these.
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__dict__["__signature__"] = inspect.Signature(parameters)
     return run
@@ -254,9 +234,7 @@ def require_place(path: Path) -> None:
 
 def require_replaceable(*paths: Path | None) -> None:
     """Check that files can be written, each in place of the one of its name."""
-    for path in paths:
-        if path is None:
-            continue
+    for path in filter(None, paths):
         require_place(path)
         if path.exists() and not path.is_file():
             raise typer.BadParameter(f"{path} is not a regular file. Name another.")
@@ -266,9 +244,7 @@ def require_apart(paths: Mapping[str, Path | None]) -> None:
     """Check that no file is named twice, where one would overwrite the other."""
     taken: dict[Path, str] = {}
     for flag, path in paths.items():
-        if path is None:
-            continue
-        other = taken.setdefault(path.resolve(), flag)
+        other = flag if path is None else taken.setdefault(path.resolve(), flag)
         if other != flag:
             raise typer.BadParameter(
                 f"{other} and {flag} are both {path}. Give each a file of its own."

@@ -274,6 +274,7 @@ class Client(AbstractContextManager["Client"]):
         features: Features | None = None,
         proxy: str | None = None,
         labels: Literal["given", "none"] = "given",
+        soft_labels: bool = False,
         previous: Subset | str | None = None,
         on_progress: OnProgress | None = None,
     ) -> Subset:
@@ -295,6 +296,8 @@ class Client(AbstractContextManager["Client"]):
                 patches, learners, soup, initial (theta*), user, backbone, joined by "+"; None
                 for the strategy's default.
             labels: "none" chooses without looking at labels, by features alone.
+            soft_labels: whether each example's chances come along, as a ridge head that has not
+                seen it says them: `Subset.soft_labels`, targets to train on.
             previous: the subset in use, or its digest; `crest` answers with that very subset,
                 `kept`, as long as it still serves the changed weights.
             on_progress: called with the computation's progress.
@@ -321,13 +324,15 @@ class Client(AbstractContextManager["Client"]):
             strategy=strategy,
             fraction=DEFAULT_FRACTION if fraction is None and budget is None else fraction,
             budget=budget,
-            balanced=balanced,
             options={name: _option_text(value) for name, value in (options or {}).items()},
             preset=preset,
             proxy=proxy,
             labels=labels,
+            soft_labels=soft_labels,
             previous=previous.digest if isinstance(previous, Subset) else previous,
         )
+        if balanced is not None:
+            request.balanced = balanced
         if weights is not None:
             request.weights.CopyFrom(blob_to_proto(self._upload(weights_source(weights))))
         if features is not None:

@@ -309,8 +309,8 @@ class Connection:
         why = self._tls.why_closed(details) if self._tls else ""
         return UnreachableError(
             f"no coordinator answers at {self.address}, asked {security} ({details}). Check that "
-            "lipt-coordinator runs there, and that both sides use TLS or neither does; 'lipt "
-            f"doctor' looks closer.{why and ' '}{why}"
+            "lipt-coordinator runs there, and that both sides use TLS or neither does."
+            f"{why and ' '}{why}"
         )
 
 

@@ -48,15 +48,17 @@ def fetch_subset(
     )
     described = _described(stream, on_progress, reconnection, SubsetError)
     file, num_examples = blob_from_proto(described.file), described.num_examples
-    if file.size_bytes not in packed_sizes(num_examples):
+    if file.size_bytes not in packed_sizes(num_examples, described.num_classes):
         raise SubsetError(
             f"the coordinator announced a subset of {num_examples} examples in {file.size_bytes} "
             "bytes, which cannot be. See its log."
         )
-    examples = unpack(_content(connection, file, file.size_bytes), num_examples)
+    content = _content(connection, file, file.size_bytes)
+    examples = unpack(content, num_examples, described.num_classes)
     return Subset(
         indices=examples.indices_K,
         weights=examples.weights_K,
+        soft_labels=examples.soft_labels_KC,
         fingerprint=described.fingerprint,
         digest=described.digest,
         strategy=described.strategy,

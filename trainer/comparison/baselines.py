@@ -26,16 +26,8 @@ def require_baselines(names: Sequence[str]) -> None:
             raise ConfigError(f"there is no baseline {name!r}. Choose from: {', '.join(BASELINES)}")
 
 
-def label(strategy: str, every: int) -> str:
-    """What a row of a table is called, for readers who do not know the names.
-
-    Args:
-        strategy: a strategy's or a baseline's name.
-        every: epochs after which it was drawn or chosen again; 0 where it never was.
-    """
-    epochs = "epoch" if every == 1 else f"{every} epochs"
+def label(strategy: str) -> str:
+    """The name of a strategy's or baseline's row, for readers who do not know the names."""
     if strategy in FIXED:
         return f"random ({strategy})"
-    if strategy == REDRAWN:
-        return f"random re-drawn every {epochs}"
-    return f"{strategy} chosen again every {epochs}" if every else strategy
+    return "random re-drawn every epoch" if strategy == REDRAWN else strategy

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
-
 from lipt.common.data import Dataset
 from lipt.common.errors import BudgetError, ConfigError, SubsetError
 from lipt.common.process.devices import resolve_device
@@ -20,10 +18,9 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.baselines import EVERYTHING, FIXED, REDRAWN, label, require_baselines
 from lipt.trainer.comparison.trial import LATE, Cell, Plan, Trial, TrialFile, levelled_off
 from lipt.trainer.main_training import Recipe, Schedule, fit
-from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource, require_comparable
+from lipt.trainer.main_training.examples import SubsetSource, require_comparable
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.resampling.sources import RedrawnRandom
-from lipt.trainer.reselection.reselection import Reselection, SelectionOptions, require_reselectable
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
@@ -80,25 +77,6 @@ def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) ->
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in looked_at)
 
 
-class Held:
-    """A source of subsets, each of which is kept for `every` epochs."""
-
-    def __init__(self, source: SubsetSource, every: int) -> None:
-        self._source, self._every = source, every
-        self.subset = source.subset
-        self.num_epochs: int | None = None
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What decides the subsets."""
-        return {**self._source.identity, "every": self._every}
-
-    def before_epoch(self, epoch: int) -> Subset:
-        """The subset of an epoch, counted from 0."""
-        self.subset = self._source.before_epoch(epoch // self._every)
-        return self.subset
-
-
 def run_of(client: Client, plan: Plan, seed: int) -> RunView:
     """A seed's run, ready: the one that a stopped comparison has left, or a new one."""
     overrides = plan.overrides(seed)
@@ -111,7 +89,7 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
 
 
 # Trains on a cell's subset, or on all examples without one; a source changes it between epochs.
-_Train = Callable[[Cell, Subset | None, SubsetSource | MakeSubsetSource | None], Trial]
+_Train = Callable[[Cell, Subset | None, SubsetSource | None], Trial]
 
 
 def compare(
@@ -125,7 +103,7 @@ def compare(
     device: str = "auto",
     allowed_modules: Collection[str] = (),
     say: Callable[[str], None],
-    on_step: OnStep | None = None,
+    on_step: OnStep = lambda *_: None,
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
@@ -168,7 +146,7 @@ def compare(
                 trial = training(cell, None, None)
             elif cell.strategy == REDRAWN:
                 drawn = RedrawnRandom(train, round(cell.fraction * len(train)), seed)
-                trial = training(cell, drawn.subset, Held(drawn, cell.every))
+                trial = training(cell, drawn.subset, drawn)
             else:
                 if run is None:
                     say(f"seed {seed}: the run")
@@ -185,7 +163,7 @@ def compare(
 def _trial(
     cell: Cell,
     subset: Subset | None,
-    source: SubsetSource | MakeSubsetSource | None,
+    source: SubsetSource | None,
     *,
     model: str,
     train: Dataset,
@@ -193,7 +171,7 @@ def _trial(
     recipe: Recipe,
     device: str,
     allowed_modules: Collection[str],
-    on_step: OnStep | None,
+    on_step: OnStep,
 ) -> Trial:
     stays = subset is not None and source is None
     trained = fit(
@@ -224,7 +202,6 @@ def _trial(
         training_seconds=trained.seconds - trained.evaluation_seconds,
         bytes_sent=0,
         digest="" if subset is None else subset.digest,
-        every=cell.every,
         looks=trained.looks,
         score_name=trained.kind.score_name,
     )
@@ -239,25 +216,14 @@ def _chosen(
     training: _Train,
 ) -> Trial:
     subset = chooser.subset(run.run_id, cell.strategy, fraction=cell.fraction, proxy=proxy)
-    made: list[Reselection] = []
-
-    def reselect(model: nn.Module, first: Subset | None) -> Reselection:
-        asked: SelectionOptions = {"run": run.run_id, "fraction": cell.fraction, "proxy": proxy}
-        asked |= {"every": cell.every, "first": first}
-        made.append(Reselection(_client(chooser), model, cell.strategy, **asked))
-        return made[0]
-
-    trial = training(cell, subset, reselect if cell.every else None)
+    trial = training(cell, subset, None)
     costs = run.costs
     if cell.strategy in FIXED or costs is None:
         return trial
-    waited = sum(source.waited_seconds for source in made)
     trial = replace(
         trial,
         pretraining_seconds=warm_up_seconds(subset.manifest) or 0.0,
         selection_seconds=float(subset.manifest["costs"]["selection_seconds"]),
-        waited_seconds=waited,
-        training_seconds=trial.training_seconds - waited,
     )
     if not rests_on_pretraining(needs, subset.manifest):
         return trial
@@ -276,7 +242,7 @@ def _line(trial: Trial) -> str:
     if trial.subset_accuracy is not None:
         on_subset = f"{trial.subset_accuracy:.1%} on the subset, "
     return (
-        f"seed {trial.seed}, {trial.fraction:.0%}, {label(trial.strategy, trial.every)}: "
+        f"seed {trial.seed}, {trial.fraction:.0%}, {label(trial.strategy)}: "
         f"{trial.test_accuracy:.1%} on the test set, {on_subset}{trial.training_seconds:.0f} s"
     )
 
@@ -293,8 +259,6 @@ def _check(
                 f"{name} needs features of pairs, which a comparison does not have. Leave it "
                 "out; 'lipt subset get --features' gives its subset."
             )
-        if plan.every:
-            require_reselectable(_client(chooser), name)
     if not round(min(plan.fractions) * len(train)):
         raise BudgetError(
             f"fraction {min(plan.fractions)} of {len(train)} examples keeps none. Choose at "
@@ -316,12 +280,6 @@ def _check(
                 f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
                 f"{ours}. Give the coordinator's own data."
             )
-
-
-def _client(chooser: Chooser) -> Client:
-    if not isinstance(chooser, Client):
-        raise TypeError("subsets are chosen again by a coordinator alone")
-    return chooser
 
 
 def _identity(plan: Plan, recipe: Recipe, train: Dataset, test: Dataset) -> dict[str, Any]:

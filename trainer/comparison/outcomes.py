@@ -14,7 +14,6 @@ from typing import TypeVar
 from lipt.common.imports import import_extra
 from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN, label
 from lipt.trainer.comparison.trial import Trial
-from lipt.trainer.main_training.records import Look
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -82,20 +81,6 @@ class Reach:
     to_redrawn: Difference | None
 
 
-def course(trials: Sequence[Trial]) -> tuple[Look, ...]:
-    """Mean looks over trainings; empty where their looks are at different steps."""
-    if len({tuple(look.step for look in trial.looks) for trial in trials}) != 1:
-        return ()
-    return tuple(
-        Look(
-            step=looks[0].step,
-            seconds=fmean(look.seconds for look in looks),
-            accuracy=fmean(look.accuracy for look in looks),
-        )
-        for looks in zip(*(trial.course for trial in trials), strict=True)
-    )
-
-
 def reach(
     trials: Sequence[Trial], target: float, everything: Sequence[Trial], redrawn: Sequence[Trial]
 ) -> Reach | None:
@@ -139,25 +124,19 @@ def _later(trials: Sequence[Trial], rivals: Sequence[Trial], target: float) -> D
 class Outcome:
     """One strategy or baseline at one fraction over all seeds.
 
-    every: epochs after which it chose or drew again; 0 where its subset stayed.
-    rival: what `difference` is to: the better fixed random subset, or the random subset that
-        was re-drawn as often; empty where there is none.
-    difference: None for fixed random subsets and for everything.
+    difference: to the better fixed random subset; None for these and for everything.
     to_everything, to_redrawn: to training on all examples, and on a random subset that is
         re-drawn every epoch, for as many steps; None where they were not trained.
     subset_accuracy, levelled_off: None where the examples changed, and for everything.
-    choosing_seconds: pre-training, selection, and waiting for new subsets.
+    choosing_seconds: pre-training and selection.
     reach: how soon it reached what the better fixed random subset ends with.
-    course: mean looks; their seconds include choosing.
     """
 
     strategy: str
     fraction: float
-    every: int
     num_seeds: int
     mean_accuracy: float
     std_accuracy: float
-    rival: str
     difference: Difference | None
     to_everything: Difference | None
     to_redrawn: Difference | None
@@ -171,13 +150,12 @@ class Outcome:
     total_seconds: float
     bytes_sent: float
     reach: Reach | None
-    course: tuple[Look, ...]
     score_name: str = "accuracy"
 
     @property
     def label(self) -> str:
         """Its name in tables and sentences."""
-        return label(self.strategy, self.every)
+        return label(self.strategy)
 
     @property
     def is_baseline(self) -> bool:
@@ -191,64 +169,48 @@ class Outcome:
 
 
 def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
-    """One row per fraction, strategy and `every`: baselines first, then the best first."""
+    """One row per fraction and strategy: baselines first, then the best first."""
     everything = _of(trials, EVERYTHING)
     rows: list[Outcome] = []
     for fraction in sorted({trial.fraction for trial in trials}):
         within = [trial for trial in trials if trial.fraction == fraction]
-        groups = dict.fromkeys((trial.strategy, trial.every) for trial in within)
-        found = [_outcome(_of(within, *group), within, everything) for group in groups]
+        names = dict.fromkeys(trial.strategy for trial in within)
+        found = [_outcome(_of(within, name), within, everything) for name in names]
         rows += sorted(found, key=lambda row: (not row.is_baseline, -row.mean_accuracy))
     return rows
 
 
 def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence[Trial]) -> Outcome:
     first, accuracies = row[0], _accuracies(row)
-    redrawn, random = _of(within, REDRAWN, 1), _best_fixed(within)
-    rival, name = _rival(first, within, random)
-    is_everything = first.strategy == EVERYTHING
-    stays = not first.every and not is_everything
+    redrawn, random = _of(within, REDRAWN), _best_fixed(within)
+    is_everything, is_redrawn = first.strategy == EVERYTHING, first.strategy == REDRAWN
+    stays = not is_everything and not is_redrawn
+    is_rival = is_everything or first.strategy in FIXED
     known = [trial.subset_accuracy for trial in row if trial.subset_accuracy is not None]
     target = fmean(_accuracies(random).values()) if random else None
     return Outcome(
         strategy=first.strategy,
         fraction=first.fraction,
-        every=first.every,
         num_seeds=len(row),
         mean_accuracy=fmean(accuracies.values()),
         std_accuracy=stdev(accuracies.values()) if len(row) > 1 else 0.0,
-        rival=name,
-        difference=paired_difference(accuracies, _accuracies(rival)),
+        difference=None if is_rival else paired_difference(accuracies, _accuracies(random)),
         to_everything=None
         if is_everything
         else paired_difference(accuracies, _accuracies(everything)),
-        to_redrawn=None
-        if first.strategy == REDRAWN and first.every == 1
-        else paired_difference(accuracies, _accuracies(redrawn)),
+        to_redrawn=None if is_redrawn else paired_difference(accuracies, _accuracies(redrawn)),
         subset_accuracy=fmean(known) if len(known) == len(row) else None,
         levelled_off=all(trial.levelled_off for trial in row) if stays else None,
         num_steps=first.num_steps,
         pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
-        selection_seconds=fmean(trial.selection_seconds + trial.waited_seconds for trial in row),
+        selection_seconds=fmean(trial.selection_seconds for trial in row),
         choosing_seconds=fmean(trial.choosing_seconds for trial in row),
         training_seconds=fmean(trial.training_seconds for trial in row),
         total_seconds=fmean(trial.total_seconds for trial in row),
         bytes_sent=fmean(trial.bytes_sent for trial in row),
         reach=None if target is None else reach(row, target, everything, redrawn),
-        course=course(row),
         score_name=first.score_name,
     )
-
-
-def _rival(
-    trial: Trial, within: Sequence[Trial], random: Sequence[Trial]
-) -> tuple[Sequence[Trial], str]:
-    if trial.strategy in (*FIXED, EVERYTHING):
-        return [], ""
-    as_often = _of(within, REDRAWN, trial.every)
-    if trial.every and trial.strategy != REDRAWN and as_often:
-        return as_often, label(REDRAWN, trial.every)
-    return random, "random" if random else ""
 
 
 def _best_fixed(within: Sequence[Trial]) -> list[Trial]:
@@ -256,8 +218,8 @@ def _best_fixed(within: Sequence[Trial]) -> list[Trial]:
     return max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
 
 
-def _of(trials: Sequence[Trial], strategy: str, every: int = 0) -> list[Trial]:
-    return [trial for trial in trials if (trial.strategy, trial.every) == (strategy, every)]
+def _of(trials: Sequence[Trial], strategy: str) -> list[Trial]:
+    return [trial for trial in trials if trial.strategy == strategy]
 
 
 def _accuracies(trials: Sequence[Trial]) -> dict[int, float]:

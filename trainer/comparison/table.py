@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.trainer.comparison.baselines import EVERYTHING, REDRAWN, label
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
@@ -128,7 +128,6 @@ class Answers:
     """The verdict on one fraction; a text is empty where nothing was measured for it."""
 
     fraction: float
-    every: int
     better: str
     beats_random: bool = False
     faster: str = ""
@@ -136,28 +135,19 @@ class Answers:
 
 
 def answers(rows: Sequence[Outcome]) -> list[Answers]:
-    """What the outcomes say, for each fraction and way of choosing."""
+    """What the outcomes say, for each fraction."""
     found = []
     for fraction in sorted({row.fraction for row in rows if row.strategy != EVERYTHING}):
         within = [row for row in rows if row.fraction == fraction]
         chosen = [row for row in within if not row.is_baseline]
         if not chosen:
-            found.append(Answers(fraction, 0, f"{_at(fraction)} nothing was chosen."))
-        for every in sorted({row.every for row in chosen}):
-            tried = [row for row in chosen if row.every == every]
-            # One that beats random before one that may only have been lucky.
-            best = max(tried, key=lambda row: (row.beats_random, row.mean_accuracy))
-            fixed = [row for row in within if row.is_baseline]
-            found.append(
-                Answers(
-                    fraction,
-                    every,
-                    better=_better(best, tried) + _rising([*fixed, *tried]),
-                    beats_random=best.beats_random,
-                    faster=_faster(best),
-                    cost=_cost(best),
-                )
-            )
+            found.append(Answers(fraction, f"{_at(fraction)} nothing was chosen."))
+            continue
+        # One that beats random before one that may only have been lucky.
+        best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
+        better = _better(best, chosen) + _rising(within)
+        cost = _cost(best)
+        found.append(Answers(fraction, better, best.beats_random, _faster(best), cost))
     return found
 
 
@@ -172,16 +162,16 @@ def _better(best: Outcome, tried: Sequence[Outcome]) -> str:
     if best.difference is None:
         return f"{at} {best.label} was not compared with a random subset."
     if not best.difference.bounded:
-        return f"{at} one seed is too few to tell {best.label} from {best.rival}."
+        return f"{at} one seed is too few to tell {best.label} from random."
     others = [row.label for row in tried if row.difference is not None and not row.beats_random]
     if best.beats_random:
-        text = f"{at} {best.label} beats {best.rival} by {_points(best.difference)}"
+        text = f"{at} {best.label} beats random by {_points(best.difference)}"
         also = [row.label for row in tried if row.beats_random and row is not best]
         text += f", and so {_do(also)} {_and(also)}" if also else ""
         return text + (f"; {_and(others)} {_do(others)} not beat it." if others else ".")
     which = "it" if len(others) == 1 else f"the best, {best.label},"
     return (
-        f"{at} {_and(others)} {_do(others)} not beat {best.rival}: {which} differs by "
+        f"{at} {_and(others)} {_do(others)} not beat random: {which} differs by "
         f"{_points(best.difference, '+')}."
     )
 
@@ -196,7 +186,7 @@ def _rising(rows: Sequence[Outcome]) -> str:
 
 
 def _faster(best: Outcome) -> str:
-    rivals = (EVERYTHING, best.to_everything), (label(REDRAWN, 1), best.to_redrawn)
+    rivals = (EVERYTHING, best.to_everything), (label(REDRAWN), best.to_redrawn)
     standing = [_standing(difference, rival) for rival, difference in rivals if difference]
     if not standing:
         return ""
@@ -219,7 +209,7 @@ def _sooner(reach: Reach) -> str:
     text = f" To {target}, what random ends with, it takes {_when(reach.own)}, choosing included"
     for rival, theirs, difference in (
         (EVERYTHING, reach.everything, reach.to_everything),
-        (label(REDRAWN, 1), reach.redrawn, reach.to_redrawn),
+        (label(REDRAWN), reach.redrawn, reach.to_redrawn),
     ):
         if theirs is not None:
             text += f"; {rival} takes {_when(theirs)}{_which(reach.own, theirs, difference)}"
@@ -257,14 +247,12 @@ def _which(own: Reached, theirs: Reached, difference: Difference | None) -> str:
 def _cost(best: Outcome) -> str:
     times = best.choosing_seconds / max(best.training_seconds, 1e-9)
     share = f"{times:.1f} times" if times >= 2 else f"{times:.0%} of"
-    often = "it is paid once, however often the subset is trained on"
-    if best.every:
-        often = "every training pays for selection again"
     return (
         f"Choosing with {best.strategy} cost {_seconds(best.choosing_seconds)} "
         f"({_seconds(best.pretraining_seconds)} of pre-training and "
         f"{_seconds(best.selection_seconds)} of selection), {share} the "
-        f"{_seconds(best.training_seconds)} of main training; {often}."
+        f"{_seconds(best.training_seconds)} of main training; it is paid once, however "
+        "often the subset is trained on."
     )
 
 

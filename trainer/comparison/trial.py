@@ -25,12 +25,11 @@ LATE = 0.8
 
 @dataclass(frozen=True)
 class Cell:
-    """The key of a trial; `every` is as in `Plan`."""
+    """The key of a trial."""
 
     seed: int
     strategy: str
     fraction: float
-    every: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,12 @@ class Trial:
 
     seed: of the run, the subset, and main training.
     pretraining_seconds: of the run whose learners or soup the subset rests on; 0 without.
-    selection_seconds: of the first subset, as counted by the coordinator. The first strategy
-        that asks for signals pays for them.
+    selection_seconds: as counted by the coordinator; the first strategy that asks for signals
+        pays for them.
     training_seconds: of main training, without the measuring of accuracies.
     subset_accuracy: at the end; None where the examples changed, and for everything.
     levelled_off: whether accuracy on the subset had converged.
-    digest: of the first subset; empty for everything.
-    waited_seconds: how long training waited for subsets that were chosen again.
+    digest: of the (first) subset; empty for everything.
     looks: test accuracy over the course of training; seconds count from its start.
     """
 
@@ -63,20 +61,18 @@ class Trial:
     training_seconds: float
     bytes_sent: int
     digest: str
-    every: int = 0
-    waited_seconds: float = 0.0
     looks: tuple[Look, ...] = ()
     score_name: str = "accuracy"
 
     @property
     def cell(self) -> Cell:
         """Its key in the comparison."""
-        return Cell(self.seed, self.strategy, self.fraction, self.every)
+        return Cell(self.seed, self.strategy, self.fraction)
 
     @property
     def choosing_seconds(self) -> float:
-        """Pre-training, the first selection, and waiting for later ones."""
-        return self.pretraining_seconds + self.selection_seconds + self.waited_seconds
+        """Pre-training and selection."""
+        return self.pretraining_seconds + self.selection_seconds
 
     @property
     def total_seconds(self) -> float:
@@ -85,9 +81,10 @@ class Trial:
 
     @property
     def course(self) -> tuple[Look, ...]:
-        """The looks, their seconds with the choosing before training included."""
-        before = self.pretraining_seconds + self.selection_seconds
-        return tuple(replace(look, seconds=before + look.seconds) for look in self.looks)
+        """The looks, their seconds with choosing included."""
+        return tuple(
+            replace(look, seconds=self.choosing_seconds + look.seconds) for look in self.looks
+        )
 
     def reached(self, target: float) -> tuple[int, float] | None:
         """Steps and seconds (choosing included) of the first look with this accuracy."""
@@ -156,8 +153,9 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
 
 
 def _trial(values: dict[str, Any]) -> Trial:
-    if values.get("repeat") == 0:  # of a version that could train a seed several times
-        del values["repeat"]
+    # Other versions can train a seed several times, and choose again during training.
+    if values.pop("repeat", 0) or values.pop("every", 0) > 1 or values.pop("waited_seconds", 0.0):
+        raise TypeError("its trainings are repeated, or their subsets chosen again")
     looks = tuple(Look(**look) for look in values.pop("looks", ()))
     return Trial(**values, looks=looks)
 
@@ -179,8 +177,6 @@ class Plan:
     run_overrides: settings of the runs, nested as in `RunConfig`.
     proxy: as in `client.subset`; each strategy's default where None.
     baselines: of `BASELINES`.
-    every: epochs after which strategies choose again, and a random subset is drawn again
-        beside them; 0 for subsets that stay.
     """
 
     strategies: tuple[str, ...]
@@ -190,7 +186,6 @@ class Plan:
     recipe: Recipe
     run_overrides: Mapping[str, Any] = field(default_factory=dict)
     baselines: tuple[str, ...] = BASELINES
-    every: int = 0
     proxy: str | None = None
 
     def overrides(self, seed: int) -> dict[str, Any]:
@@ -207,10 +202,9 @@ class Plan:
         if EVERYTHING in self.baselines:
             yield Cell(seed, EVERYTHING, 1.0)
         strategies = self.all_strategies()
-        rows = [(name, 0) for name in strategies if name in FIXED]
-        if REDRAWN in self.baselines:
-            rows += [(REDRAWN, every) for every in sorted({1, self.every} - {0})]
-        rows += [(name, self.every) for name in strategies if name not in FIXED]
+        rows = [name for name in strategies if name in FIXED]
+        rows += [REDRAWN] if REDRAWN in self.baselines else []
+        rows += [name for name in strategies if name not in FIXED]
         for fraction in self.fractions:
-            for strategy, every in rows:
-                yield Cell(seed, strategy, fraction, every)
+            for strategy in rows:
+                yield Cell(seed, strategy, fraction)

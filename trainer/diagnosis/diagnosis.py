@@ -1,8 +1,8 @@
-"""Diagnosis: what was found in a data set, what is known of each of its examples, and its file.
+"""Diagnosis: what was found in a data set and of each of its examples, and its file.
 
 The file is safetensors: a tensor of N values for each column, and the findings as JSON in its
-metadata under "diagnosis". Nothing of it is believed, for it comes from another machine: sizes are
-checked first, then names, types and shapes, then every value.
+metadata under "diagnosis". It comes from another machine, so sizes are checked first, then names,
+types and shapes, then every value.
 
 Shapes: N examples.
 """
@@ -35,7 +35,7 @@ class Diagnosis:
     """A data set's diagnosis; a value whose columns fit each other and its findings.
 
     Attributes:
-        findings: what was found, in numbers and lists.
+        findings: what was found in all, in numbers.
         given_label: int32 N, the labels of the data.
         suggested_label: int32 N, the label that fits best.
         label_quality: float32 N, how well the given label fits: low where it does not.
@@ -67,7 +67,7 @@ class Diagnosis:
         for name, dtype in COLUMNS.items():
             column = np.array(getattr(self, name))
             if column.dtype != dtype or column.shape != (len(self),):
-                _refuse(f"{name} is {column.dtype} of shape {column.shape} for {len(self)} rows")
+                raise _refused(f"{name} is {column.dtype} {column.shape} for {len(self)} rows")
             column.setflags(write=False)
             object.__setattr__(self, name, column)
         _require_findings(self.findings)
@@ -85,10 +85,8 @@ class Diagnosis:
         """Every example whose label looks wrong, the worst first.
 
         Args:
-            sure: no more than half of the wrong labels that there are at least, by the
-                estimate's lower end; none where it cannot be told that any is wrong.
+            sure: only half of the lower estimate of wrong labels, which may be none.
         """
-        worst_first = self._suspects(sure=sure)
         return tuple(
             LabelIssue(
                 id=row,
@@ -96,7 +94,7 @@ class Diagnosis:
                 suggested=int(self.suggested_label[row]),
                 quality=float(self.label_quality[row]),
             )
-            for row in worst_first.tolist()
+            for row in self._suspects(sure=sure).tolist()
         )
 
     def duplicate_groups(self) -> tuple[NDArray[np.int64], ...]:
@@ -121,7 +119,7 @@ class Diagnosis:
         return np.setdiff1d(np.arange(len(self)), np.concatenate(left_out))
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """What is known of each example, by name: `pandas.DataFrame(diagnosis.columns())`."""
+        """The columns by name: `pandas.DataFrame(diagnosis.columns())`."""
         return {name: getattr(self, name) for name in COLUMNS}
 
     def show(self, data: Any, number: int = 16) -> LabelIssues:
@@ -163,98 +161,69 @@ class LabelIssues:
         from lipt.trainer.subsets.notebook import thumbnails  # noqa: PLC0415 - Pillow
 
         names = self.class_names
-        return thumbnails(
-            [
-                (
-                    self.rows[issue.id][0],
-                    f"row {issue.id}: {names[issue.given]}, like {names[issue.suggested]}",
-                )
-                for issue in self.issues
-            ]
-        )
+        captions = [
+            f"row {issue.id}: {names[issue.given]}, like {names[issue.suggested]}"
+            for issue in self.issues
+        ]
+        pictures = [self.rows[issue.id][0] for issue in self.issues]
+        return thumbnails(list(zip(pictures, captions, strict=True)))
 
 
 def _require_columns(diagnosis: Diagnosis) -> None:
+    findings = diagnosis.findings
     num_examples, num_classes = len(diagnosis), len(diagnosis.class_names)
-    for name in ("given_label", "suggested_label"):
-        _require_range(name, getattr(diagnosis, name), num_classes)
-    _require_range("duplicate_of", diagnosis.duplicate_of, num_examples)
-    _require_range("suspect", diagnosis.suspect, 2)
-    kept = diagnosis.duplicate_of[diagnosis.duplicate_of]
-    if not np.array_equal(kept, diagnosis.duplicate_of):
-        row = int(np.flatnonzero(kept != diagnosis.duplicate_of)[0])
-        _refuse(f"example {row} is a duplicate of one that is not kept itself")
+    for name, end in (
+        ("given_label", num_classes),
+        ("suggested_label", num_classes),
+        ("duplicate_of", num_examples),
+        ("suspect", 2),
+    ):
+        column_N = getattr(diagnosis, name)
+        if column_N.min() < 0 or column_N.max() >= end:
+            raise _refused(f"{name} has values outside 0..{end - 1}")
     for name in ("label_quality", "outlier_score"):
         column_N = getattr(diagnosis, name)
         if not np.isfinite(column_N).all() or column_N.min() < 0:
-            _refuse(f"{name} is negative or not finite")
-    counts = np.bincount(diagnosis.given_label, minlength=num_classes).tolist()
-    if counts != list(diagnosis.findings.class_counts):
-        _refuse("the classes have other counts than given_label")
-    for name, found, said in (
-        ("suspects", int(diagnosis.suspect.sum()), diagnosis.findings.label_errors.num_suspects),
-        ("surplus duplicates", len(diagnosis.surplus()), diagnosis.findings.duplicates.surplus),
+            raise _refused(f"{name} is negative or not finite")
+    kept_N = diagnosis.duplicate_of[diagnosis.duplicate_of]
+    counts_C = np.bincount(diagnosis.given_label, minlength=num_classes)
+    for what, agree in (
+        ("duplicates", np.array_equal(kept_N, diagnosis.duplicate_of)),
+        ("classes", counts_C.tolist() == list(findings.class_counts)),
+        ("suspects", int(diagnosis.suspect.sum()) == findings.label_errors.num_suspects),
+        ("surplus", len(diagnosis.surplus()) == findings.duplicates.surplus),
     ):
-        if found != said:
-            _refuse(f"it says {said} {name}, and its columns have {found}")
+        if not agree:
+            raise _refused(f"its {what} contradict its columns")
 
 
 def _require_findings(findings: Findings) -> None:
-    names, counts = len(findings.class_names), len(findings.class_counts)
-    if not names or names != counts:
-        _refuse(f"there are {names} names of classes and {counts} counts")
-    for what, largest, end in (
-        ("an example", _largest_id(findings), findings.num_examples),
-        ("a class", _largest_label(findings), names),
-    ):
-        if largest >= end:
-            _refuse(f"it names {what} {largest}, and there are {end}")
-    if findings.outliers.count > findings.num_examples:
-        _refuse(f"it has {findings.outliers.count} outliers of {findings.num_examples} examples")
-    curve = findings.learnability
-    if len(curve.sizes) != len(curve.accuracies):
-        _refuse(f"there are {len(curve.sizes)} sizes and {len(curve.accuracies)} accuracies")
-
-
-def _largest_id(findings: Findings) -> int:
-    ranked = (issue.id for issue in findings.label_errors.ranked)
-    grouped = (row for group in findings.duplicates.groups for row in group)
-    worst = findings.worst_fitting
-    return max((*ranked, *grouped, *worst, *findings.outliers.ranked), default=-1)
-
-
-def _largest_label(findings: Findings) -> int:
-    ranked, confusion = findings.label_errors.ranked, findings.confusion
-    return max(
-        findings.imbalance.smallest,
-        findings.imbalance.largest,
-        *(max(issue.given, issue.suggested) for issue in ranked),
-        *(max(pair.given, pair.suggested) for pair in confusion),
+    num_classes, curve = len(findings.class_names), findings.learnability
+    labels = [
+        *(findings.imbalance.smallest, findings.imbalance.largest),
+        *(label for pair in findings.confusion for label in (pair.given, pair.suggested)),
         *(item.label for item in findings.label_errors.per_class),
         *(item.label for item in findings.redundancy.per_class),
-    )
-
-
-def _require_range(name: str, column_N: NDArray[Any], end: int) -> None:
-    if column_N.min() < 0 or column_N.max() >= end:
-        _refuse(f"{name} has values {column_N.min()}..{column_N.max()}, not 0..{end - 1}")
-
-
-def _refuse(why: str) -> None:
-    raise DiagnosisError(
-        f"the diagnosis contradicts itself: {why}. Ask again; if it stays so, the coordinator is "
-        "of another version, or see its log."
-    )
+    ]
+    for what, fits in (
+        ("names of classes", num_classes == len(findings.class_counts)),
+        ("labels", max(labels) < num_classes),
+        ("worst rows", max(findings.worst_fitting, default=-1) < findings.num_examples),
+        ("outliers", findings.outliers.count <= findings.num_examples),
+        ("learning curve", len(curve.sizes) == len(curve.accuracies)),
+    ):
+        if not fits:
+            raise _refused(f"its {what} do not fit its sizes")
 
 
 VERSION = 1
-# Columns, the findings' lists of ids, and what a header says of the columns.
+# Columns, lists of ids in the findings, and the header's description of the columns.
 _BYTES_PER_EXAMPLE = sum(np.dtype(kind).itemsize for kind in COLUMNS.values()) + 32
 _BYTES_OF_FINDINGS = 16 * 1024**2
 
 
 def max_file_bytes(num_examples: int) -> int:
-    """The largest file that a diagnosis of so many examples can need."""
+    """The largest size that a diagnosis of so many examples can need."""
     return num_examples * _BYTES_PER_EXAMPLE + _BYTES_OF_FINDINGS
 
 
@@ -266,14 +235,14 @@ def read_diagnosis(
     run_id: str = "",
     manifest: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """The diagnosis that a file holds.
+    """Read a diagnosis from the content of its file.
 
     Args:
         content: the file.
-        num_examples: how many examples were announced.
-        fingerprint: of the data set that was announced.
-        run_id: the run whose learners were looked through; empty where none was.
-        manifest: how it came about.
+        num_examples: as announced.
+        fingerprint: of the data set, as announced.
+        run_id: as in `Diagnosis`.
+        manifest: as in `Diagnosis`.
 
     Raises:
         DiagnosisError: the file is of another format or version, has other columns or sizes,
@@ -290,20 +259,15 @@ def read_diagnosis(
         )
     except (WeightsError, BlobTooLargeError) as error:
         raise _refused(error.problem) from error
-    if "diagnosis" not in file.metadata:
-        raise _refused("its file has no findings")
-    findings = _parse(file.metadata["diagnosis"])
+    findings = _parse(file.metadata.get("diagnosis", ""))
     if findings.num_examples != num_examples:
         raise _refused(f"{num_examples} examples were announced, it has {findings.num_examples}")
     columns: dict[str, NDArray[Any]] = {}
-    for name, kind in COLUMNS.items():
+    for name in COLUMNS:
         spec = file.specs.get(name)
         if spec is None or spec.shape != (num_examples,):
-            shape = "not there" if spec is None else f"of shape {spec.shape}"
-            raise _refused(f"{name} is {shape}, expected are {num_examples} values")
+            raise _refused(f"{name} is missing or has other than {num_examples} values")
         columns[name] = file.tensor(name).numpy()
-        if columns[name].dtype != kind:
-            raise _refused(f"{name} is {columns[name].dtype}, expected is {np.dtype(kind)}")
     return Diagnosis(
         findings, **columns, fingerprint=fingerprint, run_id=run_id, manifest=dict(manifest or {})
     )

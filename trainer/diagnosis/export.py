@@ -1,22 +1,18 @@
 """Export: a diagnosis as a table of its examples, for cleanlab's, FiftyOne's and pandas' users.
 
-The columns have the names and the meaning of those that cleanlab's `Datalab.get_issues()` gives:
-a score lies in 0..1, and low is bad. One row per example, in the order of the data:
+The columns have the names and the meaning of those of cleanlab's `Datalab.get_issues()`: a score
+lies in 0..1, and low is bad. One row per example, in the order of the data:
 
     index                    row number in the data
-    filepath                 absolute, where the data are files (for FiftyOne's CSVDataset)
+    filepath                 absolute, where the data are files
     given_label              the name of its class
     predicted_label          the name of the class that fits best
     is_label_issue           whether the given label is likely to be wrong
     label_score              how well the given label fits
     is_near_duplicate_issue  whether there is another like it, exactly or nearly
-    near_duplicate_sets      the row numbers of those others, the first ten where there are more
+    near_duplicate_sets      the row numbers of up to ten of those others; JSON text in a .csv
     is_outlier_issue         whether it is far from everything
     outlier_score            how near it is to others: 0.5 for the median example, 0 is far away
-
-.csv      near_duplicate_sets is JSON text; the others are as pandas writes them.
-.json     a list of objects.
-.parquet  near_duplicate_sets is list<int64>.
 """
 
 from __future__ import annotations
@@ -42,12 +38,7 @@ _MOST_OTHERS = 10
 
 
 def issue_table(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) -> Table:
-    """The columns by name, each with a value per example.
-
-    Args:
-        diagnosis: what was found.
-        filepaths: where the examples lie, in their order; None where they are no files.
-    """
+    """The columns by name, each with a value per example; `filepaths` are in their order."""
     names = np.array(diagnosis.class_names, dtype=object)
     others: list[list[int]] = [[] for _ in range(len(diagnosis))]
     for group in diagnosis.duplicate_groups():
@@ -81,7 +72,7 @@ def export_issues(
 
 
 def writer_of(path: Path) -> Callable[[Table], bytes]:
-    """How a table of this name is written; ask before any work is done for it."""
+    """The writer for the suffix of a path."""
     writer = _WRITERS.get(path.suffix.lower())
     if writer is None:
         raise ConfigError(

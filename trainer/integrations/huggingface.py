@@ -63,7 +63,8 @@ def train_on(trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
     # Trainer's own subclasses override this method to sample in another way.
     trainer._get_train_sampler = lambda *_: sampler  # noqa: SLF001
     reselects = isinstance(sampler, ReselectingSampler)
-    if isinstance(sampler, SubsetSampler) and (reselects or sampler.subset.is_weighted):
+    counts = isinstance(sampler, SubsetSampler) and (sampler.subset.is_weighted or sampler.alpha)
+    if isinstance(sampler, SubsetSampler) and (reselects or counts):
         trainer.add_callback(WeightingCallback(trainer, sampler))
     if isinstance(sampler, ReselectingSampler | EpochSampler):
         trainer.add_callback(SamplerCallback(sampler))

@@ -1,7 +1,8 @@
-"""Weighting: example weights in the losses of a framework's training step.
+"""Weighting: example weights and soft labels in the losses of a framework's training step.
 
 Losses of torch.nn.functional within a step are computed for each example, weighted, and reduced as
-the step asked. The sampler's order says which examples a batch has.
+the step asked; the targets of cross-entropies become soft. The sampler's order says which examples
+a batch has.
 
 Shapes: B examples of a batch.
 """
@@ -20,7 +21,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from lipt.trainer.reselection.samplers import SubsetSampler
-from lipt.trainer.subsets.weighted import UnweightedWarning
+from lipt.trainer.subsets.weighted import UnweightedWarning, soft_targets
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +39,23 @@ _LOSSES = frozenset(
 
 
 class WeightedLosses(TorchFunctionMode):
-    """Weights each example's loss within the block.
+    """Weights each example's loss within the block, and mixes soft labels into its target.
 
     Losses of other shapes, and those without a reduction, stay unweighted; `num_weighted` counts
-    the others.
+    the others, `num_softened` the cross-entropies with soft targets.
+
+    Args:
+        weights_B: one for each example.
+        soft_labels_BC: a row for each; None without.
+        alpha: their share of a target.
     """
 
-    def __init__(self, weights_B: Tensor) -> None:
+    def __init__(
+        self, weights_B: Tensor, soft_labels_BC: Tensor | None = None, alpha: float = 0.0
+    ) -> None:
         super().__init__()
-        self._weights_B = weights_B
-        self.num_weighted = 0
+        self._weights_B, self._soft_labels_BC, self._alpha = weights_B, soft_labels_BC, alpha
+        self.num_weighted = self.num_softened = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -60,6 +68,12 @@ class WeightedLosses(TorchFunctionMode):
         reduction = bound.arguments.get("reduction", "mean")
         if reduction == "none" or len(args[0]) != len(self._weights_B):
             return func(*args, **given)
+        if func is functional.cross_entropy and self._soft_labels_BC is not None:
+            labels_B = bound.arguments["target"]
+            if labels_B.shape == self._weights_B.shape and not labels_B.is_floating_point():
+                soft_BC = self._soft_labels_BC.to(labels_B.device)
+                bound.arguments["target"] = soft_targets(labels_B, soft_BC, self._alpha)
+                self.num_softened += 1
         bound.arguments["reduction"] = "none"
         losses = func(*bound.args, **bound.kwargs)
         shape = (-1,) + (1,) * (losses.ndim - 1)
@@ -92,18 +106,21 @@ class Weighting:
 
         @functools.wraps(compute)
         def weighted(*args: Any, **kwargs: Any) -> Any:
-            if not self._sampler.is_weighted:
+            sampler = self._sampler
+            if not (sampler.is_weighted or sampler.alpha):
                 return compute(*args, **kwargs)
             size = batch_size()
             if size is None:
                 self._warn("batches are not the DataLoader's own, so that nobody knows whose")
                 return compute(*args, **kwargs)
-            with WeightedLosses(self._sampler.weights(self._batch, size)) as losses:
+            weights_B = sampler.weights(self._batch, size)
+            soft_labels_BC = sampler.soft_labels(self._batch, size)
+            with WeightedLosses(weights_B, soft_labels_BC, sampler.alpha) as losses:
                 result = compute(*args, **kwargs)
-            if losses.num_weighted:
-                self._say()
-            else:
+            if not losses.num_weighted or (sampler.alpha and not losses.num_softened):
                 self._warn("the training step computes no loss of torch.nn.functional's for them")
+            elif sampler.is_weighted:
+                self._say()
             return result
 
         return weighted
@@ -125,9 +142,9 @@ class Weighting:
         if why not in self._said:
             self._said.add(why)
             warnings.warn(
-                f"{self._sampler.subset.strategy} gives weights to its examples, and they do not "
-                f"count: {why}. Weigh the loss yourself, with subset.dataset(data) and "
-                "WeightedSubsetLoss.",
+                f"The weights or soft labels of the examples by {self._sampler.subset.strategy} do "
+                f"not count: {why}. Compute the loss yourself, with subset.dataset(data) and "
+                "WeightedSubsetLoss or SoftTargetLoss.",
                 UnweightedWarning,
                 stacklevel=3,
             )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lipt.common.data import Dataset
 from lipt.common.data.parallel import reading_ahead
 from lipt.common.errors import DataError, SubsetError
-from lipt.common.inputs.stored import Stored, pinned, rows_of, stored_on
+from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 
@@ -81,6 +81,7 @@ class Batch:
     examples_B: Stored
     targets_B: Tensor
     weights_B: Tensor
+    soft_labels_BC: Tensor | None = None
 
 
 class Examples:
@@ -94,13 +95,14 @@ class Examples:
         dataset: the subset's data.
         device: of the batches.
         weighted: whether the subset's weights count.
+        soft: whether batches have the subset's soft labels.
         resident: whether all stay on the device; None decides by their size.
 
     Attributes:
         ids_N: their row numbers, int64, on the CPU; positions in batches refer to this order.
 
     Raises:
-        SubsetError: the subset is empty, or another data set's.
+        SubsetError: the subset is empty, another data set's, or lacks soft labels.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Examples:
         device: torch.device,
         *,
         weighted: bool,
+        soft: bool = False,
         resident: bool | None = None,
     ) -> None:
         self.subset, self.ids_N = subset, torch.arange(len(dataset))
@@ -122,6 +125,14 @@ class Examples:
                 weights_N = torch.as_tensor(subset.weights.copy())
             if not subset.manifest.get(ABSOLUTE_WEIGHTS):
                 weights_N = normalized_weights(weights_N)
+        self._soft_labels_NC: Tensor | None = None
+        if soft:
+            if subset is None or subset.soft_labels is None:
+                raise SubsetError(
+                    "the recipe trains on soft labels, and the subset has none. Get it with "
+                    "--soft-labels (soft_labels=True), of all examples by fraction 1."
+                )
+            self._soft_labels_NC = torch.as_tensor(subset.soft_labels.copy()).to(device)
         self._dataset, self._device = dataset, device
         self._targets_N = dataset.targets_N[self.ids_N].to(device)
         self._weights_N = weights_N.to(device)
@@ -144,7 +155,13 @@ class Examples:
         there_N = torch.cat(list(positions)).to(self._device, non_blocking=True)
         there = torch.split(there_N, list(map(len, positions)))
         for there_B, examples_B in zip(there, self._examples(positions, there), strict=True):
-            yield Batch(examples_B, self._targets_N[there_B], self._weights_N[there_B])
+            soft = self._soft_labels_NC
+            yield Batch(
+                examples_B,
+                self._targets_N[there_B],
+                self._weights_N[there_B],
+                None if soft is None else soft[there_B].float(),
+            )
 
     def _examples(self, positions: Sequence[Tensor], there: Sequence[Tensor]) -> Iterator[Stored]:
         if self._stored_N is not None:

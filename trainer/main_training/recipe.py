@@ -47,6 +47,8 @@ class Recipe(BaseModel):
     """Weight decay of SGD, on all parameters."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of the target that is spread over all classes."""
+    soft_labels: float = Field(default=0.0, ge=0, le=1)
+    """Share of the target that is the subset's soft label; above 0 the subset needs some."""
     augmentation: Literal["crop_flip", "crop", "randaugment", "none"] = "crop_flip"
     """How training images are augmented: shifted and half of them mirrored, only shifted, or
     shifted, mirrored, and then changed by RandAugment."""

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from lipt.common.imports import import_extra
 from lipt.common.maps import placed, principal_components
-from lipt.common.sizes import format_bytes
-from lipt.common.text import escaped
+from lipt.common.text import escaped, format_bytes
 from lipt.trainer.writing.formatting import format_percent
 
 WIDTH, HEIGHT = 480, 400

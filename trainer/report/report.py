@@ -25,7 +25,7 @@ from lipt.common.errors import (
 )
 from lipt.common.maps import MOST_SUSPECTS, rows_to_draw
 from lipt.common.models import find_head
-from lipt.common.models.modes import evaluation_mode
+from lipt.common.models.head import evaluation_mode
 from lipt.common.process.devices import resolve_device
 from lipt.common.subsets import Overlap, overlap
 from lipt.common.weights.files import read_weights
@@ -287,7 +287,7 @@ def _compared(
     compared = dict.fromkeys(
         (trial.strategy, trial.fraction)
         for trial in trials
-        if trial.strategy not in BASELINES and trial.fraction in fractions and not trial.every
+        if trial.strategy not in BASELINES and trial.fraction in fractions
     )
     return [
         client.subset(run.run_id, strategy, fraction=fraction, **asked)

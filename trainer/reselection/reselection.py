@@ -57,6 +57,7 @@ class SelectionOptions(TypedDict, total=False):
     preset: str | None
     balanced: bool | None
     proxy: str | None
+    soft_labels: bool
     prefetch: bool
     num_epochs: int | None
     first: Subset | None
@@ -79,6 +80,7 @@ class Reselection:
         preset: as in `client.subset`.
         balanced: as in `client.subset`.
         proxy: as in `client.subset`.
+        soft_labels: as in `client.subset`.
         prefetch: ask one epoch early, in a thread, on weights one epoch old.
         num_epochs: of the whole training, where known: no subset is requested for later ones.
         first: the subset of the first epochs; selected on theta_p where None.
@@ -102,6 +104,7 @@ class Reselection:
         preset: str | None = None,
         balanced: bool | None = None,
         proxy: str | None = None,
+        soft_labels: bool = False,
         prefetch: bool = False,
         num_epochs: int | None = None,
         first: Subset | None = None,
@@ -121,9 +124,7 @@ class Reselection:
             "budget": budget,
             "balanced": balanced,
         }
-        # Left out where not given: the identity in older checkpoints has neither.
-        asked |= {} if preset is None else {"preset": preset}
-        asked |= {} if proxy is None else {"proxy": proxy}
+        asked |= {"preset": preset, "proxy": proxy, "soft_labels": soft_labels}
         texts = {name: str(value) for name, value in (options or {}).items()}
         self.identity: Mapping[str, Any] = {
             **asked,

@@ -93,9 +93,12 @@ class SubsetSampler(Sampler[int]):
             ranks one example more, "drop" leaves the last examples of the order out, and
             "repeat" gives its first ones to the other ranks again, as `DistributedSampler`
             does. Synchronized training needs one of the last two.
+        soft_labels: alpha, the soft label's share of a training target, for the callbacks of
+            Lightning and Hugging Face; 0 trains on labels alone.
 
     Raises:
-        ConfigError: `rank` is not one of `num_ranks`, or the subset is empty.
+        ConfigError: `rank` is not one of `num_ranks`, or the subset is empty, or has no soft
+            labels where they are to be trained on.
     """
 
     def __init__(
@@ -107,16 +110,23 @@ class SubsetSampler(Sampler[int]):
         rank: int = 0,
         num_ranks: int = 1,
         uneven: Uneven = "keep",
+        soft_labels: float = 0.0,
     ) -> None:
         require_rank(rank, num_ranks)
         if not len(subset):
             raise ConfigError("the subset is empty, so there is nothing to draw. Get another.")
-        self.subset = subset
+        if soft_labels and subset.soft_labels is None:
+            raise ConfigError(
+                f"soft_labels is {soft_labels}, and the subset has none. Get it with "
+                "soft_labels=True."
+            )
+        self.subset, self.alpha = subset, soft_labels
         self._shuffle, self._seed = shuffle, seed
         self._rank, self.num_ranks = rank, num_ranks
         self._uneven: Uneven = uneven
         self._epoch = 0
         self._dealt_weights_N = torch.ones(0)
+        self._dealt_soft_labels_NC: Tensor | None = None
 
     @property
     def is_weighted(self) -> bool:
@@ -132,6 +142,12 @@ class SubsetSampler(Sampler[int]):
             batch_size: the DataLoader's.
         """
         return self._dealt_weights_N[batch * batch_size : (batch + 1) * batch_size]
+
+    def soft_labels(self, batch: int, batch_size: int) -> Tensor | None:
+        """The soft labels of one of the present epoch's batches; None where none are wanted."""
+        if self._dealt_soft_labels_NC is None:
+            return None
+        return self._dealt_soft_labels_NC[batch * batch_size : (batch + 1) * batch_size]
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch from the next `iter` on; call it before each epoch."""
@@ -151,6 +167,8 @@ class SubsetSampler(Sampler[int]):
         if subset.is_weighted:
             weights_N = normalized_weights(torch.from_numpy(subset.weights.copy()))
             self._dealt_weights_N = weights_N[share_N]
+        if self.alpha and subset.soft_labels is not None:
+            self._dealt_soft_labels_NC = torch.from_numpy(subset.soft_labels[share_N.numpy()])
         for share_B in in_blocks(share_N):
             yield from subset.indices[share_B.numpy()].tolist()
 
@@ -166,8 +184,9 @@ class ReselectingSampler(SubsetSampler):
             sampler.set_epoch(epoch)
             for images, labels in loader: ...
 
-    `shuffle`, `seed`, `rank`, `num_ranks` and `uneven` are those of `SubsetSampler`; all other
-    arguments, such as `fraction`, `every` and `prefetch`, those of `Reselection`.
+    `shuffle`, `seed`, `rank`, `num_ranks` and `uneven` are those of `SubsetSampler`, and `alpha`
+    its `soft_labels`; all other arguments, such as `fraction`, `every` and `prefetch`, those of
+    `Reselection`.
 
     Attributes:
         reselection: what was selected when, and how long training waited for it.
@@ -187,9 +206,11 @@ class ReselectingSampler(SubsetSampler):
         rank: int = 0,
         num_ranks: int = 1,
         uneven: Uneven = "keep",
+        alpha: float = 0.0,
         **selection: Unpack[SelectionOptions],
     ) -> None:
-        self.reselection = Reselection(client, model, strategy, **selection)
+        asked: SelectionOptions = {"soft_labels": alpha > 0, **selection}
+        self.reselection = Reselection(client, model, strategy, **asked)
         super().__init__(
             self.reselection.subset,
             shuffle=shuffle,
@@ -197,6 +218,7 @@ class ReselectingSampler(SubsetSampler):
             rank=rank,
             num_ranks=num_ranks,
             uneven=uneven,
+            soft_labels=alpha,
         )
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,19 +1,19 @@
 """File formats of a subset: exact, and readable without this package.
 
-The suffix decides. Every format has N indices (int64, ascending), N weights (float32), and a
-metadata object {"format": "lipt-subset", "version": 1, "strategy", "fingerprint", "digest",
-"manifest"}.
+The suffix decides. Every format has N indices (int64, ascending), N weights (float32), perhaps
+N x C soft labels (float16), and a metadata object {"format": "lipt-subset", "version": 1,
+"strategy", "fingerprint", "digest", "manifest"}.
 
-.npy      three npy records one after the other in one file, as `numpy.save` on an
-          open file writes them: `<i8` N, `<f4` N, and `|u1` with the metadata
-          as UTF-8 JSON. `numpy.load(path)` reads the first: the indices.
-.csv      header `index,weight`, one row per example. The metadata is JSON in a file beside it:
-          NAME.manifest.json of NAME.csv.
-.json     the metadata object with two more keys, "indices" and "weights".
-.parquet  columns `index` int64 and `weight` float32; the metadata is JSON in
-          the schema's metadata under the key `lipt`.
+.npy      npy records one after the other in one file, as `numpy.save` on an open file writes
+          them: `<i8` N, `<f4` N, `|u1` with the metadata as UTF-8 JSON, and `<f2` N x C.
+          `numpy.load(path)` reads the first: the indices.
+.csv      header `index,weight,soft_0,...`, one row per example. The metadata is JSON in a file
+          beside it: NAME.manifest.json of NAME.csv.
+.json     the metadata object with more keys, "indices", "weights" and "soft_labels".
+.parquet  columns `index` int64, `weight` float32 and `soft_labels`, lists of float32; the metadata
+          is JSON in the schema's metadata under the key `lipt`.
 
-In text, a weight is the shortest decimal of its float64 value, which reads back exactly.
+In text, a number is the shortest decimal of its float64 value, which reads back exactly.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from lipt.trainer.writing.files import import_pyarrow
 
 _FORMAT, _VERSION = "lipt-subset", 1
 _CSV_HEADER = ["index", "weight"]
+_SOFT = "soft_labels"
 _NEEDED_FOR = "A subset as .parquet"
 # This many rows become Python's numbers at a time.
 _ROWS = 16_384
@@ -45,6 +46,7 @@ class Content(NamedTuple):
     indices_N: NDArray[np.int64]
     weights_N: NDArray[np.float32]
     metadata: Mapping[str, Any]
+    soft_labels_NC: NDArray[np.float16] | None = None
 
 
 Codec = tuple[Callable[[Content, BinaryIO], None], Callable[[BinaryIO], Content]]
@@ -137,56 +139,77 @@ def _parse_metadata(text: str | bytes) -> dict[str, Any]:
 
 
 def _encode_npy(content: Content, file: BinaryIO) -> None:
-    records = (
+    records = [
         content.indices_N.astype("<i8", copy=False),
         content.weights_N.astype("<f4", copy=False),
         np.frombuffer(_to_json(content.metadata).encode(), dtype=np.uint8),
-    )
+    ]
+    if content.soft_labels_NC is not None:
+        records.append(content.soft_labels_NC.astype("<f2", copy=False))
     for record in records:
         np.lib.format.write_array(file, record, version=(1, 0), allow_pickle=False)
 
 
+_RECORDS = (("indices", "<i8", 1), ("weights", "<f4", 1), ("metadata", "|u1", 1), (_SOFT, "<f2", 2))
+
+
 def _decode_npy(file: BinaryIO) -> Content:
-    records = []
-    for name, dtype in (("indices", "<i8"), ("weights", "<f4"), ("metadata", "|u1")):
+    records: list[Any] = []
+    for name, dtype, ndim in _RECORDS:
         ahead = file.read(1)
         file.seek(-len(ahead), os.SEEK_CUR)
+        if not ahead and name == _SOFT:
+            records.append(None)
+            continue
         if not ahead:
             raise ValueError(f"there are no {name}")
         record = np.lib.format.read_array(file, allow_pickle=False)
-        if record.dtype.str != dtype or record.ndim != 1:
+        if record.dtype.str != dtype or record.ndim != ndim:
             raise ValueError(f"{name} are {record.dtype.str} of {record.ndim} dimensions")
         records.append(record)
-    return Content(records[0], records[1], _parse_metadata(records[2].tobytes()))
+    indices_N, weights_N, metadata, soft_labels_NC = records
+    return Content(indices_N, weights_N, _parse_metadata(metadata.tobytes()), soft_labels_NC)
 
 
 def _encode_csv(content: Content, file: BinaryIO) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_CSV_HEADER)
+    columns: list[NDArray[Any]] = [content.indices_N, content.weights_N]
+    if content.soft_labels_NC is not None:
+        columns += list(content.soft_labels_NC.T)
+    writer.writerow(_CSV_HEADER + [f"soft_{number}" for number in range(len(columns) - 2)])
     for start in range(0, len(content.indices_N), _ROWS):
         some = slice(start, start + _ROWS)
-        columns = content.indices_N[some].tolist(), content.weights_N[some].tolist()
-        writer.writerows(zip(*columns, strict=True))
+        writer.writerows(zip(*(column[some].tolist() for column in columns), strict=True))
     text.detach()
 
 
 def _decode_csv(file: BinaryIO) -> Content:
     header, *rows = csv.reader(line.decode() for line in file)
-    if header != _CSV_HEADER:
-        raise ValueError(f"its header is {','.join(header)!r}")
-    indices, weights = [int(index) for index, _ in rows], [float(weight) for _, weight in rows]
-    return _content(indices, weights, {})
+    num_soft = len(header) - len(_CSV_HEADER)
+    if header != _CSV_HEADER + [f"soft_{number}" for number in range(num_soft)]:
+        raise ValueError(f"its header is {','.join(header)[:100]!r}")
+    indices, weights = [int(row[0]) for row in rows], [float(row[1]) for row in rows]
+    if any(len(row) != len(header) for row in rows):
+        raise ValueError("its rows differ in length")
+    soft = [[float(chance) for chance in row[2:]] for row in rows] if num_soft else None
+    return _content(indices, weights, {}, soft)
 
 
 def _encode_json(content: Content, file: BinaryIO) -> None:
-    columns = {"indices": content.indices_N.tolist(), "weights": content.weights_N.tolist()}
+    columns: dict[str, Any] = {
+        "indices": content.indices_N.tolist(),
+        "weights": content.weights_N.tolist(),
+    }
+    if content.soft_labels_NC is not None:
+        columns[_SOFT] = content.soft_labels_NC.tolist()
     file.write(f"{_to_json({**content.metadata, **columns})}\n".encode())
 
 
 def _decode_json(file: BinaryIO) -> Content:
     metadata = _parse_metadata(file.read())
-    return _content(metadata.pop("indices"), metadata.pop("weights"), metadata)
+    indices, weights = metadata.pop("indices"), metadata.pop("weights")
+    return _content(indices, weights, metadata, metadata.pop(_SOFT, None))
 
 
 def _encode_parquet(content: Content, file: BinaryIO) -> None:
@@ -195,21 +218,31 @@ def _encode_parquet(content: Content, file: BinaryIO) -> None:
         arrow.field("index", arrow.int64(), nullable=False),
         arrow.field("weight", arrow.float32(), nullable=False),
     ]
+    columns: list[Any] = [content.indices_N, content.weights_N]
+    if content.soft_labels_NC is not None:
+        fields.append(arrow.field(_SOFT, arrow.list_(arrow.float32()), nullable=False))
+        columns.append(list(content.soft_labels_NC.astype(np.float32)))
     schema = arrow.schema(fields, metadata={"lipt": _to_json(content.metadata)})
-    table = arrow.table([content.indices_N, content.weights_N], schema=schema)
+    table = arrow.table(columns, schema=schema)
     parquet.write_table(table, file)
 
 
 def _decode_parquet(file: BinaryIO) -> Content:
     _, parquet = import_pyarrow(_NEEDED_FOR)
     table = parquet.read_table(file)
-    columns = (table.column(name).to_numpy() for name in ("index", "weight"))
-    return _content(*columns, _parse_metadata((table.schema.metadata or {})[b"lipt"]))
+    indices, weights = (table.column(name).to_numpy() for name in ("index", "weight"))
+    soft = table.column(_SOFT).to_pylist() if _SOFT in table.column_names else None
+    return _content(indices, weights, _parse_metadata((table.schema.metadata or {})[b"lipt"]), soft)
 
 
-def _content(indices: Any, weights: Any, metadata: Mapping[str, Any]) -> Content:
+def _content(
+    indices: Any, weights: Any, metadata: Mapping[str, Any], soft_labels: Any = None
+) -> Content:
     return Content(
-        np.asarray(indices, dtype=np.int64), np.asarray(weights, dtype=np.float32), metadata
+        np.asarray(indices, dtype=np.int64),
+        np.asarray(weights, dtype=np.float32),
+        metadata,
+        None if soft_labels is None else np.asarray(soft_labels, dtype=np.float16),
     )
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _JSON = Path("subset.json")
 
 _TEXTS = ("fingerprint", "digest", "strategy")
+_COLUMNS = (("indices", np.int64), ("weights", np.float32), ("soft_labels", np.float16))
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,11 @@ class Subset:
         weights: float32, one per index: how much each counts in the loss.
         fingerprint: of the data set that the indices belong to.
         digest: SHA-256 of the indices as little-endian int64 followed by the
-            weights as little-endian float32.
+            weights as little-endian float32, and by the soft labels as little-endian float16.
         strategy: the algorithm that chose them.
         manifest: provenance: configuration, versions, seconds.
+        soft_labels: float16, one row of chances per index, as targets to train on beside the
+            labels; None where none were asked for.
         kept: whether this answer is the request's `previous` subset; neither compared nor saved.
         handed_over: whether the arrays are kept without a copy.
 
@@ -71,17 +74,19 @@ class Subset:
     digest: str
     strategy: str
     manifest: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    soft_labels: NDArray[np.float16] | None = field(default=None, compare=False)
     kept: bool = field(default=False, compare=False)
     handed_over: InitVar[bool] = False
 
     def __post_init__(self, handed_over: bool) -> None:
-        for name, dtype in (("indices", np.int64), ("weights", np.float32)):
-            take = np.asarray if handed_over else np.array
-            column = take(getattr(self, name), dtype=dtype)
-            column.setflags(write=False)
-            object.__setattr__(self, name, column)
-        _require_consistent(self.indices, self.weights)
-        found = subset_digest(self.indices, self.weights)
+        take = np.asarray if handed_over else np.array
+        for name, dtype in _COLUMNS:
+            if getattr(self, name) is not None:
+                column = take(getattr(self, name), dtype=dtype)
+                column.setflags(write=False)
+                object.__setattr__(self, name, column)
+        _require_consistent(self.indices, self.weights, self.soft_labels)
+        found = subset_digest(self.indices, self.weights, self.soft_labels)
         if found != self.digest:
             raise SubsetError(
                 f"the subset's {len(self.indices)} examples have the digest {found}, but "
@@ -106,6 +111,8 @@ class Subset:
         facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
         if self.is_weighted:
             facts.append(("weights", f"{self.weights.min():.3g} to {self.weights.max():.3g}"))
+        if self.soft_labels is not None:
+            facts.append(("soft labels", f"recommended alpha {self.recommended_alpha:.2g}"))
         if isinstance(costs, Mapping):
             seconds = sum(value for name, value in costs.items() if name.endswith("_seconds"))
             facts.append(("took", f"{seconds:.1f} s"))
@@ -113,6 +120,13 @@ class Subset:
         if self.stopped_early:
             facts.append(("stopped early", self.stopped_early))
         return facts
+
+    @property
+    def recommended_alpha(self) -> float:
+        """How much of a training target should be the soft label, in [0, 1]."""
+        told = self.manifest.get("soft_labels")
+        alpha = told.get("recommended_alpha") if isinstance(told, Mapping) else None
+        return float(alpha) if isinstance(alpha, int | float) and 0 <= alpha <= 1 else 0.0
 
     @property
     def stopped_early(self) -> str:
@@ -155,8 +169,9 @@ class Subset:
     def dataset(self, data: Any, *, check: bool = True, normalized: bool = True) -> WeightedData:
         """The chosen examples with their weights: (image, label, weight).
 
-        An example that is a dictionary gets its weight under "weight". `WeightedSubsetLoss`
-        takes the weights, `WeightedCollate` a collate function of your own.
+        Where there are soft labels, they follow: (image, label, weight, soft label). An example
+        that is a dictionary gets them under "weight" and "soft_label". `WeightedSubsetLoss` and
+        `SoftTargetLoss` take them, `WeightedCollate` a collate function of your own.
 
         Args:
             data: the data that the subset was chosen from, in any form that `lipt.select` takes.
@@ -172,7 +187,10 @@ class Subset:
         require_same_data(rows, self, check=check)
         weights_K = torch.from_numpy(self.weights.copy())
         weights_K = normalized_weights(weights_K) if normalized else weights_K
-        return WeightedData(rows, RowNumbers(self.indices), weights_K)
+        soft_labels_KC = None
+        if self.soft_labels is not None:
+            soft_labels_KC = torch.from_numpy(self.soft_labels.astype(np.float32))
+        return WeightedData(rows, RowNumbers(self.indices), weights_K, soft_labels_KC)
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
@@ -324,7 +342,7 @@ class Subset:
     def _content(self) -> Content:
         metadata = {name: getattr(self, name) for name in _TEXTS}
         metadata["manifest"] = dict(self.manifest)
-        return Content(self.indices, self.weights, metadata)
+        return Content(self.indices, self.weights, metadata, self.soft_labels)
 
     @classmethod
     def _decoded(cls, file: BinaryIO, source: Path, beside: bytes = b"") -> Self:
@@ -336,7 +354,8 @@ class Subset:
                 f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again."
             )
         columns = content.indices_N, content.weights_N
-        return cls(*columns, **texts, manifest=found, handed_over=True)
+        soft = content.soft_labels_NC
+        return cls(*columns, **texts, manifest=found, soft_labels=soft, handed_over=True)
 
 
 def _manifest_beside(source: Path) -> bytes:
@@ -352,7 +371,11 @@ def _manifest_beside(source: Path) -> bytes:
         ) from None
 
 
-def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.float32]) -> None:
+def _require_consistent(
+    indices_N: NDArray[np.int64],
+    weights_N: NDArray[np.float32],
+    soft_labels_NC: NDArray[np.float16] | None,
+) -> None:
     if indices_N.ndim != 1 or indices_N.shape != weights_N.shape:
         raise SubsetError(
             f"a subset is two columns of one length; these have the shapes {indices_N.shape} "
@@ -368,3 +391,11 @@ def _require_consistent(indices_N: NDArray[np.int64], weights_N: NDArray[np.floa
         raise SubsetError(
             "a subset's weights have to be finite; these are not. Give one number per index."
         )
+    if soft_labels_NC is not None:
+        # Not all of them at once: a comparison is as large as they are.
+        in_range = soft_labels_NC.min(initial=0) >= 0 and soft_labels_NC.max(initial=0) <= 1
+        if soft_labels_NC.ndim != 2 or len(soft_labels_NC) != len(indices_N) or not in_range:
+            raise SubsetError(
+                f"soft labels are chances in [0, 1], a row for each of {len(indices_N)} examples; "
+                f"these, of shape {soft_labels_NC.shape}, are not. Get the subset again."
+            )

@@ -16,8 +16,8 @@ from torch.utils.data import Dataset, default_collate
 from lipt.common.errors import ConfigError
 from lipt.trainer.subsets.data import MapStyle
 
-# The key of an example's weight, where examples are dictionaries.
-WEIGHT = "weight"
+# The keys of an example's weight and soft label, where examples are dictionaries.
+WEIGHT, SOFT_LABEL = "weight", "soft_label"
 
 
 def weighted_cross_entropy(
@@ -84,6 +84,41 @@ class WeightedSubsetLoss(nn.Module):
         return (losses_B * weights_B).mean()
 
 
+def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tensor:
+    """(1 - alpha) onehot + alpha soft label; B x C float32."""
+    hard_BC = functional.one_hot(labels_B, soft_labels_BC.shape[1])
+    return torch.lerp(hard_BC.float(), soft_labels_BC.float(), alpha)
+
+
+class SoftTargetLoss(nn.Module):
+    """Cross-entropy with targets between an example's label and its soft label.
+
+        loss_of = SoftTargetLoss(subset.recommended_alpha)
+        for images, labels, weights, soft_labels in DataLoader(subset.dataset(data)):
+            loss = loss_of(model(images), labels, weights, soft_labels)
+
+    Args:
+        alpha: the soft label's share of the target, in [0, 1].
+
+    Raises:
+        ConfigError: alpha is outside [0, 1].
+    """
+
+    def __init__(self, alpha: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1:
+            raise ConfigError(f"alpha {alpha} is outside [0, 1]. Try subset.recommended_alpha.")
+        self.alpha = alpha
+
+    def forward(
+        self, logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, soft_labels_BC: Tensor
+    ) -> Tensor:
+        """Mean over the batch of each example's loss times its weight, 0-d."""
+        targets_BC = soft_targets(labels_B, soft_labels_BC, self.alpha)
+        losses_B = functional.cross_entropy(logits_BC.float(), targets_BC, reduction="none")
+        return (losses_B * weights_B).mean()
+
+
 class UnweightedWarning(UserWarning):
     """A weighted subset's examples are taken without their weights."""
 
@@ -91,24 +126,36 @@ class UnweightedWarning(UserWarning):
 class WeightedData(Dataset[Any]):
     """The chosen examples, each with its weight as the last of a tuple or under "weight".
 
+    Soft labels follow the weight, or are under "soft_label".
+
     Args:
         rows: the whole data set.
         indices: K row numbers.
         weights_K: one for each, float32.
+        soft_labels_KC: a row for each, float32; None without.
     """
 
-    def __init__(self, rows: MapStyle[Any], indices: Sequence[int], weights_K: Tensor) -> None:
+    def __init__(
+        self,
+        rows: MapStyle[Any],
+        indices: Sequence[int],
+        weights_K: Tensor,
+        soft_labels_KC: Tensor | None = None,
+    ) -> None:
         self._rows, self._indices, self._weights_K = rows, indices, weights_K
+        self._soft_labels_KC = soft_labels_KC
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __getitem__(self, place: int) -> Any:
         row = self._rows[self._indices[place]]
-        weight = self._weights_K[place]
+        more = {WEIGHT: self._weights_K[place]}
+        if self._soft_labels_KC is not None:
+            more[SOFT_LABEL] = self._soft_labels_KC[place]
         if isinstance(row, Mapping):
-            return {**row, WEIGHT: weight}
-        return (*row, weight) if isinstance(row, tuple | list) else (row, weight)
+            return {**row, **more}
+        return (*(row if isinstance(row, tuple | list) else (row,)), *more.values())
 
 
 class WeightedCollate:
@@ -116,8 +163,8 @@ class WeightedCollate:
 
         loader = DataLoader(subset.dataset(data), collate_fn=WeightedCollate(pad))
 
-    A batch has its weights as the last of a tuple, or under "weight" of a dictionary. The
-    DataLoader's default collate needs no such wrapper.
+    A batch has its weights, and soft labels, as the last of a tuple, or under "weight" and
+    "soft_label" of a dictionary. The DataLoader's default collate needs no such wrapper.
 
     Args:
         collate: makes a batch of the data set's own examples, such as one that pads.
@@ -127,13 +174,16 @@ class WeightedCollate:
         self._collate = collate
 
     def __call__(self, examples: Sequence[Any]) -> Any:
-        """A batch with its B weights."""
+        """A batch with its B weights, and B x C soft labels where there are some."""
         if isinstance(examples[0], Mapping):
             plain = [dict(example) for example in examples]
-            weights_B = torch.stack([example.pop(WEIGHT) for example in plain])
+            keys = [key for key in (WEIGHT, SOFT_LABEL) if key in plain[0]]
+            more = {key: torch.stack([example.pop(key) for example in plain]) for key in keys}
             batch = self._collate(plain)
-            batch[WEIGHT] = weights_B
+            batch.update(more)
             return batch
-        weights_B = torch.stack([example[-1] for example in examples])
-        batch = self._collate([tuple(example[:-1]) for example in examples])
-        return (*batch, weights_B)
+        # A weight is one number, a soft label a row of them.
+        last = 2 if examples[0][-1].ndim else 1
+        batch = self._collate([tuple(example[:-last]) for example in examples])
+        columns = zip(*(example[-last:] for example in examples), strict=True)
+        return (*batch, *map(torch.stack, columns))

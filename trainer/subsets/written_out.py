@@ -36,7 +36,7 @@ from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import PixelRows
 from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import DataError, SubsetError
-from lipt.common.images.decode import FORMATS
+from lipt.common.images.formats import FORMATS
 from lipt.trainer.subsets.data import RowNumbers, require_same_data
 from lipt.trainer.writing.files import import_pyarrow, making
 

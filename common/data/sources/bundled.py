@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows
-from lipt.common.data.sources.tables.files import Cell
-from lipt.common.data.sources.tables.texts import hashing_tokenizer, text_columns
+from lipt.common.data.sources.table_files import Cell
+from lipt.common.data.sources.texts import hashing_tokenizer, text_columns
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError, MissingExtraError
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 
 _FILES: Mapping[str, str] = MappingProxyType(
     {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}

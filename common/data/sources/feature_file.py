@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
+from lipt.common.data.sources.query import split_query
 from lipt.common.data.sources.rows import ColumnRows, numbered_classes
-from lipt.common.data.sources.tables.files import named_rows
-from lipt.common.data.sources.tables.query import split_query
+from lipt.common.data.sources.table_files import named_rows
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
-from lipt.common.inputs.columns import MAX_DIMENSIONS, Column, ColumnType
+from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values
 from lipt.common.weights.files import read_container
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows
 from lipt.common.errors import DataError
-from lipt.common.images.decode import check_file, decode_file
-from lipt.common.images.formats import Header
+from lipt.common.images.formats import Header, check_file, decode_file
 
 # torchvision's.
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

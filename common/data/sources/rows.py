@@ -20,7 +20,7 @@ from torch import Tensor
 from lipt.common.data.sources.index import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, fit_pixels
-from lipt.common.inputs.columns import Column
+from lipt.common.inputs.specs import Column
 from lipt.common.targets.values import TargetValues
 
 # More classes than any labelled image set has: such a label is a mistake, not a class.

@@ -4,6 +4,8 @@ Credentials come from the environment or the store's own files: a command line i
 on the machine.
 """
 
+# ruff: noqa: D102 - methods of io and of `LocalFiles` are described once
+
 from __future__ import annotations
 
 import io
@@ -57,21 +59,21 @@ class Window(io.RawIOBase):
         """The same with a small buffer, so that short reads cost little."""
         return io.BufferedReader(self, _BUFFER_BYTES)
 
-    def readable(self) -> bool:  # noqa: D102 - as io has it
+    def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:  # noqa: D102
+    def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:  # noqa: D102
+    def tell(self) -> int:
         return self._place
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:  # noqa: D102
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
         self._place = max(0, start + offset)
         return self._place
 
-    def readinto(self, buffer: WriteableBuffer, /) -> int:  # noqa: D102
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer).cast("B")
         part = self._next(len(view))
         view[: len(part)] = part
@@ -190,7 +192,7 @@ class RemoteFiles:
                 "environment, as its own tools want them."
             ) from error
 
-    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:  # noqa: D102
+    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
         try:
             with _os_errors():
                 found = self._files.find(self._path(folder), maxdepth=None if below else 1)
@@ -199,13 +201,13 @@ class RemoteFiles:
         names = sorted(str(self._files.unstrip_protocol(path)) for path in found)
         return [name for name in names if name.endswith(suffix)] if names else None
 
-    def size(self, name: str) -> int:  # noqa: D102
+    def size(self, name: str) -> int:
         size = self._info(name).get("size")
         if not isinstance(size, int):
             raise OSError(f"the server does not say how large {name} is")
         return size
 
-    def read(self, name: str, offset: int, size: int) -> bytes:  # noqa: D102
+    def read(self, name: str, offset: int, size: int) -> bytes:
         return self._ranges(name).read(offset, size)
 
     def fetch(self, url: str, start: int, end: int) -> bytes:

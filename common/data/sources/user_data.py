@@ -30,8 +30,7 @@ from lipt.common.data.sources.rows import ColumnRows, PixelRows
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import fit_image, is_grayscale
 from lipt.common.imports import load_factory
-from lipt.common.inputs.columns import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec
+from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
 from lipt.common.targets.reading import LEFT_OUT, is_class, read_targets
 from lipt.common.targets.values import TargetValues
 

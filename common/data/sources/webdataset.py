@@ -34,13 +34,12 @@ from torch import Tensor
 from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import PackedNames, Stamp, kept
+from lipt.common.data.sources.query import read_query
 from lipt.common.data.sources.rows import numbered_classes
 from lipt.common.data.sources.storage import Storage, Window, is_url, read_exactly, storage_of
-from lipt.common.data.sources.tables.query import read_query
 from lipt.common.data.sources.user_data import labels_of_names
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.decode import decode_file
-from lipt.common.images.formats import Header
+from lipt.common.images.formats import Header, decode_file
 
 OPTIONS = ("image", "label", "classes_file")
 # Beside the shards, it names their classes where no other file is said to.

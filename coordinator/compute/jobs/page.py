@@ -11,8 +11,8 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
+from lipt.common.inputs.model_input import columns_in, images_in
 from lipt.common.inputs.specs import ImageSpec, InputFormat
-from lipt.common.inputs.stored import columns_in, images_in
 from lipt.common.maps import placed, principal_components
 from lipt.coordinator.compute.context import Context
 from lipt.core.signals.compute import compute_signals

@@ -18,15 +18,14 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data import all_labels, pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.specs import InputFormat, InputSpec
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import OtherTarget, SingleLabel
+from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
+from lipt.core.evaluation import OpenWeights
 from lipt.core.pipeline import cut_shards, initial_weights, merge_learners
 from lipt.core.results import Ingredient, LearnerReader, pack_initial
-from lipt.core.soup import OpenWeights
 
 
 @dataclass(frozen=True)

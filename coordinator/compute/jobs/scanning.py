@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic
 
@@ -53,14 +53,8 @@ from lipt.core.workspace import model_seed
 
 logger = logging.getLogger(__name__)
 
-# How often the pass looks whether a worker was quicker.
-_LOOK_SECONDS = 1.0
 # Values of another kind of machine may differ by this.
 _TOLERANCE = 1e-2
-
-
-class _OvertakenError(Exception):
-    """A worker has sent the range that was being computed."""
 
 
 def scanned_signals(
@@ -155,40 +149,22 @@ class _SharedPass:
         self._folder.discard()
         return signals
 
-    def _missing(self) -> list[int]:
-        present = self._folder.files().keys()
-        return [index for index in range(self._scan.num_ranges) if index not in present]
-
     def _fill(self) -> None:
         """Compute missing ranges from the end on, until none is missing."""
-        while missing := self._missing():
-            index, before = missing[-1], len(missing)
-            num_done = len(self._scan.whole) - sum(len(self._scan.task(one)) for one in missing)
-            try:
-                scored = self._score(
-                    self._scan.task(index), on_done=self._watching(index, num_done)
-                )
-            except _OvertakenError:
-                continue
-            self._folder.keep(index, HERE, encode_range(scored))
-            self._context.send(RangeDone(scan_id=self._scan.scan_id, index=index))
-            if before == self._scan.num_ranges:
-                self._log_duration(len(self._scan.task(index)))
+        num_examples = len(self._scan.whole)
+        while True:
+            present = self._folder.files().keys()
+            missing = [index for index in range(self._scan.num_ranges) if index not in present]
+            if not missing:
+                return
+            task = self._scan.task(missing[-1])
+            before = num_examples - sum(len(self._scan.task(one)) for one in missing)
 
-    def _watching(self, index: int, num_done: int) -> Callable[[int], None]:
-        """Reports progress within a range, and ends it early where a worker was quicker."""
-        looked_at = monotonic()
+            def on_done(done: int, before: int = before) -> None:
+                self._context.report("computing signals", before + done, num_examples)
 
-        def on_done(num_of_range: int) -> None:
-            nonlocal looked_at
-            all_done, num_examples = num_done + num_of_range, len(self._scan.whole)
-            self._context.report("computing signals", all_done, num_examples)
-            if monotonic() - looked_at >= _LOOK_SECONDS:
-                looked_at = monotonic()
-                if self._folder.has(index):
-                    raise _OvertakenError
-
-        return on_done
+            self._folder.keep(missing[-1], HERE, encode_range(self._score(task, on_done=on_done)))
+            self._context.send(RangeDone(scan_id=self._scan.scan_id, index=missing[-1]))
 
     def _removed_wrong(self, files: Mapping[int, RangeFile]) -> bool:
         """Verify workers that are new, and remove the ranges of those that sent wrong values."""
@@ -250,15 +226,6 @@ class _SharedPass:
             logger.warning("%s cannot be used, its examples are scored again: %s", file.path, error)
             file.path.unlink(missing_ok=True)
         return None
-
-    def _log_duration(self, num_done: int) -> None:
-        seconds = (monotonic() - self._began) * len(self._scan.whole) / num_done
-        logger.info(
-            "signals of %d examples take about %.0f s here alone; workers of the same kind that "
-            "have the data (--worker-data) share them",
-            len(self._scan.whole),
-            seconds,
-        )
 
     def _log_shares(self, files: Mapping[int, RangeFile]) -> None:
         sent = _by_worker(files)

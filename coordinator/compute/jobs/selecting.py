@@ -15,17 +15,17 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.process.devices import device_name
-from lipt.common.subsets import Examples, pack, subset_digest
+from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.scanning import scanned_signals
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
+from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
-from lipt.core.selection.options import WarmUp
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import Chosen, Question, choose, told_of
 from lipt.core.stages.diagnosis import diagnose
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.workspace import Workspace
 
@@ -35,6 +35,7 @@ class Selected:
     """A stored subset.
 
     Attributes:
+        num_classes: of its soft labels; 0 without.
         told: its manifest's account of the question and the choice.
         seconds: of the job, without its turn in the queue.
         warm_up_seconds: of training an ordinary warm-up; None without one.
@@ -44,6 +45,7 @@ class Selected:
     blob: BlobName
     digest: str
     num_examples: int
+    num_classes: int
     told: Mapping[str, Any]
     seconds: float = field(default=0.0, compare=False)
     warm_up_seconds: float | None = None
@@ -54,12 +56,12 @@ class Selected:
         cls, blobs: BlobStore, question: Question, chosen: Chosen, *, seconds: float = 0.0
     ) -> Self:
         """Store a choice."""
-        indices_K, weights_K = (column.numpy() for column in chosen.columns)
-        warmed = chosen.warmed
+        examples, warmed = chosen.examples, chosen.warmed
         return cls(
-            blobs.put_bytes(pack(Examples(indices_K, weights_K))),
-            subset_digest(indices_K, weights_K),
-            num_examples=len(indices_K),
+            blobs.put_bytes(pack(examples)),
+            examples.digest,
+            num_examples=len(examples),
+            num_classes=examples.num_classes,
             told=told_of(question, chosen),
             seconds=seconds,
             warm_up_seconds=None if warmed is None else warmed.seconds,
@@ -84,6 +86,8 @@ class SelectSubset(Question):
         if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
             return Cost.DEAR
         needs = strategy.needs_for(strategy.parse_options(dict(self.options)))
+        if self.teacher is not None:
+            needs |= {Need.SIGNALS}
         if Need.PAIRED_FEATURES in needs and self.features is None:
             # They are the data set's own.
             return Cost.DEAR

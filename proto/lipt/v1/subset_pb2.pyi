@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSubsetRequest(_message.Message):
-    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "preset", "proxy", "labels")
+    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "preset", "proxy", "labels", "soft_labels")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class GetSubsetRequest(_message.Message):
     PRESET_FIELD_NUMBER: _ClassVar[int]
     PROXY_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    SOFT_LABELS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     fraction: float
@@ -41,7 +42,8 @@ class GetSubsetRequest(_message.Message):
     preset: str
     proxy: str
     labels: str
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., preset: _Optional[str] = ..., proxy: _Optional[str] = ..., labels: _Optional[str] = ...) -> None: ...
+    soft_labels: bool
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., preset: _Optional[str] = ..., proxy: _Optional[str] = ..., labels: _Optional[str] = ..., soft_labels: bool = ...) -> None: ...
 
 class GetSubsetResponse(_message.Message):
     __slots__ = ("progress", "subset")
@@ -64,7 +66,7 @@ class SubsetProgress(_message.Message):
     def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class Subset(_message.Message):
-    __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json", "kept", "file")
+    __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json", "kept", "file", "num_classes")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +77,7 @@ class Subset(_message.Message):
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
+    NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     num_examples: int
@@ -85,7 +88,8 @@ class Subset(_message.Message):
     manifest_json: str
     kept: bool
     file: _blob_pb2.BlobRef
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., num_examples: _Optional[int] = ..., balanced: bool = ..., fingerprint: _Optional[str] = ..., digest: _Optional[str] = ..., weights_sha256: _Optional[str] = ..., manifest_json: _Optional[str] = ..., kept: bool = ..., file: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    num_classes: int
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., num_examples: _Optional[int] = ..., balanced: bool = ..., fingerprint: _Optional[str] = ..., digest: _Optional[str] = ..., weights_sha256: _Optional[str] = ..., manifest_json: _Optional[str] = ..., kept: bool = ..., file: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., num_classes: _Optional[int] = ...) -> None: ...
 
 class ListStrategiesRequest(_message.Message):
     __slots__ = ()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 
 TOKENS = Column("tokens", ColumnType.INT16, (2,), num_values=9)
 SIZES = Column("sizes", ColumnType.FLOAT32, (), standardized=True)

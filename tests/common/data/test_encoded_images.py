@@ -14,7 +14,7 @@ from torch import Tensor
 from lipt.common.data import shard
 from lipt.common.data.shard import EncodedImages
 from lipt.common.errors import DataError
-from lipt.common.images.decode import decode_image
+from lipt.common.images.formats import decode_image
 from tests.image_files import FORMAT, encoded, files_of, made_up
 
 

@@ -9,8 +9,7 @@ from lipt.common.data import input_format, open_dataset
 from lipt.common.data.input_format import normalization
 from lipt.common.data.loading import load_columns
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 
 

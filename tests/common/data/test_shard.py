@@ -21,9 +21,8 @@ from lipt.common.data.shard import EncodedShard, open_shard
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.stored import images_in
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import SingleLabel
+from lipt.common.inputs.model_input import images_in
+from lipt.common.targets.values import SingleLabel, Target
 
 Encode = Callable[..., bytes]
 
@@ -187,7 +186,9 @@ def test_refuses_labels_of_no_class(label: int) -> None:
 )
 def test_refuses_impossible_expectations(shape: tuple[int, int, int], num_examples: int) -> None:
     data = pack_shard(tiny(), torch.tensor([2, 0]))
-    with pytest.raises(DataError, match="cannot be used: at least 1 image of 1 or 3 channels"):
+    with pytest.raises(
+        DataError, match="cannot be used: at least 1 is needed, and images of 1 or 3 channels"
+    ):
         unpack(data, shape, num_examples=num_examples)
 
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from lipt.common.data import Shard, pack_shard, unpack_shard
 from lipt.common.data.loading import load_columns
 from lipt.common.errors import DataError
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import pack
 from tests.common.data.columns import SIZES, TOKENS, column_rows
@@ -71,10 +70,13 @@ def test_what_was_packed_comes_back() -> None:
         ),
         ({"column.tokens": torch.zeros(2, 3, dtype=torch.int16)}, r"int16\[2, 3\] instead of"),
         ({"column.sizes": torch.zeros(3)}, r"float32\[3\] instead of float32\[2\]"),
-        ({"column.sizes": torch.tensor([1.0, torch.inf])}, "'sizes' has values that are not fin"),
+        (
+            {"column.sizes": torch.tensor([1.0, torch.inf])},
+            "'column.sizes' has values that are",
+        ),
         ({"column.tokens": torch.full((2, 2), 9, dtype=torch.int16)}, r"9 to 9, outside 0\.\.8"),
         ({"column.tokens": torch.full((2, 2), -1, dtype=torch.int16)}, r"-1 to -1, outside"),
-        ({"labels": torch.tensor([3, 0])}, r"labels from 0 to 3, outside 0\.\.2"),
+        ({"labels": torch.tensor([3, 0])}, r"'labels' has values from 0 to 3, outside 0\.\.2"),
     ],
 )
 def test_what_is_not_the_tasks_is_refused(changed: dict[str, Tensor | None], sentence: str) -> None:

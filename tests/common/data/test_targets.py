@@ -93,7 +93,7 @@ def test_a_shards_labels_have_to_be_0_or_1() -> None:
     spoilt = packed[:-2] + bytes([7, 1]) if packed[-2:] == bytes([0, 1]) else packed
     inputs = input_format(data, torch.arange(6), 0)
     assert spoilt != packed
-    with pytest.raises(DataError, match="labels that are neither 0 nor 1"):
+    with pytest.raises(DataError, match="'targets' has values from 1 to 7, outside"):
         unpack_shard(spoilt, inputs, num_examples=1, target=data.target)
 
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from PIL import Image
 
 from lipt.common.errors import DataError
-from lipt.common.images.decode import check_file, decode_image
-from lipt.common.images.formats import Header, fit_image, fit_pixels
+from lipt.common.images.formats import Header, check_file, decode_image, fit_image, fit_pixels
 from tests.properties import at_most
 
 Encode = Callable[..., bytes]

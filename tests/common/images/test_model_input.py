@@ -44,5 +44,5 @@ def test_the_stored_pixels_stay_as_they_are() -> None:
     ],
 )
 def test_other_images_than_the_format_says_are_refused(images: torch.Tensor) -> None:
-    with pytest.raises(DataError, match=r"not uint8 \[B, 1, 1, 3\].*Give images of the data set"):
+    with pytest.raises(DataError, match=r"not uint8 \[B, 1, 1, 3\].*Give examples of the data set"):
         to_model_input(images, GRAY, "cpu")

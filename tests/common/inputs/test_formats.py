@@ -4,8 +4,15 @@ import pytest
 
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat, ColumnsSpec, ImageSpec, spec_of
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnFormat,
+    ColumnsFormat,
+    ColumnsSpec,
+    ColumnType,
+    ImageSpec,
+    spec_of,
+)
 
 TOKENS = Column("tokens", ColumnType.INT64, (5,), num_values=9)
 SIZES = Column("sizes", ColumnType.FLOAT32, (2, 3), standardized=True)

@@ -7,9 +7,8 @@ import torch
 
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.columns import Column, ColumnType
 from lipt.common.inputs.model_input import in_layout, to_model_input
-from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
 
 TOKENS = ColumnFormat(Column("tokens", ColumnType.INT64, (2,), num_values=9))
 SIZES = ColumnFormat(

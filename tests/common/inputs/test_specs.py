@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, call_model
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, call_model
 
 TOKENS = Column("tokens", ColumnType.INT64, (4,), num_values=100)
 MASK = Column("mask", ColumnType.BOOL, (4,))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.inputs.stored import (
+from lipt.common.inputs.model_input import (
     Stored,
     columns_in,
     images_in,

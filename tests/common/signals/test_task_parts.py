@@ -11,7 +11,7 @@ from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import open_dataset
 from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model
-from lipt.common.signals.task_parts import is_data_of, load_task_model, open_task_data
+from lipt.common.signals.passes import is_data_of, load_task_model, open_task_data
 from lipt.common.weights.files import pack
 
 pytest.importorskip("sklearn")

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from lipt.common.config.values import dump, validate
 from lipt.common.errors import ConfigError
-from lipt.common.targets.target import Target
-from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
+from lipt.common.targets.values import MultiLabel, Regression, SingleLabel, Target
 
 NUMBERS = Regression(mean=(10.0, 0.0), std=(2.0, 0.5))
 CASES: list[tuple[Target, Tensor]] = [
@@ -163,7 +162,7 @@ def test_targets_are_validated_and_written_as_nested_values(target: Target) -> N
 def test_numbers_without_a_deviation_cannot_be_standardized(
     mean: tuple[float, ...], std: tuple[float, ...]
 ) -> None:
-    with pytest.raises(ConfigError, match="one positive deviation is needed for each number"):
+    with pytest.raises(ConfigError, match="a positive deviation for each number"):
         Regression(mean=mean, std=std)
 
 

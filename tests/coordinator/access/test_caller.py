@@ -30,16 +30,6 @@ def test_every_call_takes_the_roles_that_are_expected() -> None:
     assert expected == {path: set(map(str, roles)) for path, roles in ALLOWED_ROLES.items()}
 
 
-def test_admins_may_make_every_call_and_alone_those_about_tokens() -> None:
-    assert all(Role.ADMIN in roles for roles in ALLOWED_ROLES.values())
-    alone = {path for path, roles in ALLOWED_ROLES.items() if roles == {Role.ADMIN}}
-    assert {path.rpartition("/")[2] for path in alone} == {
-        "CreateToken",
-        "ListTokens",
-        "RevokeToken",
-    }
-
-
 def test_only_health_is_open() -> None:
     opened = {path_of(method) for method in all_methods() if is_open(path_of(method))}
     assert opened

@@ -47,12 +47,6 @@ def test_wrong_token_is_refused_where_none_is_needed_too(
     assert isinstance(refusal(shown, admitted, tokens), UnauthenticatedError)
 
 
-@pytest.mark.parametrize("authorization", ["", "Basic eDp5", "Bearer", "token"])
-def test_authorization_of_another_form_is_refused(tokens: Tokens, authorization: str) -> None:
-    shown = replace(NOTHING, authorization=authorization)
-    assert isinstance(refusal(shown, Admission.ANYBODY, tokens), UnauthenticatedError)
-
-
 async def test_a_token_counts_in_the_bearer_scheme_alone(tokens: Tokens) -> None:
     _, text = await tokens.create(Role.TRAINER, name="", days=0.0, created_by="a test")
     shown = replace(NOTHING, authorization=f"Basic {text}")
@@ -99,12 +93,6 @@ def test_local_token_is_the_own_user_s_and_looked_at_only_where_it_is_asked_for(
     assert "another coordinator's" in str(error)
 
 
-async def test_local_token_is_not_one_that_was_given_out(tokens: Tokens) -> None:
-    _, text = await tokens.create(Role.ADMIN, name="", days=0.0, created_by="a test")
-    shown = replace(NOTHING, local_token=text)
-    assert isinstance(refusal(shown, Admission.OWN_USER, tokens), UnauthenticatedError)
-
-
 @pytest.mark.parametrize(
     ("admitted", "words"),
     [
@@ -120,11 +108,6 @@ def test_who_shows_nothing_is_told_how_to_get_a_token(
     assert isinstance(error, UnauthenticatedError)
     for expected in (words, "lipt token create --role", "--token-file"):
         assert expected in str(error)
-
-
-def test_anybody_is_counted_by_the_connection(tokens: Tokens) -> None:
-    caller = identify(NOTHING, Admission.ANYBODY, tokens)
-    assert (caller.key, caller.roles) == (NOTHING.peer, EVERY_ROLE)
 
 
 TLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))

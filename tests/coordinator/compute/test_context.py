@@ -17,7 +17,7 @@ from PIL import Image
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
-from lipt.common.errors import ComputeError, DataError, OtherDataError, StateError
+from lipt.common.errors import DataError, OtherDataError, StateError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute import light as lights
@@ -38,7 +38,6 @@ from lipt.coordinator.compute.messages import (
     Timed,
     TooDearError,
     Took,
-    name_of,
 )
 from tests.digits import digits_context, digits_settings
 
@@ -114,22 +113,6 @@ def test_result_is_not_believed_where_the_data_was_replaced_meanwhile(
         OnData(fingerprint_of(pets), job).run(context)
 
 
-def test_job_that_fails_on_data_that_was_taken_away_is_explained_by_that(
-    context: Context, pets: Path
-) -> None:
-    def take_away() -> None:
-        (pets / "cat").rename(pets.parent / "away")
-        raise ComputeError("an image cannot be read.")
-
-    own = fingerprint_of(pets)
-    with pytest.raises(OtherDataError, match=f"had the fingerprint {own}, cannot be read any more"):
-        OnData(own, Do(take_away)).run(context)
-    with pytest.raises(OtherDataError):
-        OnData(own, Do()).run(context)
-    (pets.parent / "away").rename(pets / "cat")
-    assert OnData(own, Do()).run(context) == 0
-
-
 @dataclass(frozen=True)
 class Text:
     """The least that can be kept."""
@@ -193,10 +176,6 @@ def test_a_timed_job_says_how_long_it_took_itself(monkeypatch: pytest.MonkeyPatc
     job = Timed(Wait(now, 7.0))
     now[0] += 100.0  # its turn in the queue
     assert job.run(cast("Any", None)) == Took("done", 7.0)
-
-
-def test_a_job_is_called_by_what_is_inside() -> None:
-    assert name_of(OnData("f", Timed(Wait([], 0.0)))) == "Wait"
 
 
 pytest.importorskip("sklearn")
@@ -286,15 +265,6 @@ def test_only_the_four_last_used_files_of_a_kind_stay(tmp_path: Path) -> None:
     assert {name for name, path in files.items() if path.exists()} == {"a", "c", "d"}
     assert len(list(tmp_path.iterdir())) == 4
     assert made == list("abcde")
-
-
-def test_a_kind_whose_name_begins_with_another_s_is_a_kind_of_its_own(tmp_path: Path) -> None:
-    made: list[str] = []
-    keep_text(tmp_path, "first", made, kind="signals-of-all")
-    for name in "abcde":
-        keep_text(tmp_path, name, made, kind="signals")
-    keep_text(tmp_path, "first", made, kind="signals-of-all")
-    assert made == ["first", *"abcde"]
 
 
 def test_value_that_cannot_be_kept_is_given_all_the_same_and_leaves_nothing_behind(

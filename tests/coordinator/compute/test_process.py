@@ -23,10 +23,8 @@ from lipt.coordinator.compute.messages import DroppedError
 from lipt.coordinator.compute.process import (
     ComputeProcess,
     MemoryWatch,
-    Resident,
     Seen,
     ended_for_memory,
-    resident,
 )
 from lipt.coordinator.compute.progress import Progressed
 from tests import processes
@@ -156,15 +154,6 @@ async def test_job_runs_in_a_process_of_its_own_that_stays(compute: ComputeProce
 async def test_refusal_arrives_as_its_own_class(compute: ComputeProcess) -> None:
     with pytest.raises(BudgetError, match=r"budget 0 is outside 1\.\.10\."):
         await compute.run(Refuse())
-
-
-async def test_unforeseen_error_names_the_job_and_the_child_lives_on(
-    compute: ComputeProcess,
-) -> None:
-    _, pid = await compute.run(Square(1))
-    with pytest.raises(ComputeError, match="Break failed: ZeroDivisionError: by zero"):
-        await compute.run(Break())
-    assert (await compute.run(Square(2)))[1] == pid
 
 
 async def test_job_whose_child_is_killed_is_done_again_by_another(
@@ -366,16 +355,6 @@ def test_memory_is_told_from_other_ends(
 ) -> None:
     limits = {"limit_bytes": 200 * MB, "machine_bytes": 1000 * MB}
     assert ended_for_memory(exit_code, seen, **limits) is for_memory
-
-
-def test_what_a_process_has_is_read_while_it_is_there(tmp_path: Path) -> None:
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "status").write_text("Name:\tx\nVmHWM:\t    30 kB\nVmRSS:\t    20 kB\n")
-    assert resident(7, proc=tmp_path) == Resident(now_bytes=20 * 1024, peak_bytes=30 * 1024)
-    assert resident(8, proc=tmp_path) is None
-    own = resident(os.getpid())
-    assert own is not None
-    assert 0 < own.now_bytes <= own.peak_bytes
 
 
 SCRIPT = """

@@ -182,17 +182,6 @@ async def queue(make_queue: MakeQueue) -> PlayedQueue:
     return make_queue()
 
 
-async def test_one_job_is_computed_at_a_time_and_each_gets_its_result(queue: PlayedQueue) -> None:
-    first, second = queue.ask("first"), queue.ask("second")
-    await settled()
-    assert queue.process.begun == ["first"]
-    assert queue.num_waiting == 1
-    await queue.process.end(1)
-    await queue.process.end(2)
-    assert (await first.task, await second.task) == (1, 2)
-    assert queue.num_waiting == 0
-
-
 async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
     queue: PlayedQueue,
 ) -> None:
@@ -273,19 +262,6 @@ async def test_job_under_way_is_dropped_with_who_waits_for_it_and_the_next_begin
     assert queue.counted.count(EventKind.JOB_DROPPED, "computing") == 1
 
 
-async def test_leaving_after_the_end_drops_nothing(queue: PlayedQueue) -> None:
-    first, second = queue.ask("first"), queue.ask("second")
-    await settled()
-    queue.process._end.set_result("done")
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    first.task.cancel()
-    await settled()
-    assert queue.process.begun == ["first", "second"]
-    await queue.end_all()
-    assert await second.task == "done"
-
-
 async def test_callers_take_turns_and_the_pipeline_is_one_of_them(queue: PlayedQueue) -> None:
     for job in ("a1", "a2", "a3"):
         queue.ask(job, "a")
@@ -351,22 +327,6 @@ async def test_more_than_may_wait_are_refused_with_the_time_to_ask_again(
     await settled()
     await queue.end_all()
     assert {await request.task for request in (under_way, *kept)} == {"done"}
-
-
-@pytest.mark.parametrize(("seconds", "told"), [(0.01, 1.0), (1000.0, 60.0)])
-async def test_time_to_ask_again_is_within_bounds(
-    make_queue: MakeQueue, seconds: float, told: float
-) -> None:
-    queue = make_queue(max_waiting=1)
-    queue.ask("under way")
-    waiting = queue.ask("waiting")
-    await settled()
-    queue.clock.now += seconds
-    with pytest.raises(QueueFullError) as raised:
-        await queue.ask("refused").task
-    assert raised.value.retry_after_seconds == told
-    await queue.end_all()
-    assert waiting.task.done()
 
 
 async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: PlayedQueue) -> None:
@@ -464,14 +424,6 @@ async def test_light_job_does_not_wait_for_a_heavy_one(processes: ComputeQueue) 
     dear.cancel()
     assert await second not in (cheap, os.getpid())
     assert await processes.run(Where(), asked=LABELS) == cheap
-
-
-async def test_without_a_light_process_the_heavy_one_does_all(
-    processes: ComputeQueue,
-) -> None:
-    processes.warm()
-    assert await processes.run(Where(), asked=LABELS) == await processes.run(Where())
-    assert processes.waiting() == {"cheap": 0, "dear": 0}
 
 
 @dataclass(frozen=True)

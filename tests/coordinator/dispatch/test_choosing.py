@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.assignment import AssignmentKey
+from lipt.common.states import LearnerState
 from lipt.coordinator.dispatch.choosing import (
     Offers,
     Opening,
+    Waiting,
     choose_learner,
     openings,
     why_idle,
     why_waiting,
 )
+from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.quarantine import NOTHING_HELD_BACK, HeldBack
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import after_failure
@@ -34,6 +35,11 @@ def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecor
     return run
 
 
+def waiting(run: RunRecord) -> Waiting:
+    queued = [it.index for it in run.learners if it.state is LearnerState.QUEUED]
+    return Waiting(run, queued)
+
+
 def chosen(
     who: WorkerRecord,
     runs: Sequence[RunRecord],
@@ -42,7 +48,7 @@ def chosen(
     reserved: Collection[AssignmentKey] = (),
     back: HeldBack = NOTHING_HELD_BACK,
 ) -> AssignmentKey | None:
-    opening = choose_learner(who, openings(runs, reserved, back), alive=lambda: alive)
+    opening = choose_learner(who, openings(map(waiting, runs), reserved, back), alive=lambda: alive)
     return None if opening is None else opening.key
 
 
@@ -55,7 +61,7 @@ def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> N
     looked_at: list[int] = []
 
     def watched(runs: Sequence[RunRecord]) -> Iterator[Opening]:
-        for opening in openings(runs):
+        for opening in openings(map(waiting, runs)):
             looked_at.append(opening.learner.index)
             yield opening
 
@@ -69,7 +75,7 @@ def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> N
 
 
 def test_what_one_worker_may_not_train_is_offered_to_the_next(make_run: MakeRun) -> None:
-    offers = Offers(openings([make_run("mine", model="mine:build", num_learners=1)]))
+    offers = Offers(openings([waiting(make_run("mine", model="mine:build", num_learners=1))]))
     assert choose_learner(worker(), offers, alive=list) is None
     opening = choose_learner(worker("w", "mine"), offers, alive=list)
     assert opening is not None
@@ -80,11 +86,6 @@ def test_what_one_worker_may_not_train_is_offered_to_the_next(make_run: MakeRun)
 def test_learner_that_is_being_handed_out_is_passed_over(make_run: MakeRun) -> None:
     key = chosen(worker(), [make_run()], alive=[], reserved={AssignmentKey("r", 0)})
     assert key == ("r", 1)
-
-
-@pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.TRAINING])
-def test_only_runs_in_training_have_work(make_run: MakeRun, state: RunState) -> None:
-    assert chosen(worker(), [make_run(state=state)]) is None
 
 
 def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: MakeRun) -> None:
@@ -103,14 +104,14 @@ def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
 ) -> None:
     old, new = make_run("old", num_learners=2), make_run("new", num_learners=1)
     keys = frozenset({AssignmentKey("old", 0), AssignmentKey("old", 1)})
-    waiting, due = HeldBack(keys), HeldBack(keys, trials=(AssignmentKey("old", 1),))
+    early, due = HeldBack(keys), HeldBack(keys, trials=(AssignmentKey("old", 1),))
 
     def keys_of(*runs: RunRecord, back: HeldBack) -> list[AssignmentKey]:
-        return [opening.key for opening in openings(runs, held_back=back)]
+        return [opening.key for opening in openings(map(waiting, runs), held_back=back)]
 
-    assert keys_of(old, new, back=waiting) == [("new", 0)]
+    assert keys_of(old, new, back=early) == [("new", 0)]
     assert keys_of(old, new, back=due) == [("new", 0), ("old", 1)]
-    assert chosen(worker(), [old], back=waiting) is None
+    assert chosen(worker(), [old], back=early) is None
     assert chosen(worker(), [old], back=due) == ("old", 1)
 
 
@@ -149,12 +150,11 @@ def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train(make_run: M
     expected = (
         "cannot train run name-mine, for it does not allow `mine.nets` (--allow-module mine.nets)"
     )
-    assert why_idle(worker(), [mine, other]) == expected
-    assert why_idle(worker("w", "mine"), [mine]) == ""
+    assert why_idle(worker(), map(waiting, [mine, other])) == expected
+    assert why_idle(worker("w", "mine"), [waiting(mine)]) == ""
     # It has something to do, or there is nothing for anybody.
-    assert why_idle(worker("w", "other"), [mine, other]) == ""
-    assert why_idle(worker(), [having(mine, *[LearnerState.LEASED] * 3)]) == ""
-    assert why_idle(worker(), [mine.changed(state=RunState.PENDING)]) == ""
+    assert why_idle(worker("w", "other"), map(waiting, [mine, other])) == ""
+    assert why_idle(worker(), [waiting(having(mine, *[LearnerState.LEASED] * 3))]) == ""
     assert why_idle(worker(), []) == ""
 
 
@@ -177,8 +177,8 @@ def test_run_that_waits_in_vain_says_what_its_workers_lack(
 ) -> None:
     run = make_run(model="mine:build")
     alive = [worker(name) for name in workers]
-    assert why_waiting(run, alive=alive, busy=busy) == said
+    assert why_waiting(waiting(run), alive=alive, busy=busy) == said
     # One that may is enough, and a run of which all is out or in waits for nobody.
-    assert why_waiting(run, alive=[*alive, worker("good", "mine")], busy=["good"]) == ""
+    assert why_waiting(waiting(run), alive=[*alive, worker("good", "mine")], busy=["good"]) == ""
     out = having(run, LearnerState.DONE, LearnerState.LEASED, LearnerState.FAILED)
-    assert why_waiting(out, alive=alive) == ""
+    assert why_waiting(waiting(out), alive=alive) == ""

@@ -11,9 +11,9 @@ from lipt.common.errors import StaleLeaseError, StateError, UnknownWorkerError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import handing_out
-from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.choosing import Opening, choose_learner
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -506,7 +506,7 @@ async def test_of_two_results_at_once_the_first_counts(
     outcomes = await asyncio.gather(*commits, return_exceptions=True)
     assert kinds_of(outcomes) == [type(None), expected]
     assert bench.store.find("r").learners[0].result == RESULT.blob
-    assert len(bench.dispatcher.leases) == 0
+    assert bench.dispatcher.leases.num_learners() == 0
 
 
 @pytest.mark.parametrize("commit_first", [True, False])

@@ -5,10 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from lipt.common.errors import StaleLeaseError
+from lipt.common.errors import InvalidRequestError, StaleLeaseError
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.leases import LeaseTable, require_lease, steady_clock
+from lipt.coordinator.dispatch.leases import (
+    AssignmentKey,
+    LeaseTable,
+    require_lease,
+    steady_clock,
+)
 from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
@@ -20,6 +24,33 @@ KEY = AssignmentKey("r", 0)
 @pytest.fixture
 def table(clock: Clock) -> LeaseTable:
     return LeaseTable(30.0, clock)
+
+
+@pytest.mark.parametrize("text", ["", "r", "r/", "/1", "r/-1", "r/1.5", "r/x", "r/" + "9" * 5000])
+def test_malformed_assignment_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="RUN/INDEX"):
+        AssignmentKey.parse(text)
+
+
+def test_assignment_id_is_run_and_index() -> None:
+    assert AssignmentKey.parse("abc/12") == AssignmentKey("abc", 12)
+    assert str(AssignmentKey("abc", 12)) == "abc/12"
+
+
+def test_queued_learners_of_runs_in_training_are_known_in_their_order(
+    table: LeaseTable, make_run: MakeRun
+) -> None:
+    run = follow(table, out(make_run(num_learners=4), 1, "a", 1))
+    assert list(table.queued("r")) == [0, 2, 3]
+    taken = out(run, 2, "b", 1)
+    table.follow(taken, [taken.learners[2]])
+    back = taken.with_learner(run.learners[1].changed(state=LearnerState.QUEUED))
+    # What has changed comes more than once, after a restart.
+    for _ in range(2):
+        table.follow(back, [back.learners[1], back.learners[3]])
+    assert list(table.queued("r")) == [0, 1, 3]
+    table.follow(back.changed(state=RunState.MERGING), ())
+    assert list(table.queued("r")) == []
 
 
 def test_lease_ends_when_its_duration_has_passed(table: LeaseTable, clock: Clock) -> None:
@@ -102,7 +133,7 @@ def test_run_s_leases_end_with_its_training(table: LeaseTable, make_run: MakeRun
     table.follow(run.changed(state=RunState.CANCELLED), ())
     assert table.holders() == {"b"}
     assert table.held_by("b") == ("s", 0)
-    assert len(table) == 1
+    assert table.num_learners() == 1
 
 
 def test_worker_that_has_two_learners_holds_the_other_when_one_ends(

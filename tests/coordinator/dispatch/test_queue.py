@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.handing_out import WorkerQueue
+from lipt.coordinator.dispatch.leases import AssignmentKey
 
 
 async def test_who_has_asked_longest_is_first_and_keeps_the_place_between_polls() -> None:

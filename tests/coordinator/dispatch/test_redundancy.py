@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -12,9 +11,15 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Binding
-from lipt.coordinator.dispatch.assignment import AssignmentKey
-from lipt.coordinator.dispatch.choosing import choose_learner, openings, why_idle, why_waiting
+from lipt.coordinator.dispatch.choosing import (
+    Waiting,
+    choose_learner,
+    openings,
+    why_idle,
+    why_waiting,
+)
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, judge, may_train
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import RunStore
@@ -55,6 +60,10 @@ def twice(run: RunRecord, **learners: object) -> RunRecord:
     return run.changed(config=run.config.model_copy(update={"learners": changed}))
 
 
+def waiting(run: RunRecord) -> Waiting:
+    return Waiting(run, range(len(run.learners)))
+
+
 def with_copies(run: RunRecord, index: int, *copies: CopyRecord) -> RunRecord:
     return run.with_learner(run.learners[index].changed(copies=copies))
 
@@ -90,10 +99,6 @@ def test_snapshots_have_to_agree_too() -> None:
     assert judge(earlier, copy("b", "x", snapshot="t"), redundancy=2).verdict is Verdict.DISAGREE
 
 
-def test_one_party_does_not_confirm_itself() -> None:
-    assert judge([copy("a", "x")], copy("a", "x"), redundancy=2).verdict is Verdict.HOLD
-
-
 def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None:
     earlier = [copy("a", "x", kind="cpu")]
     held = judge(earlier, copy("b", "y", kind="H100"), redundancy=2)
@@ -114,9 +119,9 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device(make_run: 
     # Of another kind only where nobody of this kind is left.
     assert not may_train(other, run, learner, alive=[a, b, other])
     assert may_train(other, run, learner, alive=[a, other])
-    waiting = list(openings([run]))
-    assert choose_learner(a, waiting, alive=lambda: [a]) is None
-    assert choose_learner(b, waiting, alive=lambda: [a, b]) == waiting[0]
+    offered = list(openings([waiting(run)]))
+    assert choose_learner(a, offered, alive=lambda: [a]) is None
+    assert choose_learner(b, offered, alive=lambda: [a, b]) == offered[0]
 
 
 def test_two_processes_with_one_certificate_are_one_party(make_run: MakeRun) -> None:
@@ -136,22 +141,22 @@ def test_a_run_says_which_worker_it_waits_for(make_run: MakeRun) -> None:
         "worker a is not enough: learners.redundancy = 2 wants another, with a certificate or "
         "token of its own where workers have some"
     )
-    assert why_waiting(run, alive=[a]) == words
-    assert why_waiting(run, alive=[a, b]) == ""
+    assert why_waiting(waiting(run), alive=[a]) == words
+    assert why_waiting(waiting(run), alive=[a, b]) == ""
     run = with_copies(with_copies(run, 0, copy("a", "x")), 1, copy("a", "x"), copy("b", "y"))
     held = "; 1 of its learners held back for it"
-    assert why_waiting(run, alive=[a, b]) == (
+    assert why_waiting(waiting(run), alive=[a, b]) == (
         "worker a and 1 more are not enough: learners.redundancy = 2 wants another, with a "
         f"certificate or token of its own where workers have some, on such a device: cpu{held}"
     )
-    assert why_waiting(run, alive=[a, b, c]) == ""
-    assert why_idle(a, [run]) == (
+    assert why_waiting(waiting(run), alive=[a, b, c]) == ""
+    assert why_idle(a, [waiting(run)]) == (
         "has trained all that waits of run name-r, and learners.redundancy = 2 wants another "
         "worker to train it, too"
     )
-    assert why_idle(b, [run]) == why_idle(c, [run]) == ""
+    assert why_idle(b, [waiting(run)]) == why_idle(c, [waiting(run)]) == ""
     # Without redundancy one worker is enough.
-    assert why_waiting(make_run(), alive=[a]) == ""
+    assert why_waiting(waiting(make_run()), alive=[a]) == ""
 
 
 def test_what_is_held_back_is_not_taken_for_rubbish(make_run: MakeRun) -> None:
@@ -159,7 +164,7 @@ def test_what_is_held_back_is_not_taken_for_rubbish(make_run: MakeRun) -> None:
     run = with_copies(twice(make_run(num_learners=1)), 0, held)
 
     def needed(run: RunRecord) -> set[BlobName]:
-        contents = Contents(1, (run,), (), (), (), (), ())
+        contents = Contents(runs=(run,))
         return {need.blob for need in needed_blobs(contents)}
 
     assert set(held.files) <= needed(run)
@@ -270,16 +275,6 @@ async def test_a_third_worker_settles_it_and_the_one_who_disagreed_is_named(
     other = "b" if liar == "a" else "a"
     assert f"workers {other} and c agree on it, and worker {liar} handed" in bench.learner.account
     assert bench.events.count(EventKind.LEARNER_DISPUTED, "settled") == 1
-
-
-async def test_a_copy_is_kept_with_its_snapshots(bench: Bench) -> None:
-    taken = await bench.take("a")
-    assert taken is not None
-    snapshot = BlobName.of(b"s")
-    await bench.dispatcher.commit(
-        bench.join("a"), *taken, replace(result("x"), snapshots=(snapshot,))
-    )
-    assert bench.learner.copies[0].files == (snapshot, result("x").blob)
 
 
 async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: Bench) -> None:

@@ -1,39 +1,80 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LearnerRejectedError, StaleLeaseError, UnknownBlobError
+from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.metrics import Meters
 from lipt.common.signals.passes import encode_range, range_specs
+from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.scan import (
     RangeDone,
     RangeFolder,
+    Scan,
     ScanClosed,
+    ScanOpened,
     WorkerDistrusted,
 )
-from lipt.coordinator.dispatch.next_work import next_work
-from lipt.coordinator.dispatch.range_intake import RangeIntake
+from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher, demand_of
+from lipt.coordinator.dispatch.intake import RangeIntake
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable
 from lipt.coordinator.dispatch.scans import RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.runs.transitions import leased
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
-from tests.coordinator.dispatch.made_up_scan import (
-    OPENED,
-    SCAN,
+
+MakeRun = Callable[..., RunRecord]
+VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
+THETA_P = BlobName.of(b"theta_p")
+# Ten examples in three ranges.
+SCAN = Scan(
+    ScoringTask(
+        model="resnet8",
+        num_classes=3,
+        image=ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,)),
+        fingerprint="f" * 64,
+        start=0,
+        stop=10,
+        batch_size=4,
+        threads=1,
+    ),
     THETA_P,
-    VERSIONS,
-    seeing_worker,
+    num_features=2,
+    range_examples=4,
+    kind="cpu (x), torch 2",
+    lipt="0.1.0",
 )
+OPENED = ScanOpened("", 0, 0, scan_id=SCAN.scan_id, scan=SCAN)
+CLOSED = ScanClosed("", 0, 0, scan_id=SCAN.scan_id)
+
+
+def seeing_worker(name: str, *, has_data: bool = True, **facts: Any) -> WorkerRecord:
+    """A worker of the scan's kind, with the data before it; `facts` are what differs."""
+    record = WorkerRecord(name, name, "cpu", VERSIONS, (), heard_at=0.0, has_data=has_data)
+    return replace(record, **facts)
+
+
+def opened(scan: Scan = SCAN, present: frozenset[int] = frozenset()) -> Scans:
+    scans = Scans(LeaseTable(30.0, Clock()))
+    scans.note(replace(OPENED, scan_id=scan.scan_id, scan=scan, present=present))
+    return scans
 
 
 def scored(grant: RangeGrant, value: float = 0.5) -> Weights:
@@ -48,7 +89,7 @@ def meters() -> Meters:
 
 @pytest.fixture
 def scans(meters: Meters) -> Scans:
-    scans = Scans(30.0, Clock(), meters)
+    scans = Scans(LeaseTable(30.0, Clock()), meters)
     scans.note(OPENED)
     return scans
 
@@ -59,11 +100,22 @@ def grant(scans: Scans, name: str) -> RangeGrant:
     return found
 
 
+def index(scans: Scans, name: str) -> int:
+    return grant(scans, name).key.learner
+
+
 def test_a_worker_that_asks_again_has_the_same_range(scans: Scans) -> None:
     first = grant(scans, "a")
     assert str(first) == "examples 0 to 3"
     assert grant(scans, "a") == first
     assert grant(scans, "b").task.start == 4
+
+
+def test_the_first_range_that_is_missing_goes_first() -> None:
+    scans = opened(present=frozenset({0}))
+    scans.note(RangeDone("", 0, 0, scan_id=SCAN.scan_id, index=1))
+    assert index(scans, "a") == 2
+    assert scans.take(seeing_worker("b")) is None
 
 
 @pytest.mark.parametrize(
@@ -82,59 +134,64 @@ def test_only_workers_of_the_same_kind_with_the_data_are_given_ranges(
     assert scans.take(other) is None
 
 
-def test_any_kind_will_do_where_the_scan_says_so(scans: Scans) -> None:
-    scans.note(ScanClosed("", 0, 0, scan_id=SCAN.scan_id))
-    anywhere = replace(SCAN, kind="")
-    scans.note(replace(OPENED, scan_id=anywhere.scan_id, scan=anywhere))
+def test_any_kind_will_do_where_the_scan_says_so() -> None:
+    scans = opened(replace(SCAN, kind=""))
     assert scans.take(seeing_worker("a", device="NVIDIA")) is not None
 
 
-def test_a_user_s_model_goes_to_workers_that_allow_its_module(scans: Scans) -> None:
-    scans.note(ScanClosed("", 0, 0, scan_id=SCAN.scan_id))
-    own = replace(SCAN, whole=replace(SCAN.whole, model="mine:net"))
-    scans.note(replace(OPENED, scan_id=own.scan_id, scan=own))
+def test_a_user_s_model_goes_to_workers_that_allow_its_module() -> None:
+    scans = opened(replace(SCAN, whole=replace(SCAN.whole, model="mine:net")))
     assert scans.take(seeing_worker("a")) is None
     assert scans.take(seeing_worker("a", allowed_modules=("mine",))) is not None
 
 
 def test_a_range_that_is_done_stops_whoever_still_has_it(scans: Scans, meters: Meters) -> None:
     held = grant(scans, "a")
-    assert not scans.heartbeat("a", held.key, held.lease.epoch)
-    scans.note(RangeDone("", 0, 0, scan_id=SCAN.scan_id, index=held.lease.index))
-    assert scans.heartbeat("a", held.key, held.lease.epoch)
+    assert not scans.heartbeat("a", held.key, held.epoch)
+    scans.note(RangeDone("", 0, 0, scan_id=SCAN.scan_id, index=held.key.learner))
+    assert scans.heartbeat("a", held.key, held.epoch)
     assert meters.sums(SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
 
 
 def test_a_closed_scan_stops_its_workers(scans: Scans) -> None:
     held = grant(scans, "a")
-    scans.note(ScanClosed("", 0, 0, scan_id=SCAN.scan_id))
-    assert scans.heartbeat("a", held.key, held.lease.epoch)
+    scans.note(CLOSED)
+    assert scans.heartbeat("a", held.key, held.epoch)
     assert scans.take(seeing_worker("a")) is None
     with pytest.raises(StaleLeaseError, match="nobody needs it any more"):
-        scans.require("a", held.key, held.lease.epoch)
+        scans.require("a", held.key, held.epoch)
 
 
 def test_another_worker_s_lease_is_nobody_else_s(scans: Scans) -> None:
     held = grant(scans, "a")
-    with pytest.raises(StaleLeaseError, match="with epoch 1 is over"):
-        scans.heartbeat("b", held.key, held.lease.epoch)
-    assert scans.has(held.key, held.lease.epoch)
-    assert not scans.has(held.key, 77)
+    for worker, epoch in (("b", held.epoch), ("a", 77)):
+        with pytest.raises(StaleLeaseError, match=f"with epoch {epoch} is over"):
+            scans.heartbeat(worker, held.key, epoch)
 
 
-def test_a_liar_gets_nothing_any_more_of_any_scan(scans: Scans) -> None:
-    scans.note(WorkerDistrusted("", 0, 0, scan_id=SCAN.scan_id, worker_id="a"))
-    scans.note(ScanClosed("", 0, 0, scan_id=SCAN.scan_id))
+def test_what_a_liar_has_done_is_wanted_again_from_others(scans: Scans) -> None:
+    scans.finish(grant(scans, "liar"))
+    lie = WorkerDistrusted("", 0, 0, scan_id=SCAN.scan_id, worker_id="liar", ranges=frozenset({0}))
+    scans.note(lie)
+    assert [index(scans, name) for name in "abc"] == [0, 1, 2]
+    scans.note(CLOSED)
     scans.note(OPENED)
-    assert scans.take(seeing_worker("a")) is None
-    assert scans.take(seeing_worker("b")) is not None
+    assert scans.take(seeing_worker("liar")) is None
 
 
 def test_a_worker_with_other_data_is_given_none_and_another_is(scans: Scans) -> None:
     held = grant(scans, "a")
-    scans.give_back(held, declined=True)
+    scans.give_back(held.key, "a", declined=True)
     assert scans.take(seeing_worker("a")) is None
-    assert grant(scans, "b").lease.index == held.lease.index
+    assert grant(scans, "b").key == held.key
+
+
+def test_a_range_that_was_given_back_is_free_and_one_that_failed_is_not(scans: Scans) -> None:
+    scans.give_back(grant(scans, "a").key, "a", failed=True)
+    held = grant(scans, "b")
+    scans.give_back(held.key, "b")
+    assert [index(scans, name) for name in "cd"] == [1, 2]
+    assert scans.take(seeing_worker("e")) is None
 
 
 def test_weights_of_its_range_are_a_worker_s_to_read_and_two_files_to_send(scans: Scans) -> None:
@@ -157,7 +214,28 @@ def test_max_file_bytes_hold_any_range_s_file(scans: Scans) -> None:
     assert len(encode_range(noise)) <= SCAN.max_file_bytes
 
 
-# What takes results.
+@given(
+    st.integers(1, 12),
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "finish", "end"]))),
+)
+def test_however_workers_behave_every_range_is_done_in_the_end(
+    num_ranges: int, turns: list[tuple[str, str]]
+) -> None:
+    scan = replace(SCAN, whole=replace(SCAN.whole, stop=4 * num_ranges))
+    scans = opened(scan)
+    for worker, turn in turns:
+        held = scans.held_by(worker)
+        if turn == "take":
+            scans.take(seeing_worker(worker))
+        elif held is not None and turn == "finish":
+            scans.finish(held)
+        elif held is not None:
+            scans.give_back(held.key, worker)
+    for worker in "abc":
+        while (taken := scans.take(seeing_worker(worker))) is not None:
+            scans.finish(taken)
+    keys = [AssignmentKey(scan.scan_id, index) for index in range(num_ranges)]
+    assert all(map(scans.is_done, keys))
 
 
 @pytest.fixture
@@ -177,14 +255,15 @@ async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
 ) -> None:
     held = grant(scans, "a")
     name = blobs.put_bytes(encode_range(scored(held)))
-    with RangeIntake(scans, blobs, folder.path.parent) as intake:
-        await intake.take("a", held.key, held.lease.epoch, name)
-        (file,) = folder.files().values()
-        assert (file.index, file.who, file.sha256) == (0, "a", name.sha256)
-        assert not blobs.has(name)
-        # Once more, as after an answer that was lost.
-        await intake.take("a", held.key, held.lease.epoch, name)
+    intake = RangeIntake(scans, blobs, folder.path.parent)
+    await intake.take("a", held.key, held.epoch, name)
+    (file,) = folder.files().values()
+    assert (file.index, file.who, file.sha256) == (0, "a", name.sha256)
+    assert not blobs.has(name)
+    # Once more, as after an answer that was lost.
+    await intake.take("a", held.key, held.epoch, name)
     assert meters.sums(SCORED_EXAMPLES) == {("coordinator",): 0, ("workers",): 4}
+    intake.stop()
 
 
 async def test_what_is_no_range_is_refused_and_left_to_the_job(
@@ -193,14 +272,15 @@ async def test_what_is_no_range_is_refused_and_left_to_the_job(
     held = grant(scans, "a")
     bad = scored(held, float("nan"))
     contents = [encode_range(bad), b"garbage", encode_range({"errors": torch.zeros(4, 3)})]
-    with RangeIntake(scans, blobs, folder.path.parent) as intake:
-        with pytest.raises(LearnerRejectedError, match="NaN or infinite"):
-            await intake.take("a", held.key, held.lease.epoch, blobs.put_bytes(contents[0]))
-        for number, content in enumerate(contents[1:], start=1):
-            again = grant(scans, "a")
-            assert again.lease.index == number
-            with pytest.raises(LearnerRejectedError):
-                await intake.take("a", again.key, again.lease.epoch, blobs.put_bytes(content))
+    intake = RangeIntake(scans, blobs, folder.path.parent)
+    with pytest.raises(LearnerRejectedError, match="NaN or infinite"):
+        await intake.take("a", held.key, held.epoch, blobs.put_bytes(contents[0]))
+    for number, content in enumerate(contents[1:], start=1):
+        again = grant(scans, "a")
+        assert again.key.learner == number
+        with pytest.raises(LearnerRejectedError):
+            await intake.take("a", again.key, again.epoch, blobs.put_bytes(content))
+    intake.stop()
     assert folder.files() == {}
     assert scans.take(seeing_worker("a")) is None
 
@@ -210,62 +290,132 @@ async def test_a_result_that_was_not_uploaded_is_asked_for(
 ) -> None:
     held = grant(scans, "a")
     intake = RangeIntake(scans, blobs, folder.path.parent)
-    with intake, pytest.raises(UnknownBlobError):
-        await intake.take("a", held.key, held.lease.epoch, BlobName.of(b"never sent"))
+    with pytest.raises(UnknownBlobError):
+        await intake.take("a", held.key, held.epoch, BlobName.of(b"never sent"))
+    intake.stop()
     assert grant(scans, "a") == held
 
 
-# What a worker does next.
+class Bench:
+    """A dispatcher, and what it says of the work that there is."""
+
+    def __init__(self, database: Database) -> None:
+        self.clock = Clock()
+        self.store = RunStore(database)
+        self.dispatcher = Dispatcher(
+            self.store, lease_seconds=30.0, clock=self.clock, wall_clock=self.clock
+        )
+
+    def join(self, name: str, *, has_data: bool = True) -> str:
+        workers = self.dispatcher.workers
+        return workers.register(
+            name,
+            name=name,
+            device="cpu",
+            versions=VERSIONS,
+            allowed_modules=(),
+            has_data=has_data,
+        ).worker_id
+
+    async def next(self, worker_id: str) -> object:
+        return await self.dispatcher.next_work(worker_id, wait_seconds=60.0)
+
+    def waiting(self, known: Demand) -> asyncio.Task[Demand]:
+        return asyncio.create_task(self.dispatcher.wait_for_demand(known, wait_seconds=60.0))
 
 
-class _Dispatcher:
-    """Learners that come when the test says so."""
-
-    def __init__(self, scans: Scans, *, has_data: bool = True) -> None:
-        self.scans = scans
-        self.workers = SimpleNamespace(heard=lambda name: seeing_worker(name, has_data=has_data))
-        self.learner: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.holds: object = None
-
-    def held_by(self, worker_id: str) -> object:
-        return self.holds
-
-    async def acquire(self, worker_id: str, *, wait_seconds: float) -> Any:
-        return await asyncio.shield(self.learner)
+@pytest.fixture
+async def bench(database: Database) -> Bench:
+    return Bench(database)
 
 
-async def _next(dispatcher: _Dispatcher) -> object:
-    return await next_work(cast("Any", dispatcher), "a", wait_seconds=60.0)
+async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    seeing, blind = bench.join("seeing"), bench.join("blind", has_data=False)
+    await bench.store.add(make_run(num_learners=2))
+    bench.dispatcher.scans.note(OPENED)
+    assert isinstance(await bench.next(seeing), RangeGrant)
+    assert isinstance(await bench.next(blind), tuple)
 
 
-async def test_a_range_goes_before_a_learner(scans: Scans) -> None:
-    dispatcher = _Dispatcher(scans)
-    dispatcher.learner.set_result("learner")
-    assert isinstance(await _next(dispatcher), RangeGrant)
+async def test_a_worker_that_has_a_learner_is_told_of_it_first(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    worker = bench.join("a")
+    await bench.store.add(make_run(num_learners=1))
+    learner = await bench.next(worker)
+    bench.dispatcher.scans.note(OPENED)
+    assert await bench.next(worker) == learner
 
 
-async def test_a_worker_that_has_a_learner_is_told_of_it_first(scans: Scans) -> None:
-    dispatcher = _Dispatcher(scans)
-    dispatcher.holds = "its learner"
-    dispatcher.learner.set_result("learner")
-    assert await _next(dispatcher) == "learner"
-
-
-async def test_a_worker_without_the_data_gets_learners(scans: Scans) -> None:
-    dispatcher = _Dispatcher(scans, has_data=False)
-    dispatcher.learner.set_result("learner")
-    assert await _next(dispatcher) == "learner"
-
-
-async def test_a_worker_that_waits_gets_whichever_comes_first() -> None:
-    scans = Scans(30.0, Clock())
-    waits = asyncio.create_task(_next(_Dispatcher(scans)))
+async def test_a_worker_that_waits_gets_whichever_comes_first(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    worker = bench.join("a")
+    waits = asyncio.create_task(bench.next(worker))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    bench.dispatcher.scans.note(OPENED)
+    assert isinstance(await waits, RangeGrant)
+    bench.dispatcher.scans.note(CLOSED)
+    waits = asyncio.create_task(bench.next(worker))
     await asyncio.sleep(0)
+    await bench.store.add(make_run(num_learners=1))
+    assert isinstance(await waits, tuple)
+
+
+async def test_a_silent_worker_s_range_is_another_s_from_then_on(bench: Bench) -> None:
+    gone, heir = bench.join("gone"), bench.join("heir")
+    one = replace(SCAN, whole=replace(SCAN.whole, stop=4))
+    bench.dispatcher.scans.note(replace(OPENED, scan_id=one.scan_id, scan=one))
+    held = cast("RangeGrant", await bench.next(gone))
+    bench.clock.now += 31.0
+    waits = asyncio.create_task(bench.next(heir))
+    expiry = asyncio.create_task(bench.dispatcher.expire_leases())
+    again = cast("RangeGrant", await waits)
+    expiry.cancel()
+    assert (again.key, again.worker_id) == (held.key, heir)
+    with pytest.raises(StaleLeaseError):
+        bench.dispatcher.scans.require(gone, held.key, held.epoch)
+    assert not bench.dispatcher.leases.num_learners()
+
+
+def test_demand_is_learners_queued_leased_and_to_come(make_run: MakeRun) -> None:
+    run = make_run("a", num_learners=3)
+    out = leased(run.learners[0], worker_id="w", worker_name="w", device="cpu")
+    runs = [run.with_learner(out), make_run("b", num_learners=2)]
+    runs.append(make_run("c", num_learners=5, state=RunState.SHARDING).changed(learners=()))
+    runs.append(make_run("d", state=RunState.MERGING))
+    assert demand_of(runs) == Demand(num_queued=4, num_leased=1, num_coming=5)
+
+
+async def test_demand_is_told_when_it_changes_or_is_not_known(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    waiting = bench.waiting(Demand())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await bench.store.add(make_run(num_learners=2))
+    known = Demand(num_queued=2)
+    assert await waiting == known
+    assert await bench.waiting(Demand(num_leased=1)) == known
+    assert await bench.dispatcher.wait_for_demand(known, wait_seconds=0.01) == known
+    bench.store.hold("r", "its data is elsewhere")
+    assert bench.dispatcher.demand() == Demand()
+
+
+async def test_ranges_count_while_one_waits_for_a_worker(bench: Bench) -> None:
+    scans = bench.dispatcher.scans
+    waiting = bench.waiting(Demand())
     await asyncio.sleep(0)
     scans.note(OPENED)
-    assert isinstance(await waits, RangeGrant)
-    other = _Dispatcher(Scans(30.0, Clock()))
-    waits = asyncio.create_task(_next(other))
-    await asyncio.sleep(0)
-    other.learner.set_result("learner")
-    assert await waits == "learner"
+    assert await waiting == Demand(num_ranges=3)
+    waiting = bench.waiting(Demand(num_ranges=3))
+    for name in ("a", "b"):
+        grant(scans, name)
+        await asyncio.sleep(0)
+        # As many as at first: whoever starts workers by it is not told of every range.
+        assert not waiting.done()
+    grant(scans, "c")
+    assert await waiting == Demand()

@@ -10,7 +10,7 @@ from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs, why_not_read, why_not_send
+from lipt.coordinator.dispatch.worker_blobs import LearnerFiles, WorkerBlobs
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
@@ -25,38 +25,13 @@ def named(number: int) -> BlobName:
     return BlobName.of(b"result %d" % number)
 
 
-def test_a_worker_reads_theta_star_and_the_shard_of_its_own_learner(make_run: MakeRun) -> None:
-    run = make_run()
-    held = [(run, run.learners[1])]
-    assert why_not_read(THETA, held) == why_not_read(run.learners[1].shard, held) == ""
-    assert "is not of this worker's assignment name-r/1" in why_not_read(OTHER, held)
-    assert why_not_read(run.learners[0].shard, held) != ""
-    assert "and this one has none" in why_not_read(THETA, [])
-
-
-def test_a_worker_sends_as_many_files_as_its_learner_may_have_twice(make_run: MakeRun) -> None:
-    run = make_run()
-    learners = run.config.learners.model_copy(update={"num_snapshots": 2})
-    held = [
-        (run.changed(config=run.config.model_copy(update={"learners": learners})), run.learners[0])
-    ]
-    sent = {named(number) for number in range(6)}
-    assert why_not_send(named(0), held, [sent]) == ""
-    assert why_not_send(OTHER, held, [sent - {named(0)}]) == ""
-    words = f"blob {OTHER} is one more than the 6 that may be sent for learner name-r/0"
-    assert words in why_not_send(OTHER, held, [sent])
-    assert "and this one has none" in why_not_send(OTHER, [], [])
-
-
-def test_a_file_is_not_much_larger_than_the_weights_that_training_began_with(
-    make_run: MakeRun,
-) -> None:
+def test_every_file_may_be_sent_twice_at_twice_the_size_and_a_header(make_run: MakeRun) -> None:
     run = make_run().changed(initial_weights=BlobName("0" * 64, 1000))
-    held = [(run, run.learners[0])]
-    most = 2 * 1000 + 2**20
-    assert why_not_send(BlobName("1" * 64, most), held, [set()]) == ""
-    words = f"is larger than the {most} bytes that a file of learner name-r/0 may have"
-    assert words in why_not_send(BlobName("1" * 64, most + 1), held, [set()])
+    learners = run.config.learners.model_copy(update={"num_snapshots": 3})
+    run = run.changed(config=run.config.model_copy(update={"learners": learners}))
+    assert LearnerFiles.of(run) == LearnerFiles(max_files=8, max_file_bytes=2000 + 2**20)
+    run = make_run().changed(initial_weights=None)
+    assert LearnerFiles.of(run) == LearnerFiles(max_files=2, max_file_bytes=2**20)
 
 
 class Bench:
@@ -100,11 +75,17 @@ async def test_a_worker_s_blobs_follow_its_lease(bench: Bench) -> None:
     shown = Evidence(ANYBODY, SECRET)
     with pytest.raises(ForeignBlobError):
         bench.blobs.require_readable(THETA, shown)
-    worker_id, _, shard = await bench.leased(SECRET, shown)
+    worker_id, run, shard = await bench.leased(SECRET, shown)
     for name in (THETA, shard):
         bench.blobs.require_readable(name, shown)
-    for number in (0, 1, 0, 1):
-        bench.blobs.require_sendable(named(number), shown)
+    for other in (OTHER, run.learners[1].shard):
+        with pytest.raises(ForeignBlobError, match="not of this worker's assignment name-r/0"):
+            bench.blobs.require_readable(other, shown)
+    large = BlobName("1" * 64, 2 * THETA.size_bytes + 2**20)
+    with pytest.raises(ForeignBlobError, match=r"is larger than the .* of learner name-r/0 may"):
+        bench.blobs.require_sendable(BlobName("1" * 64, large.size_bytes + 1), shown)
+    for name in (named(0), large, named(0), large):
+        bench.blobs.require_sendable(name, shown)
     with pytest.raises(ForeignBlobError, match="one more than the 2"):
         bench.blobs.require_sendable(named(2), shown)
     held = bench.dispatcher.leases.held_by(worker_id)

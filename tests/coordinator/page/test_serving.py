@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -72,38 +70,6 @@ async def test_https_asks_browsers_for_no_certificate_and_follows_renewed_files(
         assert await asked(server.url, second) == "https"
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             await asked(server.url, first)
-
-
-async def test_what_is_under_way_is_answered_before_it_stops() -> None:
-    begun, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(scope: Any, receive: Any, send: Any) -> None:
-        begun.set()
-        await goes_on.wait()
-        await hello(scope, receive, send)
-
-    server = PageServer("127.0.0.1:0", None)
-    await server.start(slow, drain_seconds=5.0)
-    answer = asyncio.create_task(asked(server.url))
-    await begun.wait()
-    stopping = asyncio.create_task(server.stop())
-    await asyncio.sleep(0)
-    goes_on.set()
-    assert await answer == "http"
-    await stopping
-
-
-async def test_signals_stay_the_coordinators() -> None:
-    heard = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, heard.set)
-    try:
-        async with started() as server:
-            os.kill(os.getpid(), signal.SIGTERM)
-            await heard.wait()
-            assert await asked(server.url) == "http"
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def test_address_that_is_taken_is_named_with_its_flag() -> None:

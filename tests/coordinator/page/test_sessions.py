@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import stat
-import threading
 from itertools import count
 from pathlib import Path
 
@@ -68,14 +66,6 @@ async def test_who_shows_no_secret_of_a_session_is_nobody(
         sessions.find(secret)
 
 
-async def test_signing_out_ends_that_session_alone(sessions: Sessions) -> None:
-    first, second = await sessions.begin(TRAINER), await sessions.begin(TRAINER)
-    await sessions.end(sessions.find(first))
-    with pytest.raises(UnauthenticatedError):
-        sessions.find(first)
-    assert sessions.find(second).caller == TRAINER
-
-
 async def test_session_ends_for_good_with_what_it_was_begun_with(
     sessions: Sessions, shown: Shown
 ) -> None:
@@ -119,11 +109,6 @@ async def test_no_secret_is_kept_or_drawn_twice(clock: Clock) -> None:
     assert secret not in repr(kept.find(secret))
     assert len({draw_secret() for _ in range(100)}) == 100
     assert len(draw_secret()) >= 43  # 32 bytes in base64
-
-
-async def test_own_users_pages_take_turns_beside_its_other_calls(sessions: Sessions) -> None:
-    assert sessions.find(await sessions.begin(TRAINER)).peer == TRAINER.key
-    assert sessions.find(await sessions.begin(OWN_USER)).peer == "page of own user"
 
 
 def test_link_has_a_code_of_the_caller_and_ends_in_a_minute(clock: Clock) -> None:
@@ -183,30 +168,6 @@ async def test_a_damaged_file_signs_everybody_out(
         sessions = started(tmp_path, clock)
     assert "browsers have to sign in again" in caplog.text
     assert sessions.find(await sessions.begin(TRAINER)).caller == TRAINER
-
-
-async def test_a_file_that_cannot_be_written_keeps_nobody_out(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    sessions = Sessions(lambda _: True, clock=clock, state_dir=tmp_path / "missing")
-    assert sessions.find(await sessions.begin(TRAINER)).caller == TRAINER
-    assert "cannot be written" in caplog.text
-
-
-async def test_files_are_synced_beside_the_event_loop(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads, fsync = set[int](), os.fsync
-
-    def noting(descriptor: int) -> None:
-        threads.add(threading.get_ident())
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", noting)
-    sessions = started(tmp_path, clock)
-    await sessions.end(sessions.find(await sessions.begin(TRAINER)))
-    assert threads
-    assert threading.get_ident() not in threads
 
 
 async def test_sessions_that_begin_at_once_are_all_in_the_file(

@@ -19,7 +19,7 @@ from lipt.common.states import RunState
 from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples, ShownExample
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
-from lipt.coordinator.page.handlers import NUM_SHOWN, code_for, examined
+from lipt.coordinator.page.handlers import code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from tests.coordinator.fakes import FakeCompute, FakeWorker, Hanging, pretraining
@@ -121,16 +121,6 @@ async def test_what_cannot_be_chosen_is_refused_with_its_status(
     await ready(page)
     answer = await browser.post("/api/runs/mine/subsets", json=wanted)
     assert (answer.status_code, answer.json()["error"]["reason"]) == (status, reason)
-
-
-async def test_run_that_is_not_ready_says_how_far_it_is(
-    page: ServedPage, browser: httpx.AsyncClient
-) -> None:
-    async with page.signed_in(Role.ADMIN) as admin:
-        await admin.post("/api/runs", json={"name": "mine"})
-    wanted = {"strategy": "uniform", "budget": 3}
-    answer = await browser.post("/api/runs/mine/subsets", json=wanted)
-    assert (answer.status_code, answer.json()["error"]["reason"]) == (409, "RUN_NOT_READY")
 
 
 async def test_reader_that_leaves_takes_its_computation_along(
@@ -241,16 +231,6 @@ def test_heaviest_examples_are_wanted_most() -> None:
         {"name": "</script>", "in_data": 60, "in_subset": 1},
         {"name": "b", "in_data": 60, "in_subset": 2},
     ]
-
-
-def test_where_weights_are_equal_the_same_ones_are_drawn_every_time() -> None:
-    found = examined(record(), examples(1.0, 1.0, 1.0), LABELS, NAMES, "head:1")
-    assert found["most_wanted"] == [1, 3, 5]
-    assert found["wanted_by"]["most"] == "draw"
-    assert len(found["least_wanted"]) == NUM_SHOWN
-    assert not {1, 3, 5} & set(found["least_wanted"])
-    again = examined(record(), examples(1.0, 1.0, 1.0), LABELS, NAMES, "head:1")
-    assert found["least_wanted"] == again["least_wanted"]
 
 
 @pytest.mark.parametrize("text", ["a", "'); import os #", '"""', "\\", "\n"])

@@ -23,8 +23,7 @@ from lipt.common.errors import (
     UnknownNameError,
     WeightsError,
 )
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
 from lipt.common.models.registry import build_model, build_without_values
 from lipt.common.process.machine import Machine
 from lipt.common.weights.files import pack

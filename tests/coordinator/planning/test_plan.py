@@ -15,8 +15,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning.costs import Cost
-from lipt.common.planning.learner import PROCESS_BYTES, THREAD_BYTES
+from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Cost
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
 
 FIGURES = ModelFigures(

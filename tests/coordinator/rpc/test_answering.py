@@ -42,16 +42,6 @@ async def test_silence_is_broken_by_what_was_told_last(monkeypatch: pytest.Monke
     assert told == [Progressed("thinking", 0, 0)] * 3
 
 
-async def test_a_failure_is_raised_in_the_place_of_the_answer() -> None:
-    async def answer(report: OnProgress) -> None:
-        raise ValueError("no")
-
-    with Answering(answer) as answering:
-        assert await answering.next_report() is None
-        with pytest.raises(ValueError, match="no"):
-            answering.result()
-
-
 async def test_leaving_gives_the_answer_up() -> None:
     begun, given_up = asyncio.Event(), asyncio.Event()
 
@@ -97,22 +87,6 @@ def test_a_call_shows_its_caller_and_a_worker_s_secret(
         return shown_by(call)
 
     assert copy_context().run(as_box) == Evidence(box, secret)
-
-
-async def test_work_that_comes_to_its_end_gives_its_result() -> None:
-    async def work() -> int:
-        await asyncio.sleep(0)
-        return 5
-
-    assert await unless(asyncio.Event(), work()) == 5
-
-
-async def test_an_error_of_the_work_is_raised() -> None:
-    async def work() -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await unless(asyncio.Event(), work())
 
 
 @pytest.mark.parametrize("by", ["stop", "caller"])

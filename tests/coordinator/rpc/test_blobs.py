@@ -163,14 +163,6 @@ async def test_refuses_a_bad_upload(
     assert not store.has(NAME)
 
 
-async def test_keeps_the_chunks_before_a_damaged_one(stub: Any) -> None:
-    requests = messages(DATA, NAME)
-    requests[2].chunk.crc32 ^= 1
-    with pytest.raises(CorruptBlobError):
-        await write(stub, requests)
-    assert await status(stub, NAME) == (2 * CHUNK_BYTES, False)
-
-
 async def test_refuses_reads_of_what_is_not_there(stub: Any, store: BlobStore) -> None:
     with pytest.raises(UnknownBlobError, match="no blob"):
         await read(stub, NAME)
@@ -224,19 +216,6 @@ async def test_a_client_that_vanishes_leaves_a_part_to_continue(
     assert store.read_bytes(NAME) == DATA
 
 
-async def test_a_second_sender_is_told_to_try_again(stub: Any, store: BlobStore) -> None:
-    call = stub.WriteBlob()
-    await call.write(messages(DATA, NAME)[0])
-    await committed(stub, CHUNK_BYTES)
-    with pytest.raises(UploadInProgressError, match="Try again"):
-        await write(stub, [message(NAME, CHUNK_BYTES, DATA[CHUNK_BYTES:])])
-    for request in messages(DATA, NAME)[1:]:
-        await call.write(request)
-    await call.done_writing()
-    await call
-    assert store.has(NAME)
-
-
 @pytest.mark.parametrize("stub", [0.05], indirect=True)
 async def test_a_sender_that_is_silent_is_ended_and_its_part_freed(
     stub: Any, store: BlobStore
@@ -250,25 +229,3 @@ async def test_a_sender_that_is_silent_is_ended_and_its_part_freed(
     assert "sent nothing for 0.05 s" in str(error)
     with store.open_upload(NAME, CHUNK_BYTES):
         pass
-
-
-async def test_what_is_complete_is_acknowledged_without_being_read(
-    stub: Any, store: BlobStore
-) -> None:
-    store.put_bytes(DATA)
-    call = stub.WriteBlob()
-    await call.write(message(NAME, 0, b""))
-    assert (await call).blob.sha256 == NAME.sha256
-
-
-async def test_readers_that_stall_keep_nobody_waiting(stub: Any, store: BlobStore) -> None:
-    large = store.put_bytes(bytes(MAX_BLOB_BYTES))
-    store.put_bytes(DATA)
-    request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(large))
-    stalled = [stub.ReadBlob(request) for _ in range(50)]
-    for call in stalled:
-        await call.read()
-    assert await status(stub, NAME) == (len(DATA), True)
-    assert await asyncio.gather(*(read(stub, NAME) for _ in range(8))) == [DATA] * 8
-    for call in stalled:
-        call.cancel()

@@ -61,8 +61,10 @@ class Naming(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer)
 
 
 class Served:
-    def __init__(self, channel: grpc.aio.Channel, naming: Naming, events: Events) -> None:
-        self.channel, self.naming, self.events = channel, naming, events
+    def __init__(
+        self, channel: grpc.aio.Channel, naming: Naming, events: Events, calls: CallInterceptor
+    ) -> None:
+        self.channel, self.naming, self.events, self.calls = channel, naming, events, calls
         self.runs: Any = run_pb2_grpc.RunServiceStub(channel)
         self.blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
 
@@ -79,7 +81,7 @@ async def serving() -> AsyncIterator[Served]:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Served(channel, naming, events)
+        yield Served(channel, naming, events, calls)
     await server.stop(None)
 
 
@@ -144,3 +146,12 @@ async def test_caller_that_is_let_in_and_sends_nothing_is_told_so() -> None:
         error = await refusal(method(iter(()), metadata=called("ann")))
         assert isinstance(error, InvalidRequestError)
         assert "ended without a request" in str(error)
+
+
+async def test_handlers_are_kept_and_methods_that_are_not_there_take_no_memory() -> None:
+    async with serving() as served:
+        for _ in range(2):
+            await served.runs.GetRun(run_pb2.GetRunRequest(), metadata=called("ann"))
+            with pytest.raises(grpc.aio.AioRpcError):
+                await served.channel.unary_unary("/lipt.v1.RunService/Guess")(b"")  # type: ignore[misc]
+        assert list(served.calls._handlers) == ["/lipt.v1.RunService/GetRun"]

@@ -164,10 +164,3 @@ async def test_transfers_call_again_when_they_are_told_to(tmp_path: Path) -> Non
             transfers = Transfers(blob_pb2_grpc.BlobServiceStub(channel))
             await asyncio.to_thread(at_once, lambda number: transfers.upload(b"x%d" % number))
         assert coordinator.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
-
-
-async def test_one_call_after_another_is_slowed_down_and_never_refused(tmp_path: Path) -> None:
-    async with served(tmp_path, **SLOW) as coordinator, connected(coordinator.address) as channel:
-        for _ in range(6):
-            await info(channel)
-        assert coordinator.events.count(EventKind.CALL_REFUSED) == 0

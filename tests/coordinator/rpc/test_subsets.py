@@ -24,6 +24,7 @@ RECORD = SubsetRecord(
     run_id="r",
     strategy="crest",
     num_examples=2,
+    num_classes=10,
     balanced=True,
     fingerprint="f",
     digest="d",
@@ -120,15 +121,17 @@ async def test_features_and_the_previous_subset_are_passed_on(stub: Any, subsets
         run_id="r", strategy="crest", budget=2, features=blob_to_proto(features), previous="d"
     )
     request.proxy, request.preset, request.labels = "ridge:user", "paper", "none"
+    request.soft_labels = True
     responses = await subsets.asked(stub, request)
     (query,) = subsets.queries
     assert (query.features, query.previous, query.weights) == (features, "d", None)
     assert (query.proxy, query.preset, query.labels) == ("ridge:user", "paper", "none")
+    assert query.soft_labels
     kinds = [response.WhichOneof("part") for response in responses]
     assert kinds == ["progress", "subset"]
     assert responses[1].subset.file == blob_to_proto(RECORD.blob)
     assert responses[1].subset.kept
-    assert responses[1].subset.num_examples == 2
+    assert (responses[1].subset.num_examples, responses[1].subset.num_classes) == (2, 10)
 
 
 async def test_a_client_that_leaves_is_not_waited_for(stub: Any, subsets: Fake) -> None:

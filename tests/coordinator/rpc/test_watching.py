@@ -9,20 +9,20 @@ from typing import Any, cast
 import pytest
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import InvalidRequestError
 from lipt.common.states import LearnerPhase, RunState
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
-from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.rpc.watching import Watching
+from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.results import Ingredient
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 from tests.clock import Clock
 
@@ -46,8 +46,15 @@ class Bench:
         self.queue = PlayedQueue()
         self.stopping = asyncio.Event()
         compute = cast("ComputeQueue", cast("Any", self.queue))
-        self.watching = Watching(
-            self.store, self.dispatcher, compute, self.stopping, wall_clock=clock
+        self.watching = InfoService(
+            cast("Any", None),
+            self.store,
+            self.dispatcher,
+            compute,
+            self.stopping,
+            default_run=RunConfig(),
+            device="cpu",
+            wall_clock=clock,
         )
 
     def join(self, instance_id: str, shown: Evidence | None = None) -> str:
@@ -62,7 +69,7 @@ class Bench:
 
     async def next_two(self, change: Callable[[], Any]) -> list[info_pb2.WatchServiceResponse]:
         """The first answer, and the one after `change`."""
-        answers = self.watching.answers(interval_seconds=0.0, num_runs=20)
+        answers = self.watching.states(interval_seconds=0.0, num_runs=20)
         first = await anext(answers)
         changed = change()
         if asyncio.iscoroutine(changed):
@@ -88,15 +95,6 @@ async def test_first_answer_has_all_and_the_next_what_has_changed(
     assert first.num_runs == 3
 
 
-async def test_old_runs_that_have_ended_are_left_out_and_those_under_way_are_not(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    for name, state in {"a": RunState.READY, "b": RunState.TRAINING, "c": RunState.READY}.items():
-        await bench.store.add(make_run(name, state=state))
-    answers = bench.watching.answers(interval_seconds=0.0, num_runs=1)
-    assert [run.run_id for run in (await anext(answers)).runs] == ["c", "b"]
-
-
 async def test_of_ended_runs_only_those_that_are_shown_are_read_and_once(
     database: Database, clock: Clock, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +113,7 @@ async def test_of_ended_runs_only_those_that_are_shown_are_read_and_once(
         return read_run(run_id)
 
     monkeypatch.setattr(database, "read_run", note)
-    answers = bench.watching.answers(interval_seconds=0.0, num_runs=3)
+    answers = bench.watching.states(interval_seconds=0.0, num_runs=3)
     assert [run.run_id for run in (await anext(answers)).runs] == ["e5", "e3"]
     bench.store.hold("e3", "its data is away.")
     assert [run.run_id for run in (await anext(answers)).runs] == ["e3"]
@@ -131,7 +129,7 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(
     await bench.dispatcher.acquire(worker_id, wait_seconds=0.0)
     key = AssignmentKey("r", 0)
     said = LearnerProgress(LearnerPhase.TRAINING, step=2, loss=0.5)
-    answers = bench.watching.answers(interval_seconds=0.0, num_runs=1)
+    answers = bench.watching.states(interval_seconds=0.0, num_runs=1)
     await anext(answers)
     bench.dispatcher.heartbeat(worker_id, key, 1, said)
     (out,) = (await anext(answers)).runs[0].learners
@@ -142,17 +140,6 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(
     await bench.dispatcher.commit(worker_id, key, 1, LEARNER)
     (done,) = (await anext(answers)).runs[0].learners
     assert (done.committed_at.ToSeconds(), done.phase) == (107, 0)
-
-
-async def test_soup_is_shown_while_it_grows(bench: Bench, make_run: MakeRun) -> None:
-    await bench.store.add(make_run("r", state=RunState.MERGING))
-    part = Ingredient(position=0, accuracy=0.5, soup_accuracy=0.5, alpha=1.0, kept=True)
-    _, second = await bench.next_two(lambda: bench.store.set_ingredient("r", 1, part))
-    shown = [learner.HasField("ingredient") for learner in second.runs[0].learners]
-    assert shown == [False, True, False]
-    await bench.store.update("r", lambda run: run.changed(state=RunState.TRAINING))
-    run = bench.store.find("r")
-    assert [bench.store.ingredient("r", learner) for learner in run.learners] == [None] * 3
 
 
 async def test_worker_is_shown_with_when_it_joined_and_its_certificate_s_end(bench: Bench) -> None:
@@ -178,7 +165,7 @@ async def test_queue_is_shown_and_time_alone_is_no_news(bench: Bench) -> None:
         return Computation("dear", "MakeSoup", "r", 0, True, seconds, progress)
 
     bench.queue.jobs = [job(1.0, 3)]
-    answers = bench.watching.answers(interval_seconds=0.0, num_runs=1)
+    answers = bench.watching.states(interval_seconds=0.0, num_runs=1)
     (shown,) = (await anext(answers)).computations
     assert (shown.job, shown.seconds, shown.progress.done) == ("MakeSoup", 1.0, 3)
     waiting = asyncio.ensure_future(anext(answers))
@@ -190,7 +177,7 @@ async def test_queue_is_shown_and_time_alone_is_no_news(bench: Bench) -> None:
 
 
 async def test_stream_ends_when_the_service_stops(bench: Bench) -> None:
-    answers = bench.watching.answers(interval_seconds=60.0, num_runs=1)
+    answers = bench.watching.states(interval_seconds=60.0, num_runs=1)
     await anext(answers)
     bench.stopping.set()
     assert [answer async for answer in answers] == []
@@ -202,6 +189,6 @@ async def test_stream_ends_when_the_service_stops(bench: Bench) -> None:
 async def test_more_than_is_answered_is_refused(
     bench: Bench, interval_seconds: float, num_runs: int
 ) -> None:
-    answers = bench.watching.answers(interval_seconds=interval_seconds, num_runs=num_runs)
+    answers = bench.watching.states(interval_seconds=interval_seconds, num_runs=num_runs)
     with pytest.raises(InvalidRequestError, match=r"outside 1\.\.200"):
         await anext(answers)

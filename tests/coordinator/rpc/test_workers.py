@@ -30,8 +30,7 @@ from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.access.worker_identity import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake
-from lipt.coordinator.dispatch.range_intake import RangeIntake
+from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
@@ -229,29 +228,6 @@ async def test_a_result_is_hashed_as_it_arrives_and_whenever_it_is_named_again(
         await bench.commit(result, snapshots, learner=2)
     assert not bench.blobs.has(result)
     assert bench.store.find("r").learners[2].state is LearnerState.LEASED
-
-
-async def test_snapshot_that_was_not_uploaded_is_named(bench: Bench) -> None:
-    missing = BlobName.of(b"never sent")
-    with pytest.raises(UnknownBlobError):
-        await bench.commit(bench.put(1, 2, 3, 4), [missing, missing])
-    assert bench.learner.state is LearnerState.LEASED
-
-
-async def test_worker_that_finds_a_learner_too_much_is_believed(bench: Bench) -> None:
-    await bench.service.ReleaseAssignment(
-        pb.ReleaseAssignmentRequest(
-            worker_id=bench.worker_id,
-            assignment_id="r/0",
-            epoch=1,
-            error="over --max-memory",
-            over_limits=True,
-        ),
-        CONTEXT,
-    )
-    assert bench.learner.state is LearnerState.QUEUED
-    assert bench.learner.failures == 0
-    assert bench.learner.message == "worker one gave it back: over --max-memory"
 
 
 async def test_worker_with_a_secret_is_known_by_it_also_where_it_has_not_registered(

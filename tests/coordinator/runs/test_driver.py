@@ -16,9 +16,8 @@ from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResul
 from lipt.coordinator.compute.messages import Asked, Took
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.dispatch.assignment import AssignmentKey
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import steady_clock
+from lipt.coordinator.dispatch.leases import AssignmentKey, steady_clock
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult

@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from lipt.common.errors import ComputeError, OtherDataError
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnFormat, ColumnsFormat, ColumnsSpec, ImageSpec
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnFormat,
+    ColumnsFormat,
+    ColumnsSpec,
+    ColumnType,
+    ImageSpec,
+)
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
 from lipt.coordinator.runs.driver import Patience

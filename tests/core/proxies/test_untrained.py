@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.determinism import pinned_kernels
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 from lipt.core.proxies import untrained as module
 from lipt.core.proxies import untrained as patches
 from lipt.core.proxies.untrained import (

@@ -31,7 +31,13 @@ from lipt.core.selection.request_rules import (
 )
 from lipt.core.selection.strategy import Strategy
 from lipt.core.stages.choice import Question
-from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
+from lipt.core.stages.question import (
+    SubsetQuery,
+    Training,
+    needs_no_learners,
+    question_of,
+    training_for,
+)
 
 ABLE = {
     *("uniform", "facility_location", "subzerocore", "graph_cut", "log_det", "kcenter"),
@@ -175,7 +181,12 @@ IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 
 
 def asked_for(
-    strategy: str, pretraining: str = "", *, given_weights: str | None = None, **asked: Any
+    strategy: str,
+    pretraining: str = "",
+    *,
+    given_weights: str | None = None,
+    kind: TargetKind = TargetKind.CLASS,
+    **asked: Any,
 ) -> Question:
     """What a query to a run comes to, which needs no theta_p where it asks for a warm-up."""
     theta_p = None if pretraining.startswith("epochs") else BlobName.of(b"theta_p")
@@ -184,7 +195,7 @@ def asked_for(
     learners = (CommittedLearner(0, (), BlobName.of(b"learner")),)
     run = Outcome("r", config, IMAGE, BlobName.of(b"theta*"), theta_p, learners)
     asking = query(strategy, pretraining, **asked)
-    return question_of(run, asking, 1000, backbone=None, max_warm_up_epochs=200)
+    return question_of(run, asking, 1000, backbone=None, kind=kind, max_warm_up_epochs=200)
 
 
 def test_a_warm_up_begins_with_theta_star_and_needs_no_theta_p() -> None:
@@ -201,6 +212,39 @@ def test_lipt_is_as_if_nothing_were_said() -> None:
     assert asked_for("craig", "lipt") == asked_for("craig")
     assert asked_for("uniform", "lipt") == asked_for("uniform")
     assert not needs_no_learners(query("craig", "lipt"))
+
+
+def test_soft_labels_come_of_the_proxy_or_of_the_best_head_there_is() -> None:
+    assert asked_for("craig").teacher is None
+    soft = asked_for("craig", soft_labels=True)
+    assert (soft.proxy, soft.teacher) == (None, "auto")
+    # The head looks at the learners, whatever the strategy looks at.
+    assert soft.trajectories is not None
+    own = asked_for("uniform", soft_labels=True, proxy="ridge:patches")
+    assert (own.proxy, own.teacher) == (None, "ridge:patches")
+    assert asked_for("auto", soft_labels=True).teacher == "auto"
+
+
+def test_soft_labels_are_refused_where_there_are_no_classes_to_see() -> None:
+    with pytest.raises(InvalidRequestError, match="made of labels"):
+        asked_for("kcenter", soft_labels=True, labels="none")
+    with pytest.raises(InvalidRequestError, match=r"chances of classes, .* regression data"):
+        asked_for("kcenter", soft_labels=True, kind=TargetKind.NUMBER)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, Training.NOTHING),
+        ({"soft_labels": True}, Training.LEARNERS),
+        ({"soft_labels": True, "proxy": "ridge:patches"}, Training.NOTHING),
+        ({"soft_labels": True, "proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
+    ],
+)
+def test_soft_labels_train_what_their_head_looks_at(
+    asked: dict[str, Any], expected: Training
+) -> None:
+    assert training_for(query("uniform", **asked), 1000) is expected
 
 
 @pytest.mark.parametrize(

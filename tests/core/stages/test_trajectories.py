@@ -10,7 +10,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data.shard import Shard, unpack_shard
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.stored import images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack

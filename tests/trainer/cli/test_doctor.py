@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,14 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
-import trustme
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.trainer.cli.doctor import (
     coordinator_checks,
     dataset_check,
-    probe,
     protocol_check,
     worker_check,
 )
@@ -28,8 +24,6 @@ from lipt.trainer.views import DatasetView, InfoView, WorkerView
 from tests.relay import Relay
 
 WORKER = WorkerView("w", "worker-1", "cpu", {"torch": "2.15.0"}, "demo/3", 1.0)
-# What every HTTP/2 server says first: a frame with its settings, none of them here.
-SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
 DATASET = DatasetView("digits", 1797, ("0", "1"), (900, 897), "abc", (1, 8, 8))
 INFO = InfoView((1, 0), {"torch": "2.15.0"}, "cpu", DATASET, RunConfig(), (WORKER,))
 
@@ -120,8 +114,8 @@ def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> No
 def test_the_doctor_fails_with_a_remedy_where_nobody_listens(lipt: Any, dead_address: str) -> None:
     result = lipt("doctor", "--coordinator", dead_address)
     assert result.exit_code == 1
-    assert f"FAILED connection: {dead_address}" in result.stdout
-    assert "start lipt-coordinator" in result.stdout
+    assert f"FAILED connection: no coordinator answers at {dead_address}" in result.stdout
+    assert "Check that lipt-coordinator runs there" in result.stdout
 
 
 def test_the_doctor_knows_another_kind_of_server(lipt: Any, stranger: str) -> None:
@@ -156,51 +150,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 
 @pytest.fixture
-def tls_port(certificate: TlsFiles) -> Iterator[int]:
-    import ssl
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    assert certificate.cert is not None
-    context.load_cert_chain(certificate.cert, certificate.key)
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def accept() -> None:
-        while True:
-            try:
-                plain, _ = listener.accept()
-            except OSError:
-                return
-            try:
-                with context.wrap_socket(plain, server_side=True) as secure:
-                    secure.sendall(SETTINGS)
-                    # Closed with something unread, the connection would be reset.
-                    while secure.recv(1024):
-                        pass
-            except OSError:
-                plain.close()
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    yield listener.getsockname()[1]
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    thread.join()
-
-
-def test_a_trusted_certificate_is_fine(certificate: TlsFiles, tls_port: int) -> None:
-    _, check = probe("127.0.0.1", tls_port, TlsFiles(ca=certificate.ca))
-    assert check.ok
-    assert "for another 30 days" in check.detail
-
-
-def test_an_untrusted_certificate_is_named(tls_port: int) -> None:
-    _, check = probe("127.0.0.1", tls_port, TlsFiles())
-    assert check.ok is False
-    assert "not trusted" in check.detail
-    assert "--tls-ca" in check.remedy
-
-
-@pytest.fixture
 def mtls_port(certificate: TlsFiles) -> Iterator[int]:
     """A gRPC server that lets only peers with a certificate of its authority in."""
     server = grpc.server(ThreadPoolExecutor(max_workers=1))
@@ -213,47 +162,7 @@ def mtls_port(certificate: TlsFiles) -> Iterator[int]:
 def test_a_missing_client_certificate_is_named(
     lipt: Any, certificate: TlsFiles, mtls_port: int
 ) -> None:
-    _, check = probe("127.0.0.1", mtls_port, TlsFiles(ca=certificate.ca))
-    assert check.ok is False
-    assert "asks for a client certificate" in check.detail
-    assert check.remedy.startswith("Give --tls-cert and --tls-key")
     result = lipt("doctor", "--coordinator", f"127.0.0.1:{mtls_port}", "--tls-ca", certificate.ca)
     assert result.exit_code == 1
     assert "asks for a client certificate" in result.stdout
-    assert "'lipt doctor'" not in result.stdout
-    result = lipt(
-        "run", "list", "--coordinator", f"127.0.0.1:{mtls_port}", "--tls-ca", certificate.ca
-    )
-    assert "asks for a client certificate" in result.stderr
-    assert "--tls-cert and --tls-key" in result.stderr
-
-
-def test_a_certificate_of_another_authority_is_named(
-    certificate: TlsFiles, mtls_port: int, tmp_path: Path
-) -> None:
-    stranger = trustme.CA().issue_cert("stranger")
-    stranger.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
-    stranger.private_key_pem.write_to_path(str(tmp_path / "key"))
-    files = TlsFiles(tmp_path / "cert", tmp_path / "key", certificate.ca)
-    _, check = probe("127.0.0.1", mtls_port, files)
-    assert check.ok is False
-    assert f"does not accept {tmp_path / 'cert'}" in check.detail
-    _, check = probe("127.0.0.1", mtls_port, certificate)
-    assert check.ok
-
-
-def test_tls_to_a_server_without_it_fails(relay: Relay, certificate: TlsFiles) -> None:
-    port = int(relay.address.rpartition(":")[2])
-    _, check = probe("127.0.0.1", port, TlsFiles(ca=certificate.ca))
-    assert check.ok is False
-    assert "leave the --tls options out" in check.remedy
-
-
-def test_a_name_that_does_not_resolve_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "create_connection", fail)
-    (check,) = probe("no-such-host", 1, None)
-    assert check.ok is False
-    assert "spelling" in check.remedy
+    assert "--tls-cert and --tls-key" in result.stdout

@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.comparison.compare import Held, rests_on_pretraining, warm_up_seconds
-from lipt.trainer.subsets.subset import Subset
-from tests.trainer.made_up import made_up_subset
+from lipt.trainer.comparison.compare import rests_on_pretraining, warm_up_seconds
 
 SIGNALS = ("signals",)
 SOUP = {"proxy": "soup"}
@@ -56,24 +54,3 @@ def test_an_ordinary_warm_up_stands_in_for_the_run_at_its_own_cost() -> None:
     assert not rests_on_pretraining(SIGNALS, manifest)
     assert warm_up_seconds(manifest) == 2.5
     assert warm_up_seconds({"proxy": SOUP, "costs": {"training_seconds": 9.0}}) is None
-
-
-class Counting:
-    """Epoch e is example e."""
-
-    num_epochs: int | None = None
-    identity = {"counting": True}  # noqa: RUF012 - as the protocol has it
-
-    def __init__(self) -> None:
-        self.subset = self.before_epoch(0)
-
-    def before_epoch(self, epoch: int) -> Subset:
-        return made_up_subset([epoch])
-
-
-def test_a_subset_is_held_for_some_epochs_and_then_the_next_one_comes() -> None:
-    held = Held(Counting(), every=3)
-    assert held.subset.indices.tolist() == [0]
-    found = [held.before_epoch(epoch).indices.tolist() for epoch in range(7)]
-    assert found == [[0], [0], [0], [1], [1], [1], [2]]
-    assert held.subset.indices.tolist() == [2]

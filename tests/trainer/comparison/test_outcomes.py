@@ -11,7 +11,6 @@ from lipt.trainer.comparison.outcomes import (
     Outcome,
     Reach,
     Reached,
-    course,
     outcomes,
     paired_difference,
     reach,
@@ -93,19 +92,6 @@ def test_without_looks_on_the_way_nothing_is_known() -> None:
     assert value.to_everything is None
 
 
-def test_the_course_is_the_mean_at_each_look() -> None:
-    assert course(looked_at((0.25, 0.5), (0.5, 0.75), before=5.0)) == (
-        Look(10, 6.0, 0.375),
-        Look(20, 7.0, 0.625),
-    )
-    assert course([made_up_trial()]) == ()
-
-
-def test_trainings_of_other_steps_have_no_course_in_common() -> None:
-    other = made_up_trial(seed=1, looks=(Look(7, 1.0, 0.5),))
-    assert course([*looked_at(SOON), other]) == ()
-
-
 def trials(
     strategy: str, accuracies: Sequence[float], fraction: float = 0.1, **changes: Any
 ) -> list[Trial]:
@@ -118,12 +104,12 @@ def trials(
 
 
 RANDOM = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]
-REDRAWN = trials("redrawn", [0.78, 0.80, 0.79], every=1)
+REDRAWN = trials("redrawn", [0.78, 0.80, 0.79])
 EVERYTHING = trials("everything", [0.80, 0.80, 0.80], 1.0)
 
 
-def named(rows: list[Outcome]) -> dict[tuple[str, int], Outcome]:
-    return {(row.strategy, row.every): row for row in rows}
+def named(rows: list[Outcome]) -> dict[str, Outcome]:
+    return {row.strategy: row for row in rows}
 
 
 def mean(row: Outcome, name: str) -> float:
@@ -136,20 +122,19 @@ def test_the_better_random_is_the_one_to_beat() -> None:
     rows = outcomes([*RANDOM, *trials("craig", [0.74, 0.76, 0.75])])
     assert [row.strategy for row in rows] == ["uniform_per_class", "uniform", "craig"]
     assert mean(rows[2], "difference") == pytest.approx(0.02)
-    assert rows[2].rival == "random"
     assert rows[0].difference is rows[1].difference is None
 
 
 def test_all_are_compared_with_everything_and_with_re_drawn_random() -> None:
     rows = named(outcomes([*RANDOM, *REDRAWN, *EVERYTHING, *trials("craig", [0.75] * 3)]))
-    craig, redrawn = rows["craig", 0], rows["redrawn", 1]
+    craig, redrawn = rows["craig"], rows["redrawn"]
     assert mean(craig, "to_everything") == pytest.approx(-0.05)
     assert mean(craig, "to_redrawn") == pytest.approx(-0.04)
-    assert mean(rows["uniform", 0], "to_everything") == pytest.approx(-0.09)
+    assert mean(rows["uniform"], "to_everything") == pytest.approx(-0.09)
     assert mean(redrawn, "difference") == pytest.approx(0.06)
     assert mean(redrawn, "to_everything") == pytest.approx(-0.01)
     assert redrawn.to_redrawn is None
-    everything = rows["everything", 0]
+    everything = rows["everything"]
     assert (everything.difference, everything.to_everything, everything.to_redrawn) == (None,) * 3
 
 
@@ -163,38 +148,6 @@ def test_baselines_come_first_and_are_no_winners() -> None:
         (1.0, "everything"),
     ]
     assert [row.strategy for row in rows if row.beats_random] == ["craig"]
-
-
-def test_what_is_chosen_again_is_compared_with_random_re_drawn_as_often() -> None:
-    again = trials("craig", [0.77] * 3, every=5)
-    as_often = trials("redrawn", [0.76] * 3, every=5)
-    rows = named(outcomes([*RANDOM, *REDRAWN, *as_often, *again, *trials("craig", [0.75] * 3)]))
-    assert rows["craig", 5].rival == "random re-drawn every 5 epochs"
-    assert mean(rows["craig", 5], "difference") == pytest.approx(0.01)
-    assert mean(rows["craig", 5], "to_redrawn") == pytest.approx(-0.02)
-    assert (rows["craig", 0].rival, rows["craig", 5].label) == (
-        "random",
-        "craig chosen again every 5 epochs",
-    )
-    without = named(outcomes([*RANDOM, *again]))
-    assert without["craig", 5].rival == "random"
-
-
-def test_what_changes_has_no_accuracy_on_the_subset_and_everything_need_not_level_off() -> None:
-    changing = trials("craig", [0.7] * 3, every=2, subset_accuracy=None)
-    everything = trials("everything", [0.8] * 3, 1.0, subset_accuracy=None)
-    rows = named(outcomes([*RANDOM, *everything, *changing]))
-    assert rows["craig", 2].subset_accuracy is rows["everything", 0].subset_accuracy is None
-    assert rows["craig", 2].levelled_off is rows["everything", 0].levelled_off is None
-    assert (rows["uniform", 0].subset_accuracy, rows["uniform", 0].levelled_off) == (1.0, True)
-
-
-def test_total_time_is_all_of_it() -> None:
-    craig = trials("craig", [0.7] * 3, pretraining_seconds=20.0, waited_seconds=4.0, every=2)
-    row = named(outcomes([*RANDOM, *craig]))["craig", 2]
-    assert row.total_seconds == 35.0
-    assert (row.pretraining_seconds, row.selection_seconds) == (20.0, 5.0)  # 1 s at first
-    assert (row.choosing_seconds, row.training_seconds) == (25.0, 10.0)
 
 
 LOOKS = (Look(10, 1.0, 0.70), Look(20, 2.0, 0.80))
@@ -213,4 +166,4 @@ def test_the_target_is_what_fixed_random_ends_with() -> None:
 
 def test_without_random_there_is_no_target_and_no_difference() -> None:
     (row,) = outcomes(trials("craig", [0.8] * 2, looks=LOOKS))
-    assert (row.reach, row.difference, row.rival) == (None, None, "")
+    assert (row.reach, row.difference) == (None, None)

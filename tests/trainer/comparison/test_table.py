@@ -20,9 +20,9 @@ from lipt.trainer.comparison.table import (
 from lipt.trainer.comparison.trial import Trial
 from tests.trainer.made_up import made_up_outcome, made_up_trial
 
-RANDOM = made_up_outcome(strategy="uniform", rival="", difference=None)
+RANDOM = made_up_outcome(strategy="uniform", difference=None)
 EVERYTHING = made_up_outcome(
-    strategy="everything", fraction=1.0, rival="", difference=None, levelled_off=None
+    strategy="everything", fraction=1.0, difference=None, levelled_off=None
 )
 REACH = Reach(
     target=0.754,
@@ -147,20 +147,8 @@ def test_training_that_was_too_short_is_named() -> None:
         for trial in trials(strategy, [0.7, 0.7], levelled_off=False)
     ]
     # Of re-drawn random nobody asks it.
-    short += trials("redrawn", [0.7, 0.7], every=1, levelled_off=False)
+    short += trials("redrawn", [0.7, 0.7], levelled_off=False)
     assert answer(*short).better.endswith("rising with all of them: train longer.")
-
-
-def test_what_is_chosen_again_has_answers_of_its_own() -> None:
-    again = trials("craig", [0.75, 0.77, 0.765], every=5)
-    as_often = trials("redrawn", [0.73, 0.73, 0.73], every=5)
-    rows = outcomes([*TRIALS, *again, *as_often, *trials("craig", [0.4, 0.5, 0.3])])
-    once, often = answers(rows)
-    assert (once.every, often.every) == (0, 5)
-    assert once.better.startswith("At 10% craig does not beat random: ")
-    assert often.better.startswith(
-        "At 10% craig chosen again every 5 epochs beats random re-drawn every 5 epochs by 3.2 "
-    )
 
 
 def test_a_comparison_without_a_strategy_says_so() -> None:
@@ -279,13 +267,6 @@ def test_without_everything_and_re_drawn_random_nothing_is_said_of_them() -> Non
             (
                 "cost 12 s (12 s of pre-training and 0.2 s of selection), 2.5 times the 5.0 s "
                 "of main training; it is paid once, however often the subset is trained on."
-            ),
-        ),
-        (
-            {"selection_seconds": 2.0, "choosing_seconds": 2.0, "every": 5},
-            (
-                "cost 2.0 s (0.0 s of pre-training and 2.0 s of selection), 40% of the 5.0 s "
-                "of main training; every training pays for selection again."
             ),
         ),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.baselines import label, require_baselines
+from lipt.trainer.comparison.baselines import require_baselines
 from lipt.trainer.comparison.trial import (
     Cell,
     Plan,
@@ -49,7 +49,6 @@ def test_trials_are_found_again_by_another_process(tmp_path: Path) -> None:
     again = TrialFile(path, IDENTITY)
     assert again.find(Cell(0, "uniform", 0.1)) == TRIAL
     assert again.find(Cell(1, "uniform", 0.1)) is None
-    assert again.find(Cell(0, "uniform", 0.1, every=5)) is None
     assert read_trials(path) == (IDENTITY, [TRIAL])
 
 
@@ -58,7 +57,7 @@ OLD_LINE = (
     '{"seed": 2, "strategy": "craig", "fraction": 0.1, "num_examples": 144, "num_steps": 150, '
     '"weighted": true, "test_accuracy": 0.95, "subset_accuracy": 0.98, "levelled_off": true, '
     '"pretraining_seconds": 4.5, "selection_seconds": 0.5, "training_seconds": 1.0, '
-    '"bytes_sent": 3500000, "digest": "bab963de721f", "repeat": 0}'
+    '"bytes_sent": 3500000, "digest": "bab963de721f", "repeat": 0, "every": 0}'
 )
 
 
@@ -67,10 +66,18 @@ def test_a_file_of_an_older_version_is_read_and_gone_on_with(tmp_path: Path) -> 
     path.write_text(f"{json.dumps(IDENTITY)}\n{OLD_LINE}\n")
     found = TrialFile(path, IDENTITY).find(Cell(2, "craig", 0.1))
     assert found is not None
-    assert (found.every, found.waited_seconds, found.looks) == (0, 0.0, ())
+    assert found.looks == ()
     assert found.total_seconds == 6.0
     assert found.reached(0.5) is None
     assert read_trials(path) == (IDENTITY, [found])
+
+
+def test_a_file_with_repeated_trainings_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    line = OLD_LINE.replace('"repeat": 0', '"repeat": 1')
+    path.write_text(f"{json.dumps(IDENTITY)}\n{line}\n")
+    with pytest.raises(ConfigError, match="another version: its trainings are repeated"):
+        read_trials(path)
 
 
 def test_a_target_is_reached_at_the_first_look_that_finds_it_choosing_included() -> None:
@@ -134,40 +141,29 @@ def plan(**changes: Any) -> Plan:
     return Plan(**given | changes)
 
 
-def rows(found: Plan) -> list[tuple[str, float, int]]:
-    return [(cell.strategy, cell.fraction, cell.every) for cell in found.cells(0)]
+def rows(found: Plan) -> list[tuple[str, float]]:
+    return [(cell.strategy, cell.fraction) for cell in found.cells(0)]
 
 
 def test_everything_is_trained_on_once_and_the_rest_for_each_fraction() -> None:
     assert rows(plan()) == [
-        ("everything", 1.0, 0),
-        ("uniform", 0.1, 0),
-        ("uniform_per_class", 0.1, 0),
-        ("redrawn", 0.1, 1),
-        ("craig", 0.1, 0),
-        ("uniform", 0.3, 0),
-        ("uniform_per_class", 0.3, 0),
-        ("redrawn", 0.3, 1),
-        ("craig", 0.3, 0),
+        ("everything", 1.0),
+        ("uniform", 0.1),
+        ("uniform_per_class", 0.1),
+        ("redrawn", 0.1),
+        ("craig", 0.1),
+        ("uniform", 0.3),
+        ("uniform_per_class", 0.3),
+        ("redrawn", 0.3),
+        ("craig", 0.3),
     ]
-
-
-def test_what_is_chosen_again_has_random_re_drawn_as_often_beside_it() -> None:
-    assert rows(plan(fractions=(0.1,), every=5, baselines=("uniform", "redrawn"))) == [
-        ("uniform", 0.1, 0),  # stays
-        ("redrawn", 0.1, 1),
-        ("redrawn", 0.1, 5),
-        ("craig", 0.1, 5),
-    ]
-    again = rows(plan(fractions=(0.1,), every=1, baselines=("redrawn",)))
-    assert again == [("redrawn", 0.1, 1), ("craig", 0.1, 1)]
 
 
 def test_baselines_may_be_left_out_and_a_random_one_asked_for_is_trained_on_once() -> None:
     found = plan(
         fractions=(0.1,), strategies=("uniform", "craig"), baselines=("uniform_per_class",)
     )
-    names = [("uniform_per_class", 0.1, 0), ("uniform", 0.1, 0), ("craig", 0.1, 0)]
+    names = [("uniform_per_class", 0.1), ("uniform", 0.1), ("craig", 0.1)]
     assert rows(found) == names
     assert found.all_strategies() == ("uniform_per_class", "uniform", "craig")
 
@@ -178,18 +174,3 @@ def test_a_baseline_that_there_is_not_is_refused() -> None:
     assert str(refused.value) == (
         "there is no baseline 'rs2'. Choose from: uniform, uniform_per_class, redrawn, everything"
     )
-
-
-@pytest.mark.parametrize(
-    ("strategy", "every", "text"),
-    [
-        ("uniform", 0, "random (uniform)"),
-        ("redrawn", 1, "random re-drawn every epoch"),
-        ("redrawn", 5, "random re-drawn every 5 epochs"),
-        ("everything", 0, "everything"),
-        ("craig", 0, "craig"),
-        ("craig", 5, "craig chosen again every 5 epochs"),
-    ],
-)
-def test_rows_are_called_what_a_newcomer_understands(strategy: str, every: int, text: str) -> None:
-    assert label(strategy, every) == text

@@ -5,12 +5,11 @@ import io
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lipt.common.errors import ConfigError
 from lipt.trainer.diagnosis.export import export_issues, issue_table, writer_of
-from tests.trainer.made_up_diagnosis import made_up_columns, made_up_diagnosis, made_up_findings
+from tests.trainer.made_up_diagnosis import made_up_diagnosis, made_up_findings
 
 # As cleanlab's Datalab.get_issues() calls them.
 CLEANLAB = {
@@ -37,23 +36,6 @@ def test_the_columns_are_cleanlabs() -> None:
     assert table["near_duplicate_sets"] == [[2], [], [0], [4, 5], [3, 5], [3, 4], [], []]
     assert [row for row in range(8) if table["is_near_duplicate_issue"][row]] == [0, 2, 3, 4, 5]
     assert [row for row in range(8) if table["is_outlier_issue"][row]] == [7]
-
-
-def test_a_low_score_is_bad_also_of_outliers() -> None:
-    scores = issue_table(made_up_diagnosis())["outlier_score"]
-    assert scores.index(min(scores)) == 7
-
-
-def test_a_large_group_names_ten_others_of_each() -> None:
-    findings, columns = made_up_findings(), made_up_columns()
-    columns = {name: np.repeat(column[:1], 40) for name, column in columns.items()}
-    findings |= {"num_examples": 40, "class_counts": [40, 0], "confusion": []}
-    findings["label_errors"] |= {"num_suspects": 0, "ranked": []}
-    findings["duplicates"] |= {"surplus": 39, "groups": [list(range(40))]}
-    sets = issue_table(made_up_diagnosis(findings, columns))["near_duplicate_sets"]
-    assert sets[0] == list(range(1, 11))
-    assert sets[3] == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10]
-    assert sets[39] == list(range(10))
 
 
 def test_csv_is_read_by_pythons_own_reader() -> None:

@@ -5,12 +5,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset, SubsetSampler
 from lipt.trainer.integrations.weighting import WeightedLosses, Weighting
 from lipt.trainer.subsets.weighted import UnweightedWarning, normalized_weights
@@ -60,6 +62,38 @@ def test_losses_count_each_example_by_its_weight(reduction: str) -> None:
     assert losses.num_weighted == 2
     # Nothing stays.
     assert not torch.allclose(functional.cross_entropy(LOGITS, LABELS, reduction=reduction), found)
+
+
+def test_cross_entropies_have_targets_between_label_and_soft_label() -> None:
+    soft = torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
+    targets = 0.75 * functional.one_hot(LABELS, 2) + 0.25 * soft
+    each = functional.cross_entropy(LOGITS, targets, reduction="none")
+    with WeightedLosses(WEIGHTS, soft, alpha=0.25) as losses:
+        found = functional.cross_entropy(LOGITS, LABELS)
+        # Of soft targets already, nothing is to be made softer.
+        functional.cross_entropy(LOGITS, targets)
+    assert torch.allclose(found, (each * WEIGHTS).mean())
+    assert (losses.num_weighted, losses.num_softened) == (2, 1)
+
+
+def test_a_step_without_a_cross_entropy_is_told_that_soft_labels_do_not_count() -> None:
+    soft = np.full((10, 2), 0.5, np.float16)
+    indices, weights = np.arange(10), np.ones(10, np.float32)
+    digest = subset_digest(indices, weights, soft)
+    subset = Subset(indices, weights, "f" * 64, digest, "craig", soft_labels=soft)
+    sampler = SubsetSampler(subset, shuffle=False, soft_labels=0.5)
+    list(sampler)
+    weighting = Weighting(sampler)
+    weighting.begin(1)
+    labels, logits = torch.zeros(5, dtype=torch.int64), torch.eye(5, 2)
+    soft_step = weighting.step(lambda: functional.cross_entropy(logits, labels), lambda: 5)
+    targets = torch.tensor([[0.75, 0.25]]).expand(5, 2)
+    assert torch.allclose(soft_step(), functional.cross_entropy(logits, targets))
+    hard_step = weighting.step(
+        lambda: functional.mse_loss(labels.float(), labels.float()), lambda: 5
+    )
+    with pytest.warns(UnweightedWarning, match=r"soft labels .* do not count"):
+        hard_step()
 
 
 def test_losses_of_other_sizes_and_of_each_example_stay_as_they_are() -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lipt.common.data import Dataset
-from lipt.common.errors import DataError
-from lipt.common.inputs.stored import images_in
+from lipt.common.errors import DataError, SubsetError
+from lipt.common.inputs.model_input import images_in
 from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.examples import Examples
@@ -93,6 +93,31 @@ def test_batches_are_the_positions_examples_in_order(digits: Dataset, *, residen
         assert torch.equal(batch.targets_B, digits.targets_N[ids_B])
         # Of mean 1: (position + 1) / 3.
         torch.testing.assert_close(batch.weights_B, (positions_B + 1) / 3)
+
+
+def test_a_target_is_between_label_and_soft_label(digits: Dataset) -> None:
+    soft = torch.full((4, 10), 0.1, dtype=torch.float16).numpy()
+    ids = [3, 7, 12, 40]
+    subset = made_up_subset(ids, fingerprint=digits.fingerprint, soft_labels=soft)
+    recipe = RECIPE.model_copy(
+        update={"soft_labels": 0.3, "label_smoothing": 0.0, "augmentation": "none"}
+    )
+    model, forward_pass = place_model("resnet8", digits, recipe, CPU, ())
+    examples = Examples(subset, digits, CPU, weighted=True, soft=True)
+    (batch,) = examples.batches([torch.tensor([2, 0])])
+    logits = forward_pass(model, batch.examples_B)
+    hard = torch.nn.functional.one_hot(digits.targets_N[torch.tensor([12, 3])], 10)
+    expected = torch.nn.functional.cross_entropy(logits, 0.7 * hard + 0.03, reduction="none")
+    taken = Steps(model, forward_pass, recipe, 1).take(0, batch)
+    torch.testing.assert_close(taken.losses_B, expected.detach(), rtol=1e-3, atol=1e-4)
+    with pytest.raises(SubsetError, match="the subset has none"):
+        Examples(
+            made_up_subset(ids, fingerprint=digits.fingerprint),
+            digits,
+            CPU,
+            weighted=True,
+            soft=True,
+        )
 
 
 def test_a_small_set_is_resident_unasked(digits: Dataset) -> None:

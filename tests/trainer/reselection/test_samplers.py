@@ -66,6 +66,23 @@ def test_weights_follow_the_order() -> None:
     assert sampler.is_weighted
 
 
+def test_soft_labels_follow_the_order_and_have_to_be_there() -> None:
+    soft = [[place / 10, 1 - place / 10] for place in range(10)]
+    subset = made_up_subset(range(5, 105, 10), soft_labels=soft)
+    sampler = SubsetSampler(subset, rank=1, num_ranks=2, soft_labels=0.5)
+    places = [(index - 5) // 10 for index in sampler]
+    second = sampler.soft_labels(1, 3)
+    assert second is not None
+    torch.testing.assert_close(
+        second[:, 0].float(), torch.tensor(places[3:]) / 10, atol=1e-3, rtol=0
+    )
+    plain = SubsetSampler(subset)
+    list(plain)
+    assert plain.soft_labels(0, 3) is None
+    with pytest.raises(ConfigError, match=r"soft_labels is 0\.5, and the subset has none"):
+        SubsetSampler(TEN, soft_labels=0.5)
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12])
 def test_ranks_are_disjoint_and_cover_the_subset(num_ranks: int) -> None:
     samplers = [SubsetSampler(TEN, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]

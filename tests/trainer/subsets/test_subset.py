@@ -19,9 +19,14 @@ SUFFIXES = (".npy", ".csv", ".json", ".parquet")
 
 
 def make_subset(
-    indices: list[int], weights: list[float], manifest: dict[str, Any] | None = None
+    indices: list[int],
+    weights: list[float],
+    manifest: dict[str, Any] | None = None,
+    soft_labels: Any = None,
 ) -> Subset:
     packed = struct.pack(f"<{len(indices)}q{len(weights)}f", *indices, *weights)
+    if soft_labels is not None:
+        packed += np.asarray(soft_labels, "<f2").tobytes()
     return Subset(
         indices=np.array(indices, dtype=np.int64),
         weights=np.array(weights, dtype=np.float32),
@@ -29,6 +34,7 @@ def make_subset(
         digest=hashlib.sha256(packed).hexdigest(),
         strategy="grand",
         manifest=manifest if manifest is not None else {"seed": 3},
+        soft_labels=soft_labels,
     )
 
 
@@ -50,7 +56,17 @@ def subsets(draw: st.DrawFn) -> Subset:
     floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
     weights = draw(st.lists(floats, min_size=len(indices), max_size=len(indices)))
     texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-    return make_subset(indices, weights, draw(st.dictionaries(texts, JSON_VALUES, max_size=3)))
+    manifest = draw(st.dictionaries(texts, JSON_VALUES, max_size=3))
+    soft = None
+    if num_classes := draw(st.integers(0, 3)):
+        chances = st.lists(st.floats(0, 1, width=16), min_size=num_classes, max_size=num_classes)
+        soft = draw(st.lists(chances, min_size=len(indices), max_size=len(indices)))
+    return make_subset(indices, weights, manifest, soft)
+
+
+def bytes_of(subset: Subset) -> tuple[bytes, ...]:
+    soft = () if subset.soft_labels is None else (subset.soft_labels.tobytes(),)
+    return (subset.indices.tobytes(), subset.weights.tobytes(), *soft)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -61,8 +77,7 @@ def test_every_format_gives_back_what_was_saved(
     path = tmp_path_factory.mktemp("round") / f"subset{suffix}"
     loaded = Subset.load(subset.save(path))
     assert loaded == subset
-    assert loaded.indices.tobytes() == subset.indices.tobytes()
-    assert loaded.weights.tobytes() == subset.weights.tobytes()
+    assert bytes_of(loaded) == bytes_of(subset)
     beside = ["subset.manifest.json"] if suffix == ".csv" else []
     assert sorted(item.name for item in path.parent.iterdir()) == sorted([path.name, *beside])
 
@@ -71,8 +86,7 @@ def test_every_format_gives_back_what_was_saved(
 def test_a_subset_within_something_else_is_exact_too(subset: Subset) -> None:
     again = Subset.from_json(subset.to_json())
     assert again == subset
-    assert again.indices.tobytes() == subset.indices.tobytes()
-    assert again.weights.tobytes() == subset.weights.tobytes()
+    assert bytes_of(again) == bytes_of(subset)
 
 
 def test_a_npy_is_three_records_of_numpy(tmp_path: Path) -> None:
@@ -244,6 +258,25 @@ def test_columns_that_are_no_subset_are_refused(
 ) -> None:
     with pytest.raises(SubsetError, match=complaint):
         make_subset(indices, weights)
+
+
+@pytest.mark.parametrize(
+    "soft", [[[0.5, 1.5], [1, 0]], [[-0.5, 1], [1, 0]], [[1, 0]], [1, 0], [[float("nan")], [1]]]
+)
+def test_soft_labels_that_are_no_chances_of_the_examples_are_refused(soft: Any) -> None:
+    with pytest.raises(SubsetError, match=r"chances in \[0, 1\], a row for each of 2"):
+        make_subset([1, 4], [1.0, 1.0], soft_labels=soft)
+
+
+@pytest.mark.parametrize(
+    ("told", "alpha"),
+    [({"recommended_alpha": 0.25}, 0.25), ({"recommended_alpha": 7}, 0.0), ("x", 0.0), (None, 0.0)],
+)
+def test_the_recommended_share_of_soft_labels_is_the_manifests(told: Any, alpha: float) -> None:
+    soft = [[0.5, 0.5], [1, 0]]
+    subset = make_subset([1, 4], [1.0, 1.0], {"soft_labels": told}, soft)
+    assert subset.recommended_alpha == alpha
+    assert ("soft labels", f"recommended alpha {alpha:.2g}") in subset.facts
 
 
 def test_subsets_are_equal_by_value() -> None:

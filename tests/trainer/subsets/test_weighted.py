@@ -17,6 +17,7 @@ from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset
 from lipt.trainer.subsets.notebook import as_table, thumbnails
 from lipt.trainer.subsets.weighted import (
+    SoftTargetLoss,
     UnweightedWarning,
     WeightedCollate,
     WeightedSubsetLoss,
@@ -42,9 +43,48 @@ IMAGES = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
 LABELS = np.array([0, 1, 0, 1, 0])
 
 
-def subset_of(*weights: float, rows: tuple[int, ...] = (1, 4)) -> Subset:
+def subset_of(*weights: float, rows: tuple[int, ...] = (1, 4), soft: Any = None) -> Subset:
     indices, column = np.array(rows, np.int64), np.array(weights, np.float32)
-    return Subset(indices, column, "f" * 64, subset_digest(indices, column), "craig", manifest={})
+    soft = None if soft is None else np.array(soft, np.float16)
+    digest = subset_digest(indices, column, soft)
+    return Subset(indices, column, "f" * 64, digest, "craig", {}, soft)
+
+
+SOFT = [[0.25, 0.75], [1.0, 0.0]]
+
+
+def test_soft_labels_follow_the_weights() -> None:
+    chosen = subset_of(1, 3, soft=SOFT).dataset((IMAGES, LABELS), check=False)
+    _, labels, weights, soft = next(iter(DataLoader(chosen, batch_size=2)))
+    assert (labels.tolist(), weights.tolist(), soft.tolist()) == ([1, 0], [0.5, 1.5], SOFT)
+    images, *others = WeightedCollate()([chosen[0], chosen[1]])
+    assert images.shape == (2, 4, 4)
+    assert [column.tolist() for column in others] == [[1, 0], [0.5, 1.5], SOFT]
+    rows = [{"ids": torch.arange(row)} for row in range(5)]
+    named = subset_of(1, 3, soft=SOFT).dataset(rows, check=False)
+    batch = next(iter(DataLoader(named, batch_size=2, collate_fn=WeightedCollate(pad))))
+    assert (batch["weight"].tolist(), batch["soft_label"].tolist()) == ([0.5, 1.5], SOFT)
+
+
+def test_targets_are_between_label_and_soft_label() -> None:
+    logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    weights, soft = torch.tensor([0.5, 1.5]), torch.tensor(SOFT)
+    losses = -logits.log_softmax(dim=1)
+    # With a quarter of the soft label: (0.75 + 0.0625, 0.1875) and (0.25, 0.75).
+    first = 0.8125 * losses[0, 0] + 0.1875 * losses[0, 1]
+    second = 0.25 * losses[1, 0] + 0.75 * losses[1, 1]
+    found = SoftTargetLoss(0.25)(logits, labels, weights, soft)
+    torch.testing.assert_close(found, (0.5 * first + 1.5 * second) / 2)
+    assert torch.allclose(
+        SoftTargetLoss(0)(logits, labels, weights, soft),
+        WeightedSubsetLoss()(logits, labels, weights),
+    )
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, float("nan")])
+def test_an_alpha_outside_its_range_is_refused(alpha: float) -> None:
+    with pytest.raises(ConfigError, match=r"outside \[0, 1\]"):
+        SoftTargetLoss(alpha)
 
 
 def test_examples_come_with_their_weights() -> None:

@@ -44,14 +44,6 @@ class Design:
             "random one re-drawn every epoch (redrawn), all of the data (everything)."
         ),
     ] = "uniform,uniform_per_class,redrawn,everything"
-    every: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Epochs after which subsets are chosen again, as --every of 'lipt train', and "
-            "random is re-drawn beside them. 0: never.",
-        ),
-    ] = 0
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds of the whole pipeline.")] = 3
     proxy: Proxy = None
     run_settings: Annotated[
@@ -77,7 +69,6 @@ class Design:
                 recipe=recipe,
                 run_overrides=collect_overrides({}, self.run_settings or [], None),
                 baselines=parse_names(self.baselines),
-                every=self.every,
                 proxy=self.proxy,
             )
 
@@ -106,11 +97,10 @@ def compare(
     wait_passively()
     from lipt.common.imports import import_extra
     from lipt.trainer.cli.display.output import open_talking
-    from lipt.trainer.cli.display.training_progress import TrainingProgress
+    from lipt.trainer.cli.display.progress import TrainingProgress
     from lipt.trainer.comparison import compare as comparison
     from lipt.trainer.comparison.outcomes import outcomes
     from lipt.trainer.comparison.table import answers, plain, verdict
-    from lipt.trainer.reselection.reselection import ReselectionWarning
 
     # Now rather than after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt compare")
@@ -119,11 +109,7 @@ def compare(
     modules = modules_of(allow_module, data, test, model)
     opened = partial(open_talking, image_size=image_size, modules=modules)
     train_data, test_data = opened(data), opened(test)
-    with (
-        coordinator.connect() as client,
-        TrainingProgress() as progress,
-        progress.saying(ReselectionWarning),
-    ):
+    with coordinator.connect() as client, TrainingProgress() as progress:
         trials = comparison.compare(
             client,
             plan,

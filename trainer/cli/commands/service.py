@@ -115,16 +115,16 @@ def top(
                 if once:
                     return
         else:
+            from lipt.trainer.cli.display.follow import render_service, watch_service
             from lipt.trainer.cli.display.screen import Screen
-            from lipt.trainer.cli.display.top import render, watch
 
             if sys.stdout.isatty() and not once:
-                watch(client.address, lambda on_pause: views(on_pause=on_pause))
+                watch_service(client.address, lambda on_pause: views(on_pause=on_pause))
             else:
                 view = next(iter(views()))
                 room = max(len(view.runs), len(view.workers), len(view.computations), num_runs)
                 screen = Screen() if sys.stdout.isatty() else Screen(width=_ONCE_WIDTH)
-                screen.print(render(client.address, view, room))
+                screen.print(render_service(client.address, view, room))
 
 
 token_app = typer.Typer(

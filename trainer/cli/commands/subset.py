@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.trainer.cli.display.output import print_result, run_counting, run_talking
 from lipt.trainer.cli.options import (
     AllowModule,
@@ -71,6 +71,10 @@ def get(
     ] = None,
     proxy: Proxy = None,
     labels: Labels = "given",
+    soft_labels: Annotated[
+        bool,
+        typer.Option("--soft-labels", help="Add each example's chances as targets to train on."),
+    ] = False,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
@@ -102,6 +106,7 @@ def get(
                 features=features,
                 proxy=proxy,
                 labels=labels,
+                soft_labels=soft_labels,
                 on_progress=lambda progress: report(str(progress)),
             )
         )
@@ -119,6 +124,8 @@ def get(
     lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
     if beside is not None:
         lines.append(f"{beside}: its manifest")
+    if subset.soft_labels is not None:
+        lines.append(f"with soft labels; recommended: --soft-labels {subset.recommended_alpha:.2g}")
     if subset.stopped_early:
         lines.append(f"{subset.strategy} stopped early: {subset.stopped_early}")
     print_result(written, lines, as_json=json)

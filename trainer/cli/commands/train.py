@@ -126,7 +126,7 @@ class Choice:
         if way in _GO_WITH and (self.fraction is None) == (self.budget is None):
             raise ConfigError("give one of --fraction and --budget, e.g. --fraction 0.1")
 
-    def request(self) -> SelectionOptions:
+    def request(self, *, soft_labels: bool) -> SelectionOptions:
         """What a strategy is asked for each time."""
         from lipt.trainer.cli.overrides import parse_options
 
@@ -135,6 +135,7 @@ class Choice:
             "budget": self.budget,
             "options": parse_options(self.options or []),
             "prefetch": self.prefetch,
+            "soft_labels": soft_labels,
         }
         if self.preset is not None:
             asked["preset"] = self.preset
@@ -211,6 +212,8 @@ class Reselecting:
             budget=self.request.get("budget"),
             options=self.request.get("options"),
             preset=self.request.get("preset"),
+            proxy=self.request.get("proxy"),
+            soft_labels=self.request.get("soft_labels", False),
             on_progress=lambda progress: report(f"{self.strategy}: {progress.activity}"),
         )
 
@@ -312,6 +315,12 @@ _Coreset = Annotated[
         "alone are augmented strongly."
     ),
 ]
+_SoftLabels = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1, help="Share of the targets that is the subset's soft labels, e.g. 0.5."
+    ),
+]
 _Test = Annotated[
     str | None, typer.Option(help="Data to measure accuracy on, e.g. cifar10-test:DIR.")
 ]
@@ -329,6 +338,7 @@ def train(
     data: Annotated[str, typer.Option(help="The data that the subset was chosen from.")],
     model: Model,
     subset: _Subset = None,
+    soft_labels: _SoftLabels = 0.0,
     choice: Choice,
     test: _Test = None,
     image_size: ImageSize = None,
@@ -350,7 +360,7 @@ def train(
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.trainer.cli.display.training_progress import TrainingProgress, resumed_text
+    from lipt.trainer.cli.display.progress import TrainingProgress, resumed_text
     from lipt.trainer.cli.overrides import refusing_as_usage
     from lipt.trainer.main_training import Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
@@ -358,10 +368,10 @@ def train(
     from lipt.trainer.reselection.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
 
-    recipe = training.recipe()
+    recipe = training.recipe(soft_labels=soft_labels)
     with refusing_as_usage():
         choice.require(subset_given=subset is not None)
-        request, redrawing = choice.request(), choice.redrawing()
+        request, redrawing = choice.request(soft_labels=soft_labels > 0), choice.redrawing()
     checkpoint = saving.checkpoint
     _require_places({"--subset": subset}, checkpoint, out, log)
     chosen = None if subset is None else Subset.load(subset)

@@ -1,4 +1,4 @@
-"""The demo's processes: a coordinator and workers as children, which never outlive their parent."""
+"""`lipt demo`: a coordinator and workers as children, which never outlive their parent."""
 
 from __future__ import annotations
 
@@ -7,17 +7,30 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from lipt.common.errors import ProcessEndedError, UnreachableError
-from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say
+import typer
+
+from lipt.common.terminal import say as say_line
+from lipt.trainer.cli.demo import DATA, MODEL
+from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, print_result, run_talking
+from lipt.trainer.cli.options import Json
+
+if TYPE_CHECKING:
+    from lipt.trainer.cli.demo.experiment import DemoResult
+    from lipt.trainer.client.client import Client
+    from lipt.trainer.views import RunView
+
+    Conduct = Callable[[Client, Callable[[RunView], RunView], Path, Say], DemoResult]
 
 _STOP_SECONDS = 10.0
 _TAIL_LINES = 15
@@ -74,6 +87,8 @@ class Children:
 
     def check(self) -> None:
         """See that all are alive."""
+        from lipt.common.errors import ProcessEndedError
+
         for child in self._children:
             status = child.process.poll()
             if status is not None:
@@ -134,7 +149,6 @@ def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[No
 
 
 # Data as people have it: one label in twenty is wrong, here on purpose.
-DATA, MODEL = "digits-mislabelled", "resnet8"
 
 _POLL_SECONDS = 0.1
 _START_SECONDS = 120.0
@@ -178,6 +192,8 @@ def _start(children: Children, name: str, module: str, options: dict[str, str]) 
 
 def wait_until(look: Callable[[], bool], what: str, children: Children, say: Say) -> None:
     """Wait for the children to get somewhere, with a line now and then."""
+    from lipt.common.errors import UnreachableError
+
     started, said = time.monotonic(), -math.inf
     while not look():
         children.check()
@@ -191,3 +207,88 @@ def wait_until(look: Callable[[], bool], what: str, children: Children, say: Say
             say(f"waiting for {what} (since {now - started:.0f} s)")
             said = now
         time.sleep(_POLL_SECONDS)
+
+
+# The data with its right labels, and what accuracy is measured on.
+_RIGHT, _TEST = "digits-train", "digits-test"
+
+# The children are on this machine: when they are away, they are gone.
+_RECONNECT_SECONDS = 5.0
+
+
+def demonstrate(
+    *,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where results and logs are written.")
+    ] = Path("lipt-demo"),
+    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="How many worker ")] = 3,
+    json: Json = False,
+) -> None:
+    """Start a coordinator and workers here, diagnose the digits, and train on subsets of them."""
+    # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a
+    # second thread, which would only take the core that another process needs.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    started = time.monotonic()
+    result = _run(directory, workers, partial(say_line, err=json), as_json=json)
+    from lipt.trainer.cli.demo.experiment import report_lines  # imports torch
+
+    result = replace(result, seconds=time.monotonic() - started)
+    print_result(result, report_lines(result), as_json=json)
+
+
+def _run(directory: Path, num_workers: int, say: Say, *, as_json: bool) -> DemoResult:
+    from lipt.common.errors import RunFailedError, UnreachableError
+    from lipt.common.states import RunState
+    from lipt.trainer.cli.display.follow import follow, make_display
+    from lipt.trainer.client.client import Client
+
+    logs = directory / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    # LIPT_* settings are for other
+    environment = {name: value for name, value in os.environ.items() if name[:5] != "LIPT_"}
+    with (
+        ending_in_order(),
+        tempfile.TemporaryDirectory(prefix="lipt-demo-", ignore_cleanup_errors=True) as folder,
+        Children(logs, environment) as children,
+    ):
+        scratch = Path(folder)
+        wait_for_address = start_coordinator(children, scratch, say)
+        conduct = run_talking(_prepare, say)
+        address = wait_for_address()
+        start_workers(children, scratch, address, num_workers, say)
+        with Client(address, reconnect_seconds=_RECONNECT_SECONDS) as client:
+
+            def finish(run: RunView) -> RunView:
+                changes = client.watch(run.run_id)
+                final = follow(changes, make_display(as_json=as_json), check=children.check) or run
+                if final.state is not RunState.READY:
+                    raise RunFailedError(f"the run is {final.outcome}.")
+                return final
+
+            def joined() -> bool:
+                return len(client.info().workers) >= num_workers
+
+            try:
+                # Else the first worker would do all the work alone.
+                wait_until(joined, f"{num_workers} workers to join", children, say)
+                result = conduct(client, finish, directory, say)
+            except UnreachableError:
+                children.check()  # a dead process is the better explanation
+                raise
+        say("stopping the processes")
+    return result
+
+
+def _prepare(report: Say) -> Conduct:
+    from lipt.common.imports import import_extra
+
+    report(f"reading {DATA} and {_TEST}")
+    # Imported late: torch takes seconds, in which the coordinator is already starting.
+    for package in ("scipy", "jinja2"):
+        import_extra(package, package=package, extra="demo", needed_for="lipt demo")
+    from lipt.common.data import open_dataset
+    from lipt.trainer.cli.demo.experiment import conduct
+
+    train, right = open_dataset(DATA), open_dataset(_RIGHT)
+    is_wrong_N = (train.labels_N != right.labels_N).numpy()
+    return partial(conduct, train, open_dataset(_TEST), is_wrong_N)

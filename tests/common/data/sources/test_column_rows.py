@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 
 
 def test_a_row_is_the_bytes_of_its_values_in_the_order_of_the_columns() -> None:

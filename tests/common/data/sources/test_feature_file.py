@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipt.common.data.sources.feature_file import FeatureRows, features_rows
 from lipt.common.errors import DataError
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.weights.files import pack
 
 X = torch.arange(6, dtype=torch.float16).view(3, 2)

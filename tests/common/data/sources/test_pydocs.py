@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.data.sources.bundled import pydocs_rows
-from lipt.common.data.sources.tables.texts import hashing_tokenizer
+from lipt.common.data.sources.texts import hashing_tokenizer
 from lipt.common.errors import DataError
 
 pytestmark = pytest.mark.slow

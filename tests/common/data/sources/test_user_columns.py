@@ -11,7 +11,7 @@ from PIL import Image
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import FactoryRows, column_rows, rows_of_data
 from lipt.common.errors import DataError
-from lipt.common.inputs.columns import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType
 
 
 class Pairs(list[Any]):

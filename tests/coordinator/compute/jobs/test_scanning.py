@@ -14,7 +14,6 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.passes import encode_range, score_range
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs import scanning
 from lipt.coordinator.compute.jobs.scanning import scan_of, scanned_signals
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.compute.scan import (
@@ -235,30 +234,6 @@ def test_a_file_that_the_disk_has_changed_is_computed_again(world: World, damage
     world.when_opened = send
     assert same(world.signals(), world.alone())
     assert 5 in world.done_here()
-
-
-def test_a_range_that_a_worker_hands_in_meanwhile_is_given_up_here(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scanning, "_LOOK_SECONDS", 0.0)
-    world.when_opened = lambda _: None
-
-    def quicker(said: RangeDone) -> None:
-        if said.index == 7:
-            # Not there when the list of what is missing was made: range 6 has begun.
-            files = RangeFolder.files
-
-            def late(folder: RangeFolder) -> object:
-                found = files(folder)
-                if not folder.has(6):
-                    world.sent("w1", 6)
-                return found
-
-            monkeypatch.setattr(RangeFolder, "files", late)
-
-    world.when_done = quicker
-    assert same(world.signals(), world.alone())
-    assert 6 not in world.done_here()
 
 
 def test_only_so_many_cut_passes_are_kept(tmp_path: Path) -> None:

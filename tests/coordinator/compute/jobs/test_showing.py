@@ -11,8 +11,7 @@ from PIL import Image
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.inputs.columns import Column, ColumnType
-from lipt.common.inputs.specs import ColumnsSpec
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples

@@ -212,7 +212,6 @@ def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) ->
         (("--set", "seed=5"), "seed is given for every run and training by the comparison"),
         (("--image-size", "0"), "the image size 0 is outside 1.."),
         (("--baselines", "rs2"), "there is no baseline 'rs2'. Choose from: uniform, "),
-        (("--strategies", "aum", "--every", "2"), "aum looks at how a run's learners came to see"),
         (("--device", "gpu"), "device 'gpu' is not a device: "),
         (("--test", "large_images:large"), "large_images:large has 3x16x16 images, "),
     ],
@@ -260,28 +259,6 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     # theta_p was fetched, and its features place the examples.
     assert page.count("as seen by theta_p (principal components)") == 2
     assert "craig and grand" in page
-
-
-AGAIN = (
-    *("--steps", "9", "--strategies", "grand", "--fractions", "0.1", "--seeds", "1"),
-    *("--every", "2", "--baselines", "uniform,redrawn", "--json"),
-)
-
-
-def test_subsets_are_chosen_again_and_random_is_re_drawn_as_often(
-    comparison: Comparison, tmp_path: Path
-) -> None:
-    out = tmp_path / "again.jsonl"
-    result = comparison.run(*AGAIN, "--out", str(out))  # three steps each in three epochs
-    assert result.exit_code == 0, result.stderr
-    _, trials = read_trials(out)
-    cells = [(trial.strategy, trial.every) for trial in trials]
-    assert cells == [("uniform", 0), ("redrawn", 1), ("redrawn", 2), ("grand", 2)]
-    assert [trial.waited_seconds > 0 for trial in trials] == [False, False, False, True]
-    found = json.loads(result.stdout)
-    (row,) = (row for row in found["outcomes"] if row["strategy"] == "grand")
-    assert row["rival"] == "random re-drawn every 2 epochs"
-    assert comparison.num_runs() == 2  # the comparison's own
 
 
 def test_pretraining_is_counted_only_where_it_was_looked_at(

@@ -1,0 +1,356 @@
+"""Image-text pairs: the rows of two towers, made once and kept, and latent classes as labels.
+
+They are what a features file with `paired_features` holds, so that everything that is done with
+such a file is done with pairs. They are made again when the pairs' files, the towers' names, the
+files of their modules or those of `weights=` have changed.
+
+A tower's name is `module:function`. The function is called once, without arguments, and returns
+what is called with batches, such as a module of PyTorch's, which is set to `eval`:
+
+    image tower    float32, B x 3 x S x S, RGB, 0 to 1, on the CPU    ->  B x D, floating point
+    text tower     a list of B texts                                  ->  B x D, floating point
+
+The result may be on any device, and is divided by its length here. Row i must depend on example i
+alone.
+
+Named classes are zero-shot: each image's is the text that it is most alike. Without names they are
+clusters: spherical k-means on a sample of the images, 256 for each cluster at the most, and then
+every image's nearest centre.
+
+Shapes: N pairs, B of a batch, C classes, M of the sample, S pixels a side, D features.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lipt.common.data.parallel import Progress, map_rows, threads_for
+from lipt.common.data.sources.feature_file import FeatureRows
+from lipt.common.data.sources.index import Stamp, kept, room_for
+from lipt.common.data.sources.pair_files import FoundPairs, find_pairs
+from lipt.common.data.sources.query import Query, split_query
+from lipt.common.determinism import pinned_kernels
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import decode_file
+from lipt.common.imports import TOWERS, load_factory, module_of
+from lipt.common.inputs.specs import Column, ColumnType
+
+# What the kept tensors mean; raised whenever the same pairs would be given other ones.
+FORMAT = 1
+OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
+_SIZE, _BATCH = 224, 256
+_MOST_CLUSTERS, _PAIRS_PER_CLUSTER = 100, 50
+_SAMPLED_PER_CLUSTER = 256
+_ROUNDS = 20
+_BLOCK_VALUES = 2**24
+
+
+def pairs_rows(
+    source: str, path: Path, allowed_modules: Collection[str], progress: Progress | None = None
+) -> FeatureRows:
+    """The rows of all pairs, with their latent classes as labels.
+
+    Args:
+        source: the name under which the user opens them.
+        path: a folder or a table, and after a question mark the options, of `OPTIONS`.
+        allowed_modules: those that towers may be imported from.
+        progress: called with (done, total) pairs while they are embedded.
+
+    Raises:
+        ConfigError: a tower is not named or is unavailable, or an option cannot be used.
+        FactoryNotAllowedError: a tower's module is not allowed.
+        DataError: the pairs, the classes or a tower's rows cannot be used.
+        MissingExtraError: the table is of Parquet, and pyarrow is not installed.
+    """
+    place, query = split_query(source, path, OPTIONS)
+    specs = [query.text(option, "") for option in TOWERS]
+    for option, spec in zip(TOWERS, specs, strict=True):
+        if not spec:
+            raise ConfigError(f"{source} names no {option}. Add {option}=module:function.")
+    makers = [find_tower(spec, allowed_modules) for spec in specs]
+    pairs = _found(query, place)
+    classes = _classes(query)
+    usual = max(2, min(_MOST_CLUSTERS, len(pairs) // _PAIRS_PER_CLUSTER))
+    asked = query.number("clusters", usual, minimum=2, maximum=2**16)
+    num_clusters = max(2, min(asked, len(pairs)))
+    size = query.number("size", _SIZE, minimum=1, maximum=4096)
+    batch = query.number("batch", _BATCH, minimum=1, maximum=2**16)
+    # The towers' modules are imported by now.
+    modules = [getattr(sys.modules[module_of(spec)], "__file__", None) or "" for spec in specs]
+    towers = Stamp.of([*modules, *query.names("weights")])
+    depends_on = (
+        *(FORMAT, tuple(specs), towers.digest, pairs.stamp.digest, str(place.resolve())),
+        *(_columns(query), size, batch, classes, num_clusters),
+    )
+
+    def embed() -> Mapping[str, Tensor]:
+        image_tower, text_tower = (make() for make in makers)
+        embedding = Embedding(image_tower, text_tower, size, batch, classes, num_clusters)
+        return embedding.of(pairs, progress)
+
+    tensors = kept("pairs", depends_on, embed)
+    images_ND = tensors["images"]
+    return FeatureRows(
+        source=source,
+        names=classes or tuple(map(str, range(num_clusters))),
+        labels_N=tensors["labels"],
+        columns=(Column("", ColumnType.FLOAT32, (images_ND.shape[1],)),),
+        tensors={"": images_ND},
+        stamp=pairs.stamp,
+        paired_NP=tensors["captions"],
+    )
+
+
+def open_pairs(source: str) -> FoundPairs:
+    """The image files and captions themselves, in the order of the rows; no tower is imported.
+
+    Args:
+        source: as it is opened for selection, `pairs:PATH?...`; towers may be left out.
+
+    Raises:
+        ConfigError: it does not name pairs, or an option cannot be used.
+        DataError: the pairs cannot be used.
+    """
+    kind, _, path = source.partition(":")
+    if kind != "pairs" or not path:
+        raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")
+    place, query = split_query(source, Path(path).expanduser(), OPTIONS)
+    return _found(query, place)
+
+
+def _found(query: Query, place: Path) -> FoundPairs:
+    image, caption = _columns(query)
+    return find_pairs(query.source, place, image=image, caption=caption)
+
+
+def _columns(query: Query) -> tuple[str, str]:
+    return query.text("image", "file_name"), query.text("caption", "caption")
+
+
+def _classes(query: Query) -> tuple[str, ...]:
+    """The lines of the file that names the classes; none without one."""
+    if "classes" not in query:
+        return ()
+    if "clusters" in query:
+        raise ConfigError(f"{query.source}: classes= and clusters= are two ways. Leave one out.")
+    file = Path(query.text("classes", "")).expanduser()
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{query.source}: the classes in {file} cannot be read: {error}. Name a text file with "
+            "a class's prompt on each line."
+        ) from error
+    classes = tuple(line.strip() for line in lines if line.strip())
+    if len(classes) < 2 or len(set(classes)) < len(classes):
+        raise DataError(
+            f"{query.source}: {file} has {len(classes)} prompts, {len(set(classes))} of them "
+            "different. Write two or more, each once."
+        )
+    return classes
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """How pairs become rows.
+
+    Attributes:
+        image_tower: of their images.
+        text_tower: of their captions.
+        size: S, which images are scaled and cropped to.
+        batch: B.
+        classes: texts that stand for the latent classes; none makes clusters.
+        num_clusters: how many.
+    """
+
+    image_tower: Tower
+    text_tower: Tower
+    size: int
+    batch: int
+    classes: Sequence[str]
+    num_clusters: int
+
+    def of(self, pairs: FoundPairs, progress: Progress | None = None) -> Mapping[str, Tensor]:
+        """Images and captions, N x D of length 1, and labels, N: the latent classes.
+
+        Raises:
+            DataError: an image, a caption or a tower cannot be used.
+        """
+        rows = {name: torch.empty(0) for name in ("images", "captions")}
+        for start in range(0, len(pairs), self.batch):
+            if progress is not None:
+                progress(start, len(pairs))
+            ids = range(start, min(start + self.batch, len(pairs)))
+            captions = [pairs.caption(row) for row in ids]
+            made = {
+                "images": self.image_tower.rows(self._images(pairs, ids), len(ids)),
+                "captions": self.text_tower.rows(captions, len(ids)),
+            }
+            if start == 0:
+                self._require_one_space(made["images"], made["captions"])
+                shape = (len(pairs), made["images"].shape[1])
+                rows = {name: room_for(shape, torch.float32) for name in made}
+            for name, values_BD in made.items():
+                if values_BD.shape[1] != rows[name].shape[1]:
+                    raise DataError(
+                        f"a tower gives {rows[name].shape[1]} columns for the first batch, and "
+                        f"{values_BD.shape[1]} for rows {start} to {ids[-1]}. Give all the same."
+                    )
+                rows[name][start : start + len(ids)] = values_BD
+        if progress is not None:
+            progress(len(pairs), len(pairs))
+        return {**rows, "labels": self._labels(rows["images"])}
+
+    def _images(self, pairs: FoundPairs, ids: range) -> Tensor:
+        pixels_BCSS = np.empty((len(ids), 3, self.size, self.size), np.uint8)
+
+        def decode(row: int) -> None:
+            path = pairs.images[row]
+            try:
+                with Path(path).open("rb") as file:
+                    _, pixels_BCSS[row - ids.start] = decode_file(file, 3, (self.size, self.size))
+            except (DataError, OSError) as error:
+                raise DataError(
+                    f"image {row} of {pairs.source} ({path}) cannot be used: {error}. Replace it, "
+                    "or remove the pair."
+                ) from error
+
+        for _ in map_rows(decode, ids, num_threads=threads_for(self.size**2)):
+            pass
+        return torch.from_numpy(pixels_BCSS).float() / 255
+
+    def _labels(self, images_ND: Tensor) -> Tensor:
+        if not self.classes:
+            return nearest(images_ND, clusters(images_ND, self.num_clusters))
+        prompts, step = list(self.classes), self.batch
+        parts = [prompts[start : start + step] for start in range(0, len(prompts), step)]
+        rows_CD = torch.cat([self.text_tower.rows(part, len(part)) for part in parts])
+        return nearest(images_ND, rows_CD)
+
+    def _require_one_space(self, images_BD: Tensor, captions_BD: Tensor) -> None:
+        image, text = images_BD.shape[1], captions_BD.shape[1]
+        if image != text:
+            raise DataError(
+                f"the image tower {self.image_tower.spec} gives {image} columns, and the text "
+                f"tower {self.text_tower.spec} {text}. Give two that project into one space, as "
+                "CLIP's do."
+            )
+
+
+@dataclass(frozen=True)
+class Tower:
+    """One encoder."""
+
+    spec: str
+    encode: Callable[[Any], Any]
+
+    def rows(self, batch: Any, size: int) -> Tensor:
+        """A batch's rows of length 1, size x D, float32 on the CPU; one of zeros stays one.
+
+        Raises:
+            DataError: it fails, or gives something else.
+        """
+        try:
+            with torch.no_grad():
+                given = self.encode(batch)
+        except Exception as error:
+            raise DataError(
+                f"the tower {self.spec} failed on a batch of {size} with {type(error).__name__}: "
+                f"{error}. Try it alone on such a batch."
+            ) from error
+        found = torch.as_tensor(given)
+        if found.ndim != 2 or len(found) != size or not found.is_floating_point():
+            raise DataError(
+                f"the tower {self.spec} gives {found.dtype} of shape {list(found.shape)} for a "
+                f"batch of {size}. Let it return a floating-point row for each example."
+            )
+        rows_BD = found.detach().cpu().double()
+        if not bool(rows_BD.isfinite().all()):
+            raise DataError(
+                f"the tower {self.spec} gives values that are not finite. Compute in float32."
+            )
+        lengths_B = rows_BD.norm(dim=1, keepdim=True)
+        unit_BD: Tensor = rows_BD / lengths_B.masked_fill(lengths_B == 0, 1)
+        return unit_BD.float()
+
+
+def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Tower]:
+    """What makes the tower, when it is needed.
+
+    Raises:
+        ConfigError: it cannot be imported.
+        FactoryNotAllowedError: this process's flags do not allow its module.
+    """
+    factory = load_factory(spec, allowed_modules=allowed_modules)
+
+    def make() -> Tower:
+        try:
+            encode = factory()
+        except Exception as error:
+            raise ConfigError(
+                f"{spec!r} called without arguments failed with {type(error).__name__}: {error}. "
+                "Define it as def tower(), returning what encodes a batch."
+            ) from error
+        if not callable(encode):
+            raise ConfigError(
+                f"{spec!r} returns a {type(encode).__name__}, which cannot be called with a batch. "
+                "Return the module or function that encodes one."
+            )
+        return Tower(spec, encode.eval() if isinstance(encode, nn.Module) else encode)
+
+    return make
+
+
+def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
+    """The centre with the largest inner product, the first where several have it; N, int64."""
+    labels_N = torch.empty(len(rows_ND), dtype=torch.int64)
+    step = max(1, _BLOCK_VALUES // max(centres_CD.shape))
+    with pinned_kernels(1):
+        for start in range(0, len(rows_ND), step):
+            similarity_BC = rows_ND[start : start + step] @ centres_CD.T
+            labels_N[start : start + step] = similarity_BC.argmax(dim=1)
+    return labels_N
+
+
+def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
+    """Centres of clusters, C x D of length 1, the same for the same rows.
+
+    Args:
+        rows_ND: of length 1.
+        num_clusters: C.
+    """
+    generator = torch.Generator().manual_seed(0)
+    size = min(len(rows_ND), _SAMPLED_PER_CLUSTER * num_clusters)
+    sample_M = torch.randperm(len(rows_ND), generator=generator)[:size].sort().values
+    sample_MD = rows_ND[sample_M]
+    with pinned_kernels(1):
+        centres_CD = _spread(sample_MD, num_clusters, generator)
+        for _ in range(_ROUNDS):
+            labels_M = nearest(sample_MD, centres_CD)
+            sums_CD = torch.zeros_like(centres_CD).index_add_(0, labels_M, sample_MD)
+            # A centre that nothing is nearest to stays where it is.
+            found_C = sums_CD.norm(dim=1) > 0
+            centres_CD[found_C] = functional.normalize(sums_CD[found_C], dim=1)
+    return centres_CD
+
+
+def _spread(rows_MD: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
+    """Rows to begin with, each drawn by its squared distance from those before (k-means++)."""
+    chosen = [int(torch.randint(len(rows_MD), (1,), generator=generator))]
+    distances_M = torch.full((len(rows_MD),), torch.inf)
+    while len(chosen) < num_clusters:
+        to_last_M = (2 - 2 * rows_MD @ rows_MD[chosen[-1]]).clamp(min=0)
+        distances_M = torch.minimum(distances_M, to_last_M)
+        # What is left are copies: any will do.
+        weights_M = distances_M if bool(distances_M.sum() > 0) else torch.ones_like(distances_M)
+        chosen.append(int(weights_M.multinomial(1, generator=generator)))
+    return rows_MD[chosen].clone()

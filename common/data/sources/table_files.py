@@ -1,0 +1,285 @@
+"""Table files: CSV, JSON lines and Parquet, by columns of cells.
+
+A file gives its cells in chunks of rows, and is read again for each pass: it is never in memory as
+a whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TextIO
+
+from lipt.common.data.sources.parquet import class_names, find_files, open_file
+from lipt.common.data.sources.query import did_you_mean
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.imports import import_extra
+
+# None where the file has nothing there, also where it has a null or not-a-number.
+Cell = str | int | float | None
+
+CHUNK_ROWS = 8192
+
+# As people and programs write it; in any case, and also with spaces around it.
+_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+
+
+class Table(ABC):
+    """A file, or several of one data set, by columns.
+
+    Attributes:
+        name: for messages.
+        files: what it is read from.
+        columns: their names in the file's order.
+        class_names: by column, the names of its numbers, where the file has some.
+    """
+
+    name: str
+    files: Sequence[Path | str]
+    columns: tuple[str, ...]
+    class_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    @abstractmethod
+    def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
+        """The cells of some columns, in chunks of rows: a list for each of `names`.
+
+        Raises:
+            DataError: the file is broken; the message says where.
+        """
+
+
+def is_missing(cell: Cell) -> bool:
+    """Whether a cell holds nothing: one of NA, N/A, NaN, null, None, ? or spaces alone."""
+    if cell is None:
+        return True
+    if isinstance(cell, str):
+        return cell.strip().lower() in _MISSING
+    return cell != cell  # noqa: PLR0124 - not-a-number alone differs from itself
+
+
+def require_columns(table: Table, names: Sequence[str], option: str) -> None:
+    """Check that columns are there.
+
+    Raises:
+        DataError: one is not; the message names those that are, and close ones first.
+    """
+    for name in names:
+        if name not in table.columns:
+            raise DataError(
+                f"{table.name} has no column {name!r}.{did_you_mean(name, table.columns)} Write "
+                f"{option}=COLUMN with one of {', '.join(table.columns)}."
+            )
+
+
+def named_rows(rows: Sequence[int]) -> str:
+    """The first 20 of some numbers of rows or lines, and how many there are."""
+    more = f" and {len(rows) - 20} more" if len(rows) > 20 else ""
+    return ", ".join(map(str, rows[:20])) + more
+
+
+class CsvTable(Table):
+    """Lines of cells below a line with the columns' names, UTF-8, also gzipped.
+
+    A column without a name, such as the row numbers that pandas writes, is left out.
+    """
+
+    def __init__(self, path: Path, delimiter: str) -> None:
+        """Read the line of names.
+
+        Raises:
+            ConfigError: the delimiter is not one character.
+            DataError: there is no such file, or its first line names no columns.
+        """
+        if len(delimiter) != 1 or delimiter in '"\r\n':
+            raise ConfigError(
+                f"{path}: the delimiter {delimiter!r} is not one character. Write delimiter=; or "
+                "delimiter=%09 for a tab."
+            )
+        self.name, self.files = str(path), (path,)
+        self._path, self._delimiter = path, delimiter
+        with self._opened() as reader:
+            self._header: list[str] = next(reader, [])
+        self.columns = tuple(name for name in self._header if name)
+        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        if not self.columns or twice or all(map(_is_number, self.columns)):
+            found = f"names {', '.join(twice)} twice" if twice else f"is {self._header!r:.200}"
+            raise DataError(
+                f"{path}: the first line {found}, but it has to name the columns. Put a line with "
+                "a name for each column at the top of the file."
+            )
+
+    def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
+        """The cells of some columns; empty lines are passed over."""
+        places = [self._header.index(name) for name in names]
+        lines: list[list[str]] = []
+        ragged: list[int] = []
+        with self._opened() as reader:
+            next(reader)
+            for line in reader:
+                if len(line) == len(self._header):
+                    lines.append(line)
+                elif line:
+                    ragged.append(reader.line_num)
+                if len(lines) == CHUNK_ROWS:
+                    yield [[line[place] for line in lines] for place in places]
+                    lines = []
+            if lines:
+                yield [[line[place] for line in lines] for place in places]
+        if ragged:
+            raise DataError(
+                f"{self.name}: {len(ragged)} lines do not have the {len(self._header)} cells that "
+                f"the first line has names for: lines {named_rows(ragged)}. Correct them, quote "
+                "cells that hold the delimiter, or name another one: delimiter=;"
+            )
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        with _text_file(self._path) as file:
+            try:
+                yield csv.reader(file, delimiter=self._delimiter, strict=True)
+            except csv.Error as error:
+                raise DataError(
+                    f"{self.name} cannot be read as CSV: {error}. Quote cells that hold quotes or "
+                    "the delimiter, or convert the file to JSON lines."
+                ) from error
+
+
+@contextmanager
+def _text_file(path: Path) -> Iterator[TextIO]:
+    """A file of text; a byte order mark is passed over."""
+    try:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8: byte 0x{error.object[error.start]:02x} stands for nothing "
+            f"({error.reason}). Convert it: iconv -f latin1 -t utf-8 {path.name} > new.csv"
+        ) from error
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}. Name a file of text.") from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _cell(value: Any, where: str, name: str) -> Cell:
+    """A value of JSON or Parquet as a cell."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise DataError(
+        f"{where}: the column {name} holds a {type(value).__name__}. Give a text or a number, or "
+        f"leave the column out: drop={name}"
+    )
+
+
+class JsonlTable(Table):
+    """An object of names and values on each line, UTF-8, also gzipped.
+
+    The columns are the names of all lines, in the order in which they come up; what a line lacks is
+    missing there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the names on all lines.
+
+        Raises:
+            DataError: there is no such file, or a line is no object of texts and numbers.
+        """
+        self.name, self.files, self._path = str(path), (path,), path
+        # A dictionary keeps the order, and a set does not.
+        self.columns = tuple(dict.fromkeys(name for line in self._objects() for name in line))
+
+    def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
+        """The cells of some columns."""
+        rows: list[list[Cell]] = []
+        for number, line in enumerate(self._objects(), start=1):
+            where = f"{self.name}, object {number}"
+            rows.append([_cell(line.get(name), where, name) for name in names])
+            if len(rows) == CHUNK_ROWS:
+                yield [list(column) for column in zip(*rows, strict=True)]
+                rows = []
+        if rows:
+            yield [list(column) for column in zip(*rows, strict=True)]
+
+    def _objects(self) -> Iterator[dict[str, Any]]:
+        with _text_file(self._path) as file:
+            for number, text in enumerate(file, start=1):
+                if not text.strip():
+                    continue
+                try:
+                    line = json.loads(text)
+                except (ValueError, RecursionError) as error:
+                    raise DataError(
+                        f"{self.name}, line {number} is not JSON: {error}. Write one object on "
+                        "each line."
+                    ) from error
+                if not isinstance(line, dict):
+                    raise DataError(
+                        f"{self.name}, line {number} is a {type(line).__name__}. Write one object "
+                        'on each line, such as {"text": "...", "label": "..."}.'
+                    )
+                yield line
+
+
+class ParquetTable(Table):
+    """A file, or those of a directory's training split, one below the other."""
+
+    def __init__(self, source: str, path: str) -> None:
+        """Read the columns' names.
+
+        Raises:
+            DataError: there is no such file, it is broken, or files have other columns.
+            MissingExtraError: pyarrow is not installed.
+        """
+        parquet = import_extra(
+            "pyarrow.parquet",
+            package="pyarrow",
+            extra="parquet",
+            needed_for=f"the data set {source}",
+        )
+        self.name, self.files = path, find_files(source, path)
+        self._readers = {file: open_file(parquet, source, file) for file in self.files}
+        schema = self._readers[self.files[0]].schema_arrow
+        self.columns = tuple(schema.names)
+        self.class_names = {name: class_names(schema, name) for name in self.columns}
+        for file, reader in self._readers.items():
+            if tuple(reader.schema_arrow.names) != self.columns:
+                raise DataError(
+                    f"{file} has the columns {', '.join(reader.schema_arrow.names)}, not those of "
+                    f"the first file: {', '.join(self.columns)}. Name files of one data set."
+                )
+
+    def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
+        """The cells of some columns."""
+        for file, reader in self._readers.items():
+            try:
+                for batch in reader.iter_batches(batch_size=CHUNK_ROWS, columns=list(names)):
+                    yield [
+                        [self._cell(value, name) for value in batch.column(name).to_pylist()]
+                        for name in names
+                    ]
+            except (OSError, ValueError) as error:
+                raise DataError(
+                    f"the columns {', '.join(names)} of {file} cannot be read: {error}. Fetch the "
+                    "file again."
+                ) from error
+
+    def _cell(self, value: object, name: str) -> Cell:
+        if isinstance(value, float) and math.isnan(value):
+            return None
+        return _cell(value, self.name, name)

@@ -1,0 +1,380 @@
+"""Rows of a table: its label or targets, and its texts or features as columns.
+
+The label is a column of classes, in the order of their names, those that look like numbers by
+value, so that a training and a test file agree where both have all of them; `classes=a,b,c` names
+them for files that do not. Other targets are no single class:
+
+    target=COLUMN           a number of every row; several between commas
+    labels=COLUMN,COLUMN    1 in every column whose label a row has, 0 in the others
+
+A column of features is of numbers where all its cells are, but for missing ones; they become the
+example's `numbers`, which the pipeline standardizes. Every other one is of categories: a cell's
+code is its text's digest, salted with its column's name, modulo the number of buckets. So files
+that are opened apart agree without a vocabulary, and one table of embeddings serves all columns.
+
+A missing category is a category. A missing number is the mean of the others in its column of the
+same file, which is 0 once standardized; with `missing=marked` every column of numbers is followed
+by one that is 1 where it was missing, and else 0.
+
+Where an example is one tensor it has no name, so that a model takes it as its only argument.
+
+Shapes: N rows, D columns of numbers, C columns of categories, T targets.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lipt.common.data.sources.index import Stamp
+from lipt.common.data.sources.query import Query, read_query, split_query
+from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.table_files import (
+    Cell,
+    CsvTable,
+    JsonlTable,
+    ParquetTable,
+    Table,
+    is_missing,
+    named_rows,
+    require_columns,
+)
+from lipt.common.data.sources.texts import (
+    DEFAULT_LENGTH,
+    DEFAULT_VOCABULARY,
+    bucket_of,
+    file_tokenizer,
+    hashing_tokenizer,
+    text_columns,
+)
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.inputs.specs import Column, ColumnType
+from lipt.common.targets.values import TargetValues, label_values, number_values
+
+logger = logging.getLogger(__name__)
+
+# A source has one of them; without any, the column `label` is a class.
+_TARGETS = ("label", "target", "labels")
+_OF_FEATURES = ("drop", "numbers", "categories", "missing", "buckets")
+_OF_TEXT = ("text", "max_length", "tokenizer", "vocabulary", "names")
+OPTIONS = (*_TARGETS, "classes", *_OF_FEATURES, *_OF_TEXT)
+_DEFAULT_BUCKETS = 2**12
+
+# A column of more fractions than this is measured, not chosen from a list.
+_MOST_FRACTIONS = 100
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def csv_rows(source: str, path: Path) -> ColumnRows:
+    """The rows of a CSV file.
+
+    Args:
+        source: the name under which the user opens them.
+        path: the file, and after a question mark its options, which are those of `OPTIONS`, and
+            `delimiter`.
+
+    Raises:
+        ConfigError: an option does not exist, or cannot be used.
+        DataError: the file, a column or a label cannot be used.
+        MissingExtraError: a tokenizer file is named, and `tokenizers` is not installed.
+    """
+    file, query = split_query(source, path, (*OPTIONS, "delimiter"))
+    return _rows(query, lambda: CsvTable(file, query.text("delimiter", ",")))
+
+
+def jsonl_rows(source: str, path: Path) -> ColumnRows:
+    """The rows of a file of JSON lines; as `csv_rows`, without `delimiter`."""
+    file, query = split_query(source, path, OPTIONS)
+    return _rows(query, lambda: JsonlTable(file))
+
+
+def parquet_table_rows(source: str, path: str) -> ColumnRows:
+    """The rows of Parquet files without images, by a path or a URL; as `jsonl_rows`.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed, or for a URL fsspec.
+    """
+    file, query = read_query(source, path, OPTIONS)
+    return _rows(query, lambda: ParquetTable(source, file))
+
+
+def _rows(query: Query, opened: Callable[[], Table]) -> ColumnRows:
+    with_text = "text" in query
+    for name in _OF_FEATURES if with_text else _OF_TEXT:
+        if name in query:
+            of = "columns of numbers and categories" if with_text else "text"
+            raise ConfigError(
+                f"{query.source}: the option {name} is for {of}, which are not read "
+                f"{'with' if with_text else 'without'} text=COLUMN. Leave it out."
+            )
+    kinds = [name for name in _TARGETS if name in query]
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"{query.source}: {' and '.join(kinds)} were given together. Name a class (label=), "
+            "numbers (target=), or labels of which a row may have several (labels=)."
+        )
+    kind = kinds[0] if kinds else "label"
+    table = opened()
+    stamp = Stamp.of(table.files)
+    targets: TargetValues | None = None
+    target_columns = (query.text("label", "label"),) if kind == "label" else query.names(kind)
+    require_columns(table, target_columns, kind)
+    if kind == "label":
+        labels_N, names = read_labels(table, target_columns[0], query.names("classes"))
+    else:
+        numbers = read_numbers(table, target_columns, required=target_columns)
+        values_NT = torch.from_numpy(np.stack([numbers[name] for name in target_columns], axis=1))
+        values_of = number_values if kind == "target" else label_values
+        targets = values_of(values_NT, target_columns, table.name)
+        labels_N, names = targets.strata_N, targets.strata_names
+    if with_text:
+        columns, tensors = _text(query, table, len(labels_N))
+    else:
+        columns, tensors = _features(query, table, target_columns)
+    return ColumnRows(query.source, names, labels_N, columns, tensors, stamp=stamp, targets=targets)
+
+
+def read_labels(
+    table: Table, column: str, classes: Sequence[str] = ()
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The labels as numbers from 0, int64, and the classes' names.
+
+    Args:
+        table: where they are.
+        column: one of its columns.
+        classes: their names in the order of their numbers; empty takes those that there are.
+
+    Raises:
+        DataError: rows lack a label or have one that is no class, or the column holds measured
+            numbers.
+    """
+    # Every row's label by its place among those that came up, and these places.
+    codes, found = array("q"), dict[str, int]()
+    missing: list[int] = []
+    for (cells,) in table.chunks([column]):
+        for cell in cells:
+            name = _label_name(cell)
+            if not name:
+                missing.append(len(codes))
+            codes.append(found.setdefault(name, len(found)))
+    if missing:
+        raise DataError(
+            f"{table.name}: {len(missing)} of {len(codes)} rows have no label in the column "
+            f"{column}: rows {named_rows(missing)}. Label or remove them."
+        )
+    if not codes:
+        raise DataError(f"{table.name} has no rows. Name the file that holds the training data.")
+    if not classes:
+        _require_classes(found, len(codes), table, column)
+    named = table.class_names.get(column, ())
+    names = tuple(classes) or named or tuple(sorted(found, key=_order))
+    # In a file that has names for its numbers the cells are numbers.
+    cells_of_classes = map(str, range(len(named))) if named and not classes else names
+    known = {cell: place for place, cell in enumerate(cells_of_classes)}
+    unknown = [name for name in found if name not in known]
+    if unknown:
+        rows = np.flatnonzero(np.asarray(codes) == found[unknown[0]]).tolist()
+        raise DataError(
+            f"{table.name}: {len(unknown)} labels of the column {column} are none of the "
+            f"{len(known)} classes, the first of them {unknown[0]!r:.80} in the rows "
+            f"{named_rows(rows)}. Correct them, or name all classes: classes=a,b,c"
+        )
+    place_of = np.array([known[name] for name in found], dtype=np.int64)
+    return torch.from_numpy(place_of[np.asarray(codes, dtype=np.int64)]), names
+
+
+def _label_name(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def _require_classes(found: dict[str, int], num_rows: int, table: Table, column: str) -> None:
+    numbers = [_number(name) for name in found]
+    fractions = sum(number is not None and not number.is_integer() for number in numbers)
+    if fractions > _MOST_FRACTIONS:
+        raise DataError(
+            f"{table.name}: the column {column} holds {len(found)} different numbers, {fractions} "
+            f"of them fractions. For regression write target={column}, else name the column of "
+            "the classes: label=COLUMN"
+        )
+    if len(found) > max(_MOST_FRACTIONS, num_rows // 2):
+        raise DataError(
+            f"{table.name}: the column {column} holds {len(found)} different labels in {num_rows} "
+            "rows. Name the column of the classes: label=COLUMN"
+        )
+
+
+def _number(name: str) -> float | None:
+    try:
+        return float(name)
+    except ValueError:
+        return None
+
+
+def _order(name: str) -> tuple[bool, float, str]:
+    """Numbers by value, before words by their letters."""
+    number = _number(name)
+    return number is None, 0.0 if number is None else number, name
+
+
+def _features(
+    query: Query, table: Table, target_columns: tuple[str, ...]
+) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
+    for option in ("drop", "numbers", "categories"):
+        require_columns(table, query.names(option), option)
+    left_out = {*target_columns, *query.names("drop")}
+    # Sorted, so that files agree whose columns stand in another order.
+    used = sorted(set(table.columns) - left_out)
+    if not used:
+        raise DataError(
+            f"{table.name} has no column besides {', '.join(sorted(left_out))}. Give columns to "
+            "learn from."
+        )
+    candidates = [name for name in used if name not in query.names("categories")]
+    numbers = read_numbers(table, candidates, required=query.names("numbers"))
+    categories = [name for name in used if name not in numbers]
+    columns: list[Column] = []
+    tensors: dict[str, Tensor] = {}
+    if numbers:
+        marked = query.one_of("missing", ("mean", "marked")) == "marked"
+        values_ND = numbers_tensor([numbers[name] for name in sorted(numbers)], marked=marked)
+        name = "numbers" if categories else ""
+        shape = (values_ND.shape[1],)
+        columns.append(Column(name, ColumnType.FLOAT32, shape, standardized=True))
+        tensors[name] = values_ND
+    if categories:
+        buckets = query.number("buckets", _DEFAULT_BUCKETS, minimum=2, maximum=2**24)
+        name = "categories" if numbers else ""
+        columns.append(Column(name, ColumnType.INT64, (len(categories),), num_values=buckets))
+        tensors[name] = categories_tensor(table, categories, buckets)
+    logger.info(
+        "%s: %d columns of numbers (%s) and %d of categories (%s)",
+        *(table.name, len(numbers), ", ".join(sorted(numbers))),
+        *(len(categories), ", ".join(categories)),
+    )
+    return tuple(columns), tensors
+
+
+def read_numbers(
+    table: Table, columns: Sequence[str], *, required: Sequence[str]
+) -> dict[str, NDArray[np.float32]]:
+    """The columns of numbers among some, N values each, not-a-number where a cell is missing.
+
+    Raises:
+        DataError: a column of `required` has another cell, or a number is infinite.
+    """
+    parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in columns}
+    begin = 0
+    for chunk in table.chunks(columns):
+        for name, cells in zip(columns, chunk, strict=True):
+            if name not in parts:
+                continue
+            values = _numbers(cells)
+            if values is None and name in required:
+                row = next(row for row, cell in enumerate(cells) if _numbers([cell]) is None)
+                raise DataError(
+                    f"{table.name}: the column {name} is to be of numbers, but holds "
+                    f"{cells[row]!r:.80} in row {begin + row}. Correct the row, or take the column "
+                    "out of numbers="
+                )
+            if values is None:
+                del parts[name]
+            else:
+                parts[name].append(_float32(values, table, name, begin))
+        begin += len(chunk[0]) if chunk else 0
+    found = {name: np.concatenate(values) for name, values in parts.items() if values}
+    # A column of which nothing is known holds no number.
+    return {
+        name: values_N
+        for name, values_N in found.items()
+        if name in required or not np.isnan(values_N).all()
+    }
+
+
+def _numbers(cells: Sequence[Cell]) -> list[float] | None:
+    try:
+        return [float(cell) for cell in cells]  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        pass
+    try:
+        return [float("nan") if is_missing(cell) else float(cell) for cell in cells]  # type: ignore[arg-type]
+    except (ValueError, OverflowError):
+        return None
+
+
+def _float32(values: list[float], table: Table, name: str, begin: int) -> NDArray[np.float32]:
+    values_N = np.array(values, dtype=np.float64)
+    bad = np.flatnonzero(np.abs(values_N) > _LARGEST)
+    if len(bad):
+        raise DataError(
+            f"{table.name}: the column {name} has numbers that are not finite in float32, the "
+            f"first {values_N[bad[0]]:g}, in the rows {named_rows((bad + begin).tolist())}. Give "
+            f"finite numbers, or take the column as categories: categories={name}"
+        )
+    return values_N.astype(np.float32)
+
+
+def numbers_tensor(numbers: Sequence[NDArray[np.float32]], *, marked: bool) -> Tensor:
+    """Columns of numbers side by side, N x D, with the means in place of missing ones.
+
+    Args:
+        numbers: not-a-number where one is missing.
+        marked: whether each column is followed by one that is 1 where it was missing.
+    """
+    width = 2 if marked else 1
+    values_ND = np.empty((len(numbers[0]), width * len(numbers)), np.float32)
+    for place, values_N in enumerate(numbers):
+        missing_N = np.isnan(values_N)
+        known = values_N[~missing_N].astype(np.float64)
+        filled_N = np.where(missing_N, known.mean() if len(known) else 0.0, values_N)
+        values_ND[:, width * place] = filled_N
+        if marked:
+            values_ND[:, width * place + 1] = missing_N
+    return torch.from_numpy(values_ND)
+
+
+def categories_tensor(table: Table, columns: Sequence[str], buckets: int) -> Tensor:
+    """Columns of categories side by side, N x C, int64 in 0..buckets-1."""
+    parts: list[NDArray[np.int64]] = []
+    known: list[dict[str, int]] = [{} for _ in columns]
+    for chunk in table.chunks(columns):
+        codes_NC = np.empty((len(chunk[0]), len(columns)), np.int64)
+        for place, (name, cells) in enumerate(zip(columns, chunk, strict=True)):
+            codes = known[place]
+            for row, cell in enumerate(cells):
+                text = "" if is_missing(cell) else str(cell).strip()
+                code = codes.get(text)
+                if code is None:
+                    code = codes[text] = bucket_of(name, text, buckets)
+                codes_NC[row, place] = code
+        parts.append(codes_NC)
+    return torch.from_numpy(np.concatenate(parts))
+
+
+def _text(
+    query: Query, table: Table, num_texts: int
+) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
+    texts = query.names("text")
+    require_columns(table, texts, "text")
+    length = query.number("max_length", DEFAULT_LENGTH, minimum=1, maximum=2**16)
+    huggingface = query.one_of("names", ("none", "huggingface")) == "huggingface"
+    if "tokenizer" in query:
+        path = Path(query.text("tokenizer", "")).expanduser()
+        tokenizer = file_tokenizer(path, length, keep_numbers=huggingface)
+    else:
+        vocabulary = query.number("vocabulary", DEFAULT_VOCABULARY, minimum=2, maximum=2**24)
+        tokenizer = hashing_tokenizer(length, vocabulary)
+    chunks = table.chunks(texts)
+    return text_columns(
+        table.name, chunks, tokenizer, num_texts=num_texts, length=length, huggingface=huggingface
+    )

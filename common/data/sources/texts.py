@@ -1,0 +1,188 @@
+"""Text columns: texts as tokens of one length, cut or filled up.
+
+The built-in tokenizer needs no file and no vocabulary: lower-cased words and single marks, each
+with the number of its text's digest, so that files that are opened apart agree. Two words share a
+number with a probability of 1 in as many numbers as there are; with the default 32,767, one in six
+of a set's 6,000 words shares its own with another. Number 0 is padding.
+
+A user's is a file of Hugging Face's `tokenizers`. Its own padding token becomes 0, and the token
+that had 0 takes that one's number; without a padding token, all numbers are 1 more. With
+`names=huggingface` the numbers stay, for a model that was trained on them.
+
+Shapes: N texts, L places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lipt.common.data.sources.index import room_for
+from lipt.common.data.sources.table_files import Cell
+from lipt.common.errors import DataError
+from lipt.common.imports import import_extra
+from lipt.common.inputs.specs import Column, ColumnType
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_VOCABULARY = 2**15
+DEFAULT_LENGTH = 128
+_WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
+_PADDING_TOKENS = ("[PAD]", "<pad>", "<PAD>", "<|pad|>", "<|padding|>", "PAD")
+
+
+def bucket_of(salt: str, text: str, buckets: int) -> int:
+    """The bucket of a text, the same in every process: its BLAKE2b digest modulo their number."""
+    # A key has at most 64 bytes, and a column's name any number.
+    key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
+    digest = hashlib.blake2b(text.encode(), digest_size=8, key=key).digest()
+    return int.from_bytes(digest, "little") % buckets
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Makes texts into numbers.
+
+    Attributes:
+        encode: each text's numbers, at most as many as it was made for, and whether some were
+            cut off.
+        padding: the number that fills a row up.
+        num_values: all numbers are below it.
+    """
+
+    encode: Callable[[Sequence[str]], Iterator[tuple[list[int], bool]]]
+    padding: int
+    num_values: int
+
+
+def hashing_tokenizer(max_length: int, vocabulary: int = DEFAULT_VOCABULARY) -> Tokenizer:
+    """The built-in one, with numbers in 1..vocabulary-1."""
+    known: dict[str, int] = {}
+
+    def number(word: str) -> int:
+        found = known.get(word)
+        if found is None:
+            found = known[word] = 1 + bucket_of("word", word, vocabulary - 1)
+        return found
+
+    def encode(texts: Sequence[str]) -> Iterator[tuple[list[int], bool]]:
+        for text in texts:
+            words = _WORD_OR_MARK.findall(text.lower())
+            yield [number(word) for word in words[:max_length]], len(words) > max_length
+
+    return Tokenizer(encode, 0, vocabulary)
+
+
+def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokenizer:
+    """A user's.
+
+    Args:
+        path: a tokenizer.json.
+        max_length: L; special tokens count, and those at the end stay when a text is cut.
+        keep_numbers: whether padding may have another number than 0.
+
+    Raises:
+        DataError: there is no such file, or `tokenizers` cannot read it.
+        MissingExtraError: the package is not installed.
+    """
+    tokenizers = import_extra(
+        "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"
+    )
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(max_length)
+    except Exception as error:  # it raises Exception itself
+        raise DataError(
+            f"the tokenizer {path} cannot be read: {error}. Name a tokenizer.json of Hugging "
+            "Face's tokenizers."
+        ) from error
+    size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    found = (tokenizer.token_to_id(token) for token in _PADDING_TOKENS)
+    own = next((number for number in found if number is not None), None)
+    numbers = list(range(size))
+    if not keep_numbers and own is None:
+        numbers = list(range(1, size + 1))
+    elif not keep_numbers and own is not None:
+        numbers[0], numbers[own] = own, 0
+
+    def encode(texts: Sequence[str]) -> Iterator[tuple[list[int], bool]]:
+        for encoded in tokenizer.encode_batch(list(texts)):
+            yield [numbers[number] for number in encoded.ids], bool(encoded.overflowing)
+
+    return Tokenizer(encode, (own or 0) if keep_numbers else 0, max(numbers) + 1)
+
+
+def text_columns(
+    name: str,
+    chunks: Iterable[Sequence[Sequence[Cell]]],
+    tokenizer: Tokenizer,
+    *,
+    num_texts: int,
+    length: int,
+    huggingface: bool = False,
+) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
+    """Texts as tokens, N x L, with a warning about what is cut off.
+
+    L does not depend on the texts, so that files agree that are opened apart.
+
+    Args:
+        name: of their file, for the log; empty logs nothing.
+        chunks: rows of cells by column; the columns' texts follow each other with a space between.
+        tokenizer: made for this length.
+        num_texts: N, which the chunks have together.
+        length: L.
+        huggingface: whether the columns are input_ids and attention_mask.
+    """
+    tokens_NL = room_for((num_texts, length), torch.int64)
+    sizes_N, num_cut, begin = np.zeros(num_texts, np.int32), 0, 0
+    for chunk in chunks:
+        joined = [
+            " ".join(str(cell) for cell in cells if cell is not None)
+            for cells in zip(*chunk, strict=True)
+        ]
+        part_NL = np.full((len(joined), length), tokenizer.padding, np.int64)
+        for row, (numbers, cut) in enumerate(tokenizer.encode(joined)):
+            part_NL[row, : len(numbers)] = numbers
+            sizes_N[begin + row] = len(numbers)
+            num_cut += cut
+        tokens_NL[begin : begin + len(joined)] = torch.from_numpy(part_NL)
+        begin += len(joined)
+    if name:
+        _log_lengths(name, sizes_N, num_cut, length)
+    kind, shape = ColumnType.INT64, (length,)
+    if not huggingface:
+        return (Column("", kind, shape, num_values=tokenizer.num_values),), {"": tokens_NL}
+    columns = (
+        Column("input_ids", kind, shape, num_values=tokenizer.num_values),
+        Column("attention_mask", kind, shape, num_values=2),
+    )
+    mask_NL = room_for((num_texts, length), torch.int64)
+    torch.lt(torch.arange(length), torch.from_numpy(sizes_N)[:, None], out=mask_NL)
+    return columns, {"input_ids": tokens_NL, "attention_mask": mask_NL}
+
+
+def _log_lengths(name: str, sizes_N: NDArray[np.int32], num_cut: int, length: int) -> None:
+    num_texts, longest = len(sizes_N), int(sizes_N.max())
+    if empty := int((sizes_N == 0).sum()):
+        logger.warning("%s: %d of %d texts are empty", name, empty, num_texts)
+    if num_cut:
+        logger.warning(
+            "%s: %d of %d texts (%.1f%%) are longer than %d tokens and cut there; "
+            "max_length=%d would cut fewer",
+            *(name, num_cut, num_texts, 100 * num_cut / num_texts, length, 2 * length),
+        )
+    elif longest <= length // 2:
+        logger.warning(
+            "%s: no text is longer than %d tokens; max_length=%d would be faster",
+            *(name, longest, longest),
+        )

@@ -1,0 +1,132 @@
+"""Soft labels: what a ridge head that never saw an example takes it for, as training targets.
+
+A head's leave-one-out chances p_i carry what all other examples say of example i. A model that is
+trained on a few examples gains by targets between the label and these chances,
+
+    t_i = (1 - alpha) onehot(y_i) + alpha p_i,
+
+as a student does of its teacher (Hinton et al. 2015, arXiv:1503.02531), for a teacher that
+costs one pass over the data and a matrix.
+
+How much is right depends on what the other examples add: `recommended_alpha` compares the head
+with one that was fitted to the chosen examples alone.
+
+Shapes: N examples, K chosen ones, M of the others, B of a block, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipt.common.determinism import derive_generator
+from lipt.common.signals.blocks import row_blocks
+from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
+from lipt.core.proxies.ridge import class_weights, leave_one_out
+from lipt.core.signals.signals import Signals, probabilities_of
+
+# What the head of all examples knows beyond that of the chosen: points of accuracy.
+_NOTHING_GAINED, _MUCH_GAINED = 0.03, 0.08
+_MOST = 0.5
+# Examples that the head of the chosen ones is judged by.
+_MAX_SAMPLE = 2_000
+_NO_SAY = 1e-9
+
+
+@dataclass(frozen=True)
+class SoftLabels:
+    """Chances of each class, and what a manifest says of them.
+
+    chances_KC: float16, in [0, 1].
+    facts: accuracy and temperature of the head, and the recommended alpha, as JSON.
+    """
+
+    chances_KC: Tensor
+    facts: Mapping[str, Any]
+
+
+def soft_labels(
+    signals: Signals, head: Mapping[str, Any], places_K: Tensor, *, seed: int
+) -> SoftLabels:
+    """The soft labels of chosen examples.
+
+    They are those of the second head, taught by trusted labels, where there is one.
+
+    Args:
+        signals: a ridge head's, of all N examples.
+        head: facts of that head: its features, accuracy and sharpness.
+        places_K: int64, which of them.
+        seed: draws the samples that the head of the chosen ones is judged by.
+    """
+    labels_N, errors_NC, trust_N = signals.labels_N, signals.errors_NC, None
+    if signals.second_errors_NC is not None:
+        errors_NC, head = signals.second_errors_NC, {**head, **head["second"]}
+        first = replace(signals, second_errors_NC=None)
+        trust_N = trust_after(find_label_errors(first), labels_N)
+    alone = _alone(signals, errors_NC.shape[1], places_K, trust_N, seed)
+    trust_K = None if trust_N is None else trust_N[places_K]
+    distrusted = 0.0 if trust_K is None else float((trust_K < 1).double().mean())
+    facts = {
+        "features": head["features"],
+        "accuracy": head["accuracy"],
+        "temperature": 1 / head["sharpness"],
+        "accuracy_of_chosen_alone": alone,
+        "distrusted": distrusted,
+        "recommended_alpha": recommended_alpha(head["accuracy"], alone, distrusted),
+    }
+    return SoftLabels(_chances(errors_NC, labels_N, places_K), facts)
+
+
+def _alone(
+    signals: Signals, num_classes: int, places_K: Tensor, trust_N: Tensor | None, seed: int
+) -> float:
+    """The accuracy of a head of the chosen examples on a sample of the others, by trust."""
+    labels_N, generator = signals.labels_N, derive_generator(seed, "soft labels")
+    others = torch.ones(len(labels_N), dtype=torch.bool)
+    others[places_K] = False
+    others_M = torch.nonzero(others).flatten()
+    if not len(others_M):
+        return 1.0
+    others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]
+    rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
+    trust_N = torch.ones(len(labels_N), dtype=torch.float64) if trust_N is None else trust_N
+    # The others are judged, and teach nothing.
+    teach = trust_N[rows]
+    teach[num_chosen:] = _NO_SAY
+    head = leave_one_out(
+        signals.features_ND[rows].float(),
+        labels_N[rows],
+        num_classes,
+        generator=generator,
+        trust_N=teach,
+    )
+    right_M = head.outputs_NC[num_chosen:].argmax(dim=-1) == labels_N[others_M]
+    weights_M = class_weights(labels_N[others_M], trust_N[others_M])
+    return float(weights_M @ right_M.double() / weights_M.sum())
+
+
+def _chances(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Tensor:
+    chances_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
+    for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
+        places_B = places_K[rows]
+        chances_BC = probabilities_of(errors_NC[places_B], labels_N[places_B])
+        chances_KC[rows] = chances_BC.clamp_(0, 1).half()
+    return chances_KC
+
+
+def recommended_alpha(accuracy: float, alone: float, distrusted: float) -> float:
+    """How much of a target should be the head's chances, in [0, 1].
+
+    Args:
+        accuracy: the head's, leave-one-out.
+        alone: that of a head of the chosen examples, on others.
+        distrusted: the share of the chosen examples whose labels look wrong.
+    """
+    gain = (accuracy - alone - _NOTHING_GAINED) / (_MUCH_GAINED - _NOTHING_GAINED)
+    alpha = _MOST * min(max(gain, 0.0), 1.0)
+    # Where labels are wrong, the head is right about as often as they are.
+    return alpha + (1 - alpha) * min(distrusted, 1.0)

@@ -1,0 +1,223 @@
+"""Pairs as rows: embedded once, told apart by what they were made of, and chosen from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from lipt.common.data import open_dataset, open_pairs
+from lipt.common.data.dataset import Dataset
+from lipt.common.data.sources import pairs as pairs_module
+from lipt.common.data.sources.feature_file import FeatureRows
+from lipt.common.data.sources.pairs import Tower, clusters, find_tower, nearest
+from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.signals.signals import Signals
+from lipt.core.signals.stored import features_of_pairs
+from tests.coloured_shapes import (
+    COLOURS,
+    IMAGE_TOWER,
+    NARROW,
+    TOWERS,
+    caption_of,
+    swapped,
+    write_folder,
+)
+
+SWAPS = ((7, 23), (11, 40), (2, 58))
+WRONG = sorted(row for swap in SWAPS for row in swap)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "pairs", swapped(60, SWAPS))
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A line in `image` for each time that a tower was made."""
+    monkeypatch.setenv("COLOURED_SHAPES_CALLS", str(tmp_path))
+    return tmp_path / "image"
+
+
+def opened_pairs(folder: Path, options: str = "&clusters=5") -> Dataset:
+    source = f"pairs:{folder}?{TOWERS}&size=24{options}"
+    return open_dataset(source, allowed_modules=["tests.coloured_shapes"])
+
+
+def signals_of(dataset: Dataset) -> Signals:
+    own = features_of_pairs(dataset)
+    assert own is not None
+    return Signals(
+        torch.empty(len(dataset), 0),
+        own.features_ND,
+        dataset.labels_N,
+        paired_features_NP=own.paired_features_NP,
+    )
+
+
+@pytest.mark.parametrize("options", ["&clusters=5", "&clusters=5&batch=7"])
+def test_the_filter_drops_exactly_the_swapped_captions(folder: Path, options: str) -> None:
+    signals = signals_of(opened_pairs(folder, options))
+    kept = select(
+        find_strategy("clip_score"), signals, 54, balanced=False, seed=0, options={}
+    ).indices_K.tolist()
+    assert sorted(set(range(60)) - set(kept)) == WRONG
+
+
+def test_named_classes_are_zero_shot(folder: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("".join(f"a photo of something {colour}\n\n" for colour in COLOURS))
+    dataset = opened_pairs(folder, f"&classes={prompts}")
+    assert dataset.labels_N.tolist() == [row % 5 for row in range(60)]
+    assert dataset.class_names[1] == "a photo of something green"
+
+
+def test_rows_have_length_one_and_are_embedded_once(folder: Path, calls: Path) -> None:
+    first = opened_pairs(folder)
+    again = opened_pairs(folder)
+    assert calls.read_text().splitlines() == ["made"]
+    assert again.fingerprint == first.fingerprint
+    assert isinstance(again.rows, FeatureRows)
+    assert again.rows.paired_NP is not None
+    for rows in (again.rows.tensors[""], again.rows.paired_NP):
+        assert rows.norm(dim=1).tolist() == pytest.approx([1.0] * 60)
+
+
+def test_they_are_embedded_anew_where_what_they_were_made_of_has_changed(
+    folder: Path, calls: Path, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights"
+    weights.write_text("some")
+    options = f"&clusters=5&weights={weights}"
+    first = opened_pairs(folder, options)
+    weights.write_text("other ones")
+    opened_pairs(folder, options)
+    assert len(calls.read_text().splitlines()) == 2
+    assert not first.has_changed()
+    (folder / "part0" / "0007.txt").write_text(caption_of(7))
+    assert first.has_changed()
+    assert opened_pairs(folder, options).fingerprint != first.fingerprint
+    opened_pairs(folder, "&clusters=6")
+    assert len(calls.read_text().splitlines()) == 4
+
+
+def test_the_pairs_themselves_are_had_without_towers(folder: Path) -> None:
+    pairs = open_pairs(f"pairs:{folder}?image_tower=there.is:none")
+    assert pairs[7] == (str(folder / "part0" / "0007.png"), caption_of(23))
+    with pytest.raises(ConfigError, match="names no pairs"):
+        open_pairs("digits")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "complaint"),
+    [
+        ("&clusters=1", ConfigError, "clusters=1 is not a whole number in 2"),
+        ("&colour=red", ConfigError, "there is no option 'colour'"),
+        ("&clusters=5&classes=x", ConfigError, "classes= and clusters= are two ways"),
+        ("&classes=/missing/prompts", DataError, "the classes in /missing/prompts cannot be read"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(
+    folder: Path, options: str, error: type[ConfigError | DataError], complaint: str
+) -> None:
+    with pytest.raises(error, match=complaint):
+        opened_pairs(folder, options)
+
+
+def test_a_broken_image_is_named_by_its_row_and_file(folder: Path) -> None:
+    (folder / "part0" / "0003.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"image 3 of pairs:.*0003\.png\) cannot be used"):
+        opened_pairs(folder)
+
+
+def test_both_towers_have_to_be_named_and_allowed(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="Add text_tower=module:function"):
+        open_dataset(f"pairs:{folder}?image_tower={IMAGE_TOWER}", allowed_modules=["tests"])
+    with pytest.raises(FactoryNotAllowedError, match=r"tests\.coloured_shapes"):
+        open_dataset(f"pairs:{folder}?{TOWERS}")
+
+
+def test_towers_of_two_widths_and_prompts_that_repeat_are_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    source = f"pairs:{folder}?image_tower={IMAGE_TOWER}&text_tower={NARROW}&size=24"
+    with pytest.raises(DataError, match=r"gives 6 columns, and the text tower .* 1\. Give two"):
+        open_dataset(source, allowed_modules=["tests"])
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("red\nred\n")
+    with pytest.raises(DataError, match="has 2 prompts, 1 of them different"):
+        opened_pairs(folder, f"&classes={prompts}")
+
+
+def tower(given: Any) -> Tower:
+    return Tower("mine:tower", lambda _: given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rows_are_divided_by_their_length_and_zeros_stay(dtype: torch.dtype) -> None:
+    rows = tower(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=dtype)).rows(None, 2)
+    assert rows.dtype == torch.float32
+    assert rows.tolist() == [pytest.approx([0.6, 0.8]), [0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (torch.ones(2), r"gives torch\.float32 of shape \[2\] for a batch of 2"),
+        (torch.ones(3, 4), r"shape \[3, 4\] for a batch of 2"),
+        (torch.ones(2, 4, dtype=torch.int64), r"gives torch\.int64"),
+        (torch.tensor([[1.0], [torch.nan]]), "values that are not finite"),
+    ],
+)
+def test_other_values_are_refused(given: torch.Tensor, complaint: str) -> None:
+    with pytest.raises(DataError, match=f"the tower mine:tower .*{complaint}"):
+        tower(given).rows(None, 2)
+
+
+def no_tower() -> int:
+    return 3
+
+
+def broken_tower() -> Callable[[Any], Any]:
+    raise OSError("no such weights")
+
+
+def test_factories_that_fail_or_return_no_tower_are_named_when_they_are_called() -> None:
+    for name, complaint in (("no_tower", "returns a int"), ("broken_tower", "no such weights")):
+        make = find_tower(f"{__name__}:{name}", [__name__])
+        with pytest.raises(ConfigError, match=f"{name}.*{complaint}"):
+            make()
+
+
+def test_nearest_is_the_largest_product_and_the_first_of_equals() -> None:
+    centres = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    rows = torch.tensor([[0.6, 0.8], [0.8, 0.6], [0.0, 0.0]])
+    assert nearest(rows, centres).tolist() == [1, 0, 0]
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rows, centres = (torch.randn(size, 4, generator=generator) for size in (57, 5))
+    expected = [int((centres @ row).argmax()) for row in rows]
+    assert nearest(rows, centres).tolist() == expected
+    monkeypatch.setattr(pairs_module, "_BLOCK_VALUES", 40)
+    assert nearest(rows, centres).tolist() == expected
+
+
+def test_clusters_that_lie_apart_are_found() -> None:
+    generator = torch.Generator().manual_seed(2)
+    true = torch.arange(120) % 4
+    rows = functional.normalize(
+        5 * torch.eye(4)[true] + 0.3 * torch.randn(120, 4, generator=generator), dim=1
+    )
+    found = nearest(rows, clusters(rows, 4))
+    pairs = set(zip(true.tolist(), found.tolist(), strict=True))
+    assert len(pairs) == 4
+    assert torch.equal(found, nearest(rows, clusters(rows, 4)))

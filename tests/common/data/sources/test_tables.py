@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.table_files import CsvTable, JsonlTable
+from lipt.common.data.sources.tables import (
+    bucket_of,
+    categories_tensor,
+    csv_rows,
+    jsonl_rows,
+    numbers_tensor,
+    parquet_table_rows,
+    read_labels,
+    read_numbers,
+)
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.inputs.specs import Column, ColumnType
+
+Write = Callable[..., Path]
+PEOPLE = "name,age,city,label\nann,30,x,yes\nbob,,y,no\ncid,50,x,yes\n"
+
+
+def opened(path: Path, query: str) -> ColumnRows:
+    return csv_rows(f"csv:{path}?{query}", Path(f"{path}?{query}"))
+
+
+def test_numbers_and_categories_are_two_tensors_by_name(write: Write) -> None:
+    rows = opened(write(PEOPLE), "drop=name")
+    assert rows.columns == (
+        Column("numbers", ColumnType.FLOAT32, (1,), standardized=True),
+        Column("categories", ColumnType.INT64, (1,), num_values=4096),
+    )
+    assert rows.tensors["numbers"].tolist() == [[30], [40], [50]]
+    first, second, third = rows.tensors["categories"].flatten().tolist()
+    assert first == third != second
+    assert rows.class_names == ("no", "yes")
+    assert rows.labels_N.tolist() == [1, 0, 1]
+    assert rows.stamp is not None
+    assert rows.stamp.holds()
+
+
+def test_one_tensor_alone_has_no_name(write: Write) -> None:
+    numbers = opened(write(PEOPLE), "drop=name,city&missing=marked")
+    assert numbers.columns == (Column("", ColumnType.FLOAT32, (2,), standardized=True),)
+    assert numbers.tensors[""].tolist() == [[30, 0], [40, 1], [50, 0]]
+    categories = opened(write(PEOPLE), "drop=name&categories=age&buckets=50")
+    assert categories.columns == (Column("", ColumnType.INT64, (2,), num_values=50),)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        (
+            "label=lable",
+            "no column 'lable'. Did you mean label? Write label=COLUMN with one of name, age",
+        ),
+        ("drop=Name", "has no column 'Name'. Did you mean name?"),
+        (
+            "numbers=ages",
+            "mean age? Write numbers=COLUMN with one of name, age, city, label",
+        ),
+        ("text=nam", "Write text=COLUMN with one of"),
+        ("drop=name,age,city", "has no column besides age, city, label, name"),
+    ],
+)
+def test_columns_that_are_not_there_are_answered_with_those_that_are(
+    write: Write, query: str, words: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        opened(write(PEOPLE), query)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("query", ["text=name&drop=age", "max_length=5"])
+def test_options_of_text_and_of_features_do_not_mix(write: Write, query: str) -> None:
+    with pytest.raises(ConfigError, match="which are not read with"):
+        opened(write(PEOPLE), query)
+
+
+def test_texts_are_tokens_filled_up_with_zeros(write: Write) -> None:
+    path = write('title,body,label\nA cat,"sat, still",x\nA cat,,y\n')
+    rows = opened(path, "text=title,body&max_length=6&vocabulary=1000")
+    assert rows.columns == (Column("", ColumnType.INT64, (6,), num_values=1000),)
+    first, second = rows.tensors[""].tolist()
+    assert 0 not in first[:5]
+    assert second == [*first[:2], 0, 0, 0, 0]
+    assert first[5] == 0
+    assert rows.raw(1) == torch.tensor(second).numpy().tobytes()
+
+
+def test_what_is_cut_and_what_is_empty_is_told(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        opened(write('text,label\na b c,x\n"",y\na,y\na,y\n'), "text=text&max_length=2")
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "1 of 4 texts are empty",
+        "1 of 4 texts (25.0%) are longer than 2 tokens and cut there; max_length=4 would cut fewer",
+    ]
+
+
+def test_json_lines_and_parquet_are_read_alike(write: Write, tmp_path: Path) -> None:
+    expected = opened(write(PEOPLE), "drop=name")
+    path = write(
+        '{"city": "x", "age": 30, "label": "yes"}\n{"city": "y", "label": "no"}\n'
+        '{"city": "x", "age": 50.0, "label": "yes"}\n',
+        "t.jsonl",
+    )
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.table(
+        {"city": ["x", "y", "x"], "age": [30, None, 50], "label": ["yes", "no", "yes"]}
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    for rows in (
+        jsonl_rows("jsonl", Path(f"{path}?label=label")),
+        parquet_table_rows("parquet", f"{tmp_path / 't.parquet'}?label=label"),
+    ):
+        assert rows.columns == expected.columns
+        assert rows.class_names == expected.class_names
+        assert [rows.raw(row) for row in range(3)] == [expected.raw(row) for row in range(3)]
+
+
+Write = Callable[[str], Path]
+
+
+def test_columns_whose_cells_are_all_numbers_or_missing_are_of_numbers(write: Write) -> None:
+    table = CsvTable(write("a,b,c,d\n1,x,,NA\n 2e1 ,3,n/a,?\n,4,5,\n"), ",")
+    numbers = read_numbers(table, ["a", "b", "c", "d"], required=[])
+    assert list(numbers) == ["a", "c"]
+    np.testing.assert_array_equal(numbers["a"], np.array([1, 20, np.nan], np.float32))
+    np.testing.assert_array_equal(numbers["c"], np.array([np.nan, np.nan, 5], np.float32))
+
+
+def test_a_column_that_has_to_be_of_numbers_names_what_is_none(write: Write) -> None:
+    table = CsvTable(write("a\n1\nNA\nlow\n"), ",")
+    with pytest.raises(DataError, match=r"a is to be of numbers, but holds 'low' in row 2\."):
+        read_numbers(table, ["a"], required=["a"])
+
+
+@pytest.mark.parametrize("cell", ["inf", "1e39", "-Infinity"])
+def test_numbers_that_float32_cannot_hold_are_refused(write: Write, cell: str) -> None:
+    table = CsvTable(write(f"a\n1\n{cell}\n"), ",")
+    with pytest.raises(DataError, match=r"not finite in float32, the first .*, in the rows 1\."):
+        read_numbers(table, ["a"], required=[])
+
+
+def test_a_missing_number_is_the_mean_of_the_others_and_marked_where_asked() -> None:
+    numbers = [np.array([1, np.nan, 3], np.float32), np.array([5, 6, 7], np.float32)]
+    assert numbers_tensor(numbers, marked=False).tolist() == [[1, 5], [2, 6], [3, 7]]
+    assert numbers_tensor(numbers, marked=True).tolist() == [
+        [1, 0, 5, 0],
+        [2, 1, 6, 0],
+        [3, 0, 7, 0],
+    ]
+
+
+def test_files_that_are_opened_apart_give_a_category_one_code(write: Write) -> None:
+    train_NC = categories_tensor(CsvTable(write("a,b\nx,y\n z ,x\n"), ","), ["a", "b"], 4096)
+    test_NC = categories_tensor(CsvTable(write("b,a\nx,z\nNA,\n"), ","), ["a", "b"], 4096)
+    assert train_NC[1].tolist() == test_NC[0].tolist()
+    # The same text in another column is another category, and so is what is missing.
+    assert len({*train_NC.flatten().tolist(), *test_NC.flatten().tolist()}) == 6
+    assert train_NC[0, 0] == bucket_of("a", "x", 4096)
+
+
+def test_buckets_are_the_same_for_ever() -> None:
+    # Those of the first version: others would be other inputs to models trained before.
+    assert [bucket_of("a", "x", 4096), bucket_of("b", "x", 4096), bucket_of("a", "", 2)] == [
+        1746,
+        410,
+        1,
+    ]
+
+
+Write = Callable[[str], Path]
+
+
+def table(write: Write, *labels: object) -> CsvTable:
+    return CsvTable(write("y,z\n" + "".join(f"{label},1\n" for label in labels)), ",")
+
+
+def test_classes_are_in_the_order_of_their_names(write: Write) -> None:
+    labels_N, names = read_labels(table(write, "dog", " cat", "dog", "ant"), "y")
+    assert names == ("ant", "cat", "dog")
+    assert labels_N.tolist() == [2, 1, 2, 0]
+
+
+def test_classes_that_look_like_numbers_are_in_the_order_of_their_values(write: Write) -> None:
+    labels_N, names = read_labels(table(write, 10, 9, -1, 9), "y")
+    assert names == ("-1", "9", "10")
+    assert labels_N.tolist() == [2, 1, 0, 1]
+
+
+def test_whole_numbers_are_the_same_class_with_and_without_a_point(write: Write) -> None:
+    numbers = JsonlTable(write('{"y": 1}\n{"y": 1.0}\n{"y": 0}\n'))
+    assert read_labels(numbers, "y")[0].tolist() == [1, 1, 0]
+
+
+def test_numbers_stand_for_the_names_that_the_file_has(write: Write) -> None:
+    named = table(write, 1, 0, 1)
+    named.class_names = {"y": ("neg", "pos", "none")}
+    labels_N, names = read_labels(named, "y")
+    assert (labels_N.tolist(), names) == ([1, 0, 1], ("neg", "pos", "none"))
+    named = table(write, 1, -1, 1)
+    named.class_names = {"y": ("neg", "pos")}
+    with pytest.raises(DataError, match=r"none of the 2 classes, the first of them '-1' in .* 1\."):
+        read_labels(named, "y")
+
+
+def test_classes_that_are_given_keep_their_order_and_may_lack_examples(write: Write) -> None:
+    labels_N, names = read_labels(table(write, "b", "a"), "y", ["b", "c", "a"])
+    assert (labels_N.tolist(), names) == ([0, 2], ("b", "c", "a"))
+    with pytest.raises(DataError, match=r"1 labels .* none of the 1 classes, .*'b' in the rows 0"):
+        read_labels(table(write, "b", "a"), "y", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["a", "", "b", " "], r"2 of 4 rows have no label in the column y: rows 1, 3\."),
+        ([], "has no rows"),
+        ([f"id{number}" for number in range(150)], "150 different labels in 150 rows"),
+        ([0.5 + number for number in range(1000)], "1000 of them fractions.* write target=y"),
+    ],
+)
+def test_columns_without_classes_are_refused(
+    write: Write, labels: list[object], words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        read_labels(table(write, *labels), "y")

@@ -1,0 +1,228 @@
+"""Models that are given tensors by name: a user's own, and what Hugging Face's return.
+
+Shapes: B examples, C classes, D features.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipt.common.errors import ConfigError
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, call_model
+from lipt.common.models import build_model, find_head, forward_with_features
+from lipt.common.models.footprint import measure_model
+from lipt.common.models.head import ALL_BUT_HEAD, evaluation_mode, freeze, frozen_names, head_names
+from lipt.common.models.registry import build_without_values
+from tests.sentences import Reader
+
+WORDS = Column("tokens", ColumnType.INT64, (5,), num_values=40)
+FIGURES = Column("figures", ColumnType.FLOAT32, (3,))
+SPEC = ColumnsSpec((WORDS, FIGURES))
+
+
+class Wrapped(nn.Module):
+    """Returns its logits inside of an output, after a pooler as BERT has one."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.reader = Reader(8)
+        self.classifier = nn.Linear(8, num_classes)
+
+    def forward(self, tokens: Tensor, figures: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.classifier(self.reader(tokens, figures)), loss=None)
+
+
+def wrapped(*, num_classes: int) -> nn.Module:
+    return Wrapped(num_classes)
+
+
+def silent(*, num_classes: int) -> nn.Module:
+    return nn.Linear(3, num_classes)
+
+
+def built(name: str, inputs: ColumnsSpec = SPEC) -> nn.Module:
+    module = "tests.common.models.test_head"
+    return build_model(
+        f"{module}:{name}", num_classes=4, inputs=inputs, seed=0, allowed_modules=[module]
+    )
+
+
+def test_an_output_with_logits_is_as_good_as_logits() -> None:
+    model = built("wrapped").eval()
+    inputs = {"tokens": torch.tensor([[1, 2, 3, 4, 0]] * 2), "figures": torch.rand(2, 3)}
+    logits_BC, features_BD = forward_with_features(model, inputs)
+    assert torch.equal(logits_BC, call_model(model, inputs))
+    assert isinstance(model, Wrapped)
+    assert torch.equal(logits_BC, model.classifier(features_BD))
+
+
+def test_a_sequence_classifier_of_hugging_face_is_taken_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
+    config = transformers.DistilBertConfig(vocab_size=40, num_labels=4, **sizes)
+    monkeypatch.setitem(
+        globals(),
+        "distilled",
+        lambda *, num_classes: transformers.DistilBertForSequenceClassification(config),
+    )
+    mask = Column("attention_mask", ColumnType.INT64, (5,), num_values=2)
+    words = Column("input_ids", ColumnType.INT64, (5,), num_values=40)
+    model = built("distilled", ColumnsSpec((words, mask)))
+    assert measure_model(model, "distilled", inputs=ColumnsSpec((words, mask))).training_bytes > 0
+
+
+class PerToken(nn.Module):
+    """Calls its last linear layer for every word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits_BC: Tensor = self.fc(x).mean(dim=1)
+        return logits_BC
+
+
+def test_a_head_is_called_once_with_vectors() -> None:
+    with pytest.raises(ConfigError, match=r"'fc' with inputs of the shapes \[\(1, 3, 4\)\]"):
+        forward_with_features(PerToken(), torch.zeros(1, 3, 4))
+
+
+def test_keywords_that_a_model_does_not_take_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"figures float32\[3\] with TypeError.*keywords"):
+        built("silent")
+    doubles = ColumnsSpec((Column("", ColumnType.FLOAT64, (3,)),))
+    with pytest.raises(ConfigError, match="give float32 where its weights are float32"):
+        built("silent", doubles)
+
+
+@pytest.mark.parametrize(
+    ("spec", "head"),
+    [
+        ("resnet8", "fc"),
+        ("resnet18", "fc"),
+        ("wrn28_10", "fc"),
+        ("convnet", "fc"),
+        ("torchvision:vgg11_bn", "classifier.6"),
+        ("torchvision:swin_t", "head"),
+        ("torchvision:googlenet", "fc"),
+    ],
+)
+def test_the_head_makes_logits_of_features(spec: str, head: str) -> None:
+    shape = (3, 64, 64) if spec.startswith("torchvision") else (1, 8, 8)
+    model = build_model(spec, num_classes=10, inputs=ImageSpec(*shape), seed=0)
+    assert model.training
+    x = torch.randn(2, *shape)
+    # Training mode must not add auxiliary logits.
+    assert model(x).shape == (2, 10)
+    with evaluation_mode(model), torch.no_grad():
+        logits_NC, features_ND = forward_with_features(model, x)
+        name, layer = find_head(model)
+        assert name == head
+        assert torch.equal(layer(features_ND), logits_NC)
+        assert torch.equal(model(x), logits_NC)
+    assert not layer._forward_pre_hooks
+
+
+SHAPE = (1, 8, 8)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.fc = nn.Linear(4, 2)
+
+
+def normalized() -> nn.Sequential:
+    """A linear layer, statistics without parameters, a scaled batch norm, and the head."""
+    return nn.Sequential(
+        nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.BatchNorm1d(4), nn.Linear(4, 2)
+    )
+
+
+def resnet8() -> nn.Module:
+    return build_model("resnet8", num_classes=10, inputs=ImageSpec(*SHAPE), seed=0)
+
+
+def test_all_but_head_leaves_two_tensors_with_or_without_values() -> None:
+    model = resnet8()
+    empty = build_without_values("resnet8", num_classes=10, inputs=ImageSpec(*SHAPE))
+    for built in (model, empty):
+        frozen = frozen_names(built, [ALL_BUT_HEAD])
+        assert model.state_dict().keys() - frozen == head_names(model) == {"fc.weight", "fc.bias"}
+
+
+def test_globs_freeze_parameters_and_the_statistics_of_layers_that_are_frozen_whole() -> None:
+    statistics = {"running_mean", "running_var", "num_batches_tracked"}
+    model = normalized()
+    assert frozen_names(model, ["2.*"]) == {f"2.{name}" for name in {"weight", "bias"} | statistics}
+    # Its bias is trained, so its statistics go on as well.
+    assert frozen_names(model, ["2.w*"]) == {"2.weight"}
+    # Of two patterns one matches each; of a layer without parameters the statistics themselves.
+    assert frozen_names(model, ["2.weight", "2.bias"]) == frozen_names(model, ["2.*"])
+    assert frozen_names(model, ["1.*"]) == {f"1.{name}" for name in statistics}
+    assert model.state_dict().keys() - frozen_names(model, [ALL_BUT_HEAD]) == {"3.weight", "3.bias"}
+
+
+def test_a_tensor_of_two_names_is_frozen_under_both() -> None:
+    assert frozen_names(Tied(), ["second.*"]) == {"first.weight", "second.weight"}
+
+
+def test_frozen_layers_take_no_gradient_and_keep_their_statistics() -> None:
+    model = normalized().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    frozen = frozen_names(model, ["0.*", "1.*"])
+    freeze(model, frozen)
+    model(torch.randn(8, 4, generator=torch.Generator().manual_seed(0))).sum().backward()
+    assert [module.training for module in model] == [False, False, True, True]
+    trained = {name for name, item in model.named_parameters() if item.grad is not None}
+    assert trained == {"2.weight", "2.bias", "3.weight", "3.bias"}
+    changed = {
+        name for name, item in model.state_dict().items() if not torch.equal(item, before[name])
+    }
+    assert changed == {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "words"),
+    [
+        (
+            ["conv1.*", "layer9.*"],
+            "'layer9.*' matches none of the model's 29 .*: conv1.weight, bn1",
+        ),
+        ([ALL_BUT_HEAD, "fc.*"], "freezes all 29 parameters"),
+    ],
+)
+def test_patterns_that_freeze_nothing_or_everything_are_refused(
+    patterns: list[str], words: str
+) -> None:
+    assert frozen_names(resnet8(), ()) == frozenset()
+    with pytest.raises(ConfigError, match=words):
+        frozen_names(resnet8(), patterns)
+
+
+def test_every_modules_own_flag_comes_back_even_after_an_error() -> None:
+    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2)))
+    model.train()
+    model[1].eval()
+    before = [module.training for module in model.modules()]
+    assert before == [True, True, False, False]
+    inside: list[bool] = []
+
+    def fail() -> None:
+        with evaluation_mode(model):
+            inside.extend(module.training for module in model.modules())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert inside == [False] * 4
+    assert [module.training for module in model.modules()] == before

@@ -1,0 +1,280 @@
+"""Shapes: N images, C classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lipt.common.errors import ConfigError
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnsSpec,
+    ColumnType,
+    ImageSpec,
+    InputSpec,
+    call_model,
+)
+from lipt.common.models import build_model, find_head
+from lipt.common.models.models import (
+    BasicBlock,
+    PreActivationBlock,
+    TextTransformer,
+    linear,
+    mlp,
+    text_tiny,
+)
+
+
+def count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def conv(inputs: int, outputs: int, side: int = 3) -> int:
+    return inputs * outputs * side * side
+
+
+def batch_norm(channels: int) -> int:
+    return 2 * channels
+
+
+def basic_block(inputs: int, outputs: int) -> int:
+    body = conv(inputs, outputs) + conv(outputs, outputs) + 2 * batch_norm(outputs)
+    return body + (conv(inputs, outputs, 1) + batch_norm(outputs) if inputs != outputs else 0)
+
+
+def pre_activation_block(inputs: int, outputs: int) -> int:
+    body = batch_norm(inputs) + conv(inputs, outputs) + batch_norm(outputs) + conv(outputs, outputs)
+    return body + (conv(inputs, outputs, 1) if inputs != outputs else 0)
+
+
+def test_resnet18_has_the_known_number_of_parameters() -> None:
+    expected = conv(3, 64) + batch_norm(64)
+    for inputs, outputs in ((64, 64), (64, 128), (128, 256), (256, 512)):
+        expected += basic_block(inputs, outputs) + basic_block(outputs, outputs)
+    expected += 512 * 10 + 10
+    assert expected == 11_173_962
+    assert (
+        count(build_model("resnet18", num_classes=10, inputs=ImageSpec(3, 32, 32), seed=0))
+        == expected
+    )
+
+
+def test_wrn28_10_has_the_known_number_of_parameters() -> None:
+    expected = conv(3, 16)
+    for inputs, outputs in ((16, 160), (160, 320), (320, 640)):
+        expected += pre_activation_block(inputs, outputs) + 3 * pre_activation_block(
+            outputs, outputs
+        )
+    expected += batch_norm(640) + 640 * 10 + 10
+    assert expected == 36_479_194
+    with torch.device("meta"):
+        from lipt.common.models.models import wrn28_10
+
+        assert count(wrn28_10(num_classes=10, in_channels=3)) == expected
+
+
+def test_convnet_has_three_blocks_and_a_head_on_all_that_is_left() -> None:
+    # Each block has an instance norm's scale and shift per channel, and halves the image.
+    expected = conv(3, 64) + 2 * conv(64, 64) + 3 * 2 * 64 + 4 * 4 * 64 * 10 + 10
+    assert expected == 86_090
+    inputs = ImageSpec(3, 32, 32)
+    assert count(build_model("convnet", num_classes=10, inputs=inputs, seed=0)) == expected
+    # 8 x 8 pixels are halved twice: a third time would leave a single one of each channel.
+    small = build_model("convnet", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)
+    assert find_head(small)[1].in_features == 2 * 2 * 64
+
+
+def test_convnet_looks_at_each_image_alone() -> None:
+    model = build_model("convnet", num_classes=3, inputs=ImageSpec(1, 8, 8), seed=0)
+    images_NCHW = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model(images_NCHW)[:1], model(images_NCHW[:1]))
+
+
+def outputs_of_the_identity(block: BasicBlock | PreActivationBlock) -> list[float]:
+    """What a block whose convolutions change nothing makes of -3 and 2."""
+    for convolution, norm in ((block.conv1, block.bn1), (block.conv2, block.bn2)):
+        nn.init.dirac_(convolution.weight)
+        norm.eps = 1e-12  # vanishes beside the variance of 1
+    outputs: list[float] = block(torch.tensor([-3.0, 2.0]).reshape(1, 1, 1, 2)).flatten().tolist()
+    return outputs
+
+
+def test_basic_block_adds_its_input_before_the_last_relu() -> None:
+    # With identity convolutions and batch norms: relu(relu(x) + x).
+    block = BasicBlock(1, 1, stride=1).eval()
+    assert outputs_of_the_identity(block) == [0.0, 4.0]
+
+
+def test_pre_activation_block_keeps_its_input_raw() -> None:
+    # relu(relu(x)) + x, without a ReLU after the sum.
+    block = PreActivationBlock(1, 1, stride=1).eval()
+    assert outputs_of_the_identity(block) == [-3.0, 4.0]
+
+
+def test_convolutions_start_with_variance_two_over_fan_out() -> None:
+    model = build_model("resnet18", num_classes=10, inputs=ImageSpec(3, 32, 32), seed=0)
+    weight = model.get_parameter("blocks.7.conv2.weight").detach()
+    # 2.4 million draws: the deviation's own error is far below 1%.
+    assert float(weight.std()) == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
+    assert float(weight.mean()) == pytest.approx(0.0, abs=1e-4)
+    assert not model.get_parameter("fc.bias").any()
+
+
+Build = Callable[..., nn.Module]
+
+NUMBERS = Column("numbers", ColumnType.FLOAT32, (2, 3), standardized=True)
+CATEGORIES = Column("categories", ColumnType.INT64, (4,), num_values=50)
+FLAG = Column("flag", ColumnType.BOOL, ())
+ALONE = Column("", ColumnType.FLOAT16, (3,))
+
+
+@pytest.mark.parametrize("build", [linear, mlp])
+@pytest.mark.parametrize(
+    ("inputs", "width"),
+    [
+        (ColumnsSpec((NUMBERS, CATEGORIES, FLAG)), 6 + 4 * 16 + 16),
+        (ColumnsSpec((ALONE,)), 3),
+        (ImageSpec(1, 4, 5), 20),
+    ],
+)
+def test_every_value_of_an_example_goes_into_the_first_layer(
+    build: Build, inputs: InputSpec, width: int
+) -> None:
+    model = build(num_classes=7, inputs=inputs)
+    first = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    assert first.in_features == width
+    assert find_head(model)[0] == "fc"
+    for device in ("cpu", "meta"):
+        assert call_model(model.to(device), inputs.zeros(5, device)).shape == (5, 7)
+
+
+def test_places_of_a_column_share_its_embedding() -> None:
+    inputs = ColumnsSpec((Column("", ColumnType.INT16, (2,), num_values=5),))
+    model = linear(num_classes=2, inputs=inputs)
+    embedded = model.get_submodule("inputs")(torch.tensor([[3, 3]], dtype=torch.int16))
+    assert torch.equal(embedded[0, :16], embedded[0, 16:])
+
+
+@pytest.mark.parametrize("build", [linear, mlp])
+def test_a_class_that_a_category_or_a_number_decides_is_learned_in_20_steps(build: Build) -> None:
+    torch.manual_seed(0)
+    numbers_BD, codes_B = torch.randn(64, 6), torch.randint(0, 2, (64,))
+    labels_B = 2 * codes_B + (numbers_BD[:, 0] > 0)
+    batch = {
+        "numbers": numbers_BD.view(64, 2, 3),
+        "categories": codes_B[:, None].expand(64, 4).contiguous(),
+    }
+    model = build(num_classes=4, inputs=ColumnsSpec((NUMBERS, CATEGORIES)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(20):
+        optimizer.zero_grad()
+        cross_entropy(call_model(model, batch), labels_B).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert (call_model(model, batch).argmax(dim=1) == labels_B).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("build", [linear, mlp])
+def test_whole_numbers_of_an_unknown_range_are_refused(build: Build) -> None:
+    column = Column("age", ColumnType.INT64, (1,))
+    with pytest.raises(ConfigError, match=r"cannot take the column 'age int64\[1\]'.* as float32"):
+        build(num_classes=2, inputs=ColumnsSpec((column,)))
+
+
+TOKENS = Column("", ColumnType.INT64, (12,), num_values=100)
+
+
+def build_text(seed: int = 0) -> TextTransformer:
+    torch.manual_seed(seed)
+    model = text_tiny(num_classes=3, inputs=ColumnsSpec((TOKENS,)))
+    assert isinstance(model, TextTransformer)
+    return model
+
+
+def tokens(*lengths: int) -> Tensor:
+    tokens_BL = torch.randint(
+        1, 100, (len(lengths), 12), generator=torch.Generator().manual_seed(0)
+    )
+    return tokens_BL * (torch.arange(12) < torch.tensor(lengths)[:, None])
+
+
+def test_texts_have_logits_with_and_without_values_and_by_any_name() -> None:
+    model = build_text()
+    assert model(tokens(12, 3)).shape == (2, 3)
+    assert torch.equal(call_model(model, {"words": tokens(5)}), model(tokens(5)))
+    assert find_head(model)[0] == "fc"
+    assert model.to("meta")(torch.zeros(4, 12, dtype=torch.int64, device="meta")).shape == (4, 3)
+
+
+def test_padding_does_not_change_the_logits() -> None:
+    model = build_text()
+    padded_BL = tokens(5, 5)
+    torch.testing.assert_close(model(padded_BL), model(padded_BL[:, :5]))
+    # Nor does what stands beside a text in its batch.
+    torch.testing.assert_close(model(tokens(5, 12))[:1], model(tokens(5)))
+
+
+def test_a_text_without_tokens_has_finite_logits_and_gradients() -> None:
+    model = build_text()
+    model(tokens(0, 4)).sum().backward()
+    assert model(tokens(0)).isfinite().all()
+    assert all(
+        parameter.grad is not None and bool(parameter.grad.isfinite().all())
+        for parameter in model.parameters()
+    )
+
+
+def test_training_mode_and_gradients_change_no_bit() -> None:
+    model, text_BL = build_text(), tokens(12, 7, 3, 0)
+    training = model.train()(text_BL)
+    with torch.inference_mode():
+        evaluation = model.eval()(text_BL)
+    assert torch.equal(training, evaluation)
+
+
+def train_text(steps: int) -> tuple[TextTransformer, Tensor, Tensor]:
+    """On texts whose class is whether they have the word 7, 8 or neither."""
+    model = build_text()
+    generator = torch.Generator().manual_seed(1)
+    text_BL = torch.randint(10, 100, (48, 12), generator=generator)
+    labels_B = torch.arange(48) % 3
+    place_B = torch.randint(0, 12, (48,), generator=generator)
+    for row in range(48):
+        if labels_B[row] < 2:
+            text_BL[row, place_B[row]] = 7 + labels_B[row]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        cross_entropy(model(text_BL), labels_B).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return model, text_BL, labels_B
+
+
+def test_20_steps_learn_words_and_give_the_same_bits_again() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model, text_BL, labels_B = train_text(20)
+        again, _, _ = train_text(20)
+    finally:
+        torch.set_num_threads(threads)
+    assert (model(text_BL).argmax(dim=1) == labels_B).float().mean() > 0.9
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        ImageSpec(1, 8, 8),
+        ColumnsSpec((Column("", ColumnType.INT64, (12,)),)),
+        ColumnsSpec((Column("", ColumnType.INT64, (3, 4), num_values=5),)),
+        ColumnsSpec((Column("a", ColumnType.INT64, (2,), num_values=9), FLAG)),
+    ],
+)
+def test_inputs_other_than_tokens_are_refused(inputs: InputSpec) -> None:
+    with pytest.raises(ConfigError, match=r"text:tiny cannot take .*: it takes tokens alone"):
+        text_tiny(num_classes=2, inputs=inputs)

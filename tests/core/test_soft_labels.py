@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.core.signals.signals import Signals
+from lipt.core.soft_labels import recommended_alpha, soft_labels
+
+HEAD = {"features": "patches", "accuracy": 0.7, "sharpness": 4.0}
+
+
+def signals_of(
+    chances_NC: Tensor, labels_N: Tensor, *, second_NC: Tensor | None = None, features_ND: Tensor
+) -> Signals:
+    onehot_NC = functional.one_hot(labels_N, chances_NC.shape[1])
+    return Signals(
+        chances_NC - onehot_NC,
+        features_ND,
+        labels_N,
+        second_errors_NC=None if second_NC is None else second_NC - onehot_NC,
+    )
+
+
+def drawn(num_examples: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Labels of two classes, and features that tell them apart, each by half a deviation."""
+    generator = torch.Generator().manual_seed(seed)
+    labels_N = torch.arange(num_examples) % 2
+    noise_ND = torch.randn(num_examples, 16, generator=generator)
+    return labels_N, noise_ND + 0.5 * (2.0 * labels_N[:, None] - 1)
+
+
+def test_soft_labels_are_the_chances_of_the_chosen_examples() -> None:
+    labels_N, features_ND = drawn(40)
+    chances_NC = torch.rand(40, 2, generator=torch.Generator().manual_seed(1))
+    chances_NC /= chances_NC.sum(dim=1, keepdim=True)
+    signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
+    places_K = torch.tensor([3, 4, 39])
+    found = soft_labels(signals, HEAD, places_K, seed=0)
+    assert found.chances_KC.dtype == torch.float16
+    torch.testing.assert_close(found.chances_KC.float(), chances_NC[places_K], rtol=0, atol=0.5**11)
+    assert found.facts["accuracy"] == 0.7
+    assert found.facts["temperature"] == 0.25
+    assert found.facts["distrusted"] == 0
+
+
+def test_rounding_never_leaves_the_range_of_chances() -> None:
+    labels_N, features_ND = drawn(6)
+    chances_NC = functional.one_hot(labels_N, 2) * (1 + 1e-3) - 5e-4
+    found = soft_labels(
+        signals_of(chances_NC, labels_N, features_ND=features_ND), HEAD, labels_N[:2], seed=0
+    )
+    assert float(found.chances_KC.min()) == 0
+    assert float(found.chances_KC.max()) == 1
+
+
+def test_where_labels_are_wrong_the_second_head_says_the_chances() -> None:
+    true_N, features_ND = drawn(400)
+    labels_N = true_N.clone()
+    labels_N[:120] = 1 - labels_N[:120]
+    first_NC = functional.one_hot(true_N, 2) * 0.9 + 0.05
+    second_NC = functional.one_hot(true_N, 2) * 0.98 + 0.01
+    signals = signals_of(first_NC, labels_N, second_NC=second_NC, features_ND=features_ND)
+    head = {**HEAD, "second": {"accuracy": 0.95, "sharpness": 8.0}}
+    places_K = torch.cat([torch.arange(60, 120), torch.arange(340, 400)])
+    found = soft_labels(signals, head, places_K, seed=0)
+    torch.testing.assert_close(found.chances_KC.float(), second_NC[places_K], rtol=0, atol=1e-3)
+    assert (found.facts["accuracy"], found.facts["temperature"]) == (0.95, 0.125)
+    # 60 of the chosen 120 have wrong labels.
+    assert found.facts["distrusted"] == 0.5
+    assert found.facts["recommended_alpha"] >= found.facts["distrusted"]
+
+
+def test_what_the_chosen_know_is_told_by_examples_that_they_are_not() -> None:
+    labels_N, features_ND = drawn(3000)
+    chances_NC = torch.full((3000, 2), 0.5)
+    signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
+    few, many = (
+        soft_labels(signals, HEAD, torch.arange(count), seed=0).facts["accuracy_of_chosen_alone"]
+        for count in (20, 1000)
+    )
+    # The best there is are two deviations in sixteen directions of half a one: 97.7%.
+    assert few < many < 0.98
+    assert many > 0.96
+    everything = soft_labels(signals, HEAD, torch.arange(3000), seed=0)
+    assert everything.facts["recommended_alpha"] == 0
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "alone", "distrusted", "expected"),
+    [
+        (0.66, 0.66, 0.0, 0.0),
+        (0.66, 0.58, 0.0, 0.5),
+        (0.66, 0.20, 0.0, 0.5),
+        (0.66, 0.605, 0.0, 0.25),
+        (0.50, 0.66, 0.0, 0.0),
+        (0.66, 0.58, 0.4, 0.7),
+        (0.66, 0.66, 1.0, 1.0),
+    ],
+)
+def test_alpha_grows_with_what_the_others_know_and_with_wrong_labels(
+    accuracy: float, alone: float, distrusted: float, expected: float
+) -> None:
+    assert recommended_alpha(accuracy, alone, distrusted) == pytest.approx(expected, abs=1e-9)
