@@ -28,8 +28,8 @@ from lipt.core.proxies.ridge import class_weights, leave_one_out
 from lipt.core.signals.signals import Signals, probabilities_of
 
 # Of 20,000 images of cifar10-jpeg, with a head that is right on 66.5%, a random tenth gains most by
-# half (the head of the chosen ones alone is 7.6 points behind), a fiftieth by 0.8 (18.5 points), and
-# 30% gains by 0.3 (3.8 points): alpha is 0.8 (1 - exp(-points / 8)).
+# half (the head of the chosen ones alone is 7.6 points behind), a fiftieth by 0.8 (18.5 points),
+# and 30% gains by 0.3 (3.8 points): alpha is 0.8 (1 - exp(-points / 8)).
 _MOST, _POINTS = 0.8, 0.08
 # Examples that the head of the chosen ones is judged by.
 _MAX_SAMPLE = 2_000
