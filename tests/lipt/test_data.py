@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import lipt
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
+from lipt.common.imports import load_factory
+from lipt.common.inputs.specs import ImageSpec
+from lipt.data import MODULE, Given
 from tests.lipt.digits import few_digits
 
 
@@ -20,17 +23,6 @@ def test_arrays_lists_and_names_are_the_same_data() -> None:
     assert opened[0].fingerprint == opened[1].fingerprint
     assert opened[0].full_fingerprint == opened[1].full_fingerprint
     assert len(lipt.open_dataset("digits-test")) == 355
-
-
-def test_what_is_open_stays_as_it_is() -> None:
-    data = lipt.open_dataset("digits-test")
-    assert lipt.open_dataset(data) is data
-
-
-def test_features_are_columns() -> None:
-    data = lipt.open_dataset((np.zeros((6, 3), np.float32), [0, 1] * 3))
-    assert isinstance(data.inputs, ColumnsSpec)
-    assert str(data.inputs) == "float32[3]"
 
 
 def test_a_name_may_import_its_own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +47,16 @@ def test_a_name_may_import_its_own_module(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_no_data_is_refused(data: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         lipt.open_dataset(data)
+
+
+def test_a_model_is_found_by_its_name_as_long_as_it_is_kept() -> None:
+    module = nn.Linear(2, 3)
+    given = Given(module)
+    made = load_factory(given.name, allowed_modules=[MODULE])(num_classes=3)
+    assert torch.equal(made.weight, module.weight)
+    assert made.weight is not module.weight
+    name = given.name
+    del given
+    gc.collect()
+    with pytest.raises(ConfigError, match="has no function"):
+        load_factory(name, allowed_modules=[MODULE])

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources.storage import open_remote, storage_of
+from lipt.common.data.sources.storage import Ranges, open_remote, storage_of
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError
 from tests.tar_shards import samples, write_shard
@@ -79,3 +81,67 @@ def test_without_the_extra_says_what_to_install(
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingExtraError, match=rf"'{missing}'.*pip install 'lipt\[remote\]'"):
         open_dataset("webdataset:s3://bucket/x")
+
+
+def test_a_server_without_ranges_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/all.txt", b"0123456789")
+    monkeypatch.setattr(type(memory), "cat_file", lambda *_, **__: b"0123456789")
+    try:
+        with pytest.raises(OSError, match=r"the server sends all of .* where a part is asked"):
+            open_remote("x", "memory://all.txt").fetch("memory://all.txt", 2, 4)
+    finally:
+        memory.rm("/all.txt")
+
+
+KIB = 2**10
+
+
+class Fetched:
+    """A file of so many bytes, and what was fetched of it."""
+
+    def __init__(self, size: int) -> None:
+        self.content = bytes(i % 251 for i in range(size))
+        self.parts: list[tuple[int, int]] = []
+
+    def __call__(self, start: int, end: int) -> bytes:
+        self.parts.append((start, end))
+        return self.content[start:end]
+
+
+def test_what_is_read_in_order_is_fetched_in_ever_larger_parts() -> None:
+    file = Fetched(200 * KIB)
+    ranges = Ranges(file)
+    read = b"".join(ranges.read(offset, KIB) for offset in range(0, 200 * KIB, KIB))
+    assert read == file.content
+    assert file.parts == [
+        (0, 16 * KIB),
+        (16 * KIB, 48 * KIB),
+        (48 * KIB, 112 * KIB),
+        (112 * KIB, 240 * KIB),
+    ]
+
+
+def test_what_is_read_here_and_there_is_fetched_alone() -> None:
+    file = Fetched(1000 * KIB)
+    ranges = Ranges(file)
+    for place in (500, 100, 900):
+        ranges.read(place * KIB, 512)
+    assert file.parts == [(p * KIB, p * KIB + 16 * KIB) for p in (500, 100, 900)]
+
+
+def test_a_large_range_is_one_request() -> None:
+    file = Fetched(1000 * KIB)
+    Ranges(file).read(0, 900 * KIB)
+    assert file.parts == [(0, 900 * KIB)]
+
+
+@given(
+    size=st.integers(0, 100_000),
+    reads=st.lists(st.tuples(st.integers(0, 110_000), st.integers(0, 40_000)), max_size=12),
+)
+def test_reads_what_a_slice_has(size: int, reads: list[tuple[int, int]]) -> None:
+    file = Fetched(size)
+    ranges = Ranges(file)
+    for offset, some in reads:
+        assert ranges.read(offset, some) == file.content[offset : offset + some]

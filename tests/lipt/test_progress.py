@@ -30,12 +30,6 @@ def test_what_takes_long_is_said_every_ten_seconds(
     assert capsys.readouterr() == ("", "lipt: selecting 2/4\n")
 
 
-def test_who_asks_for_it_hears_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    with showing(asked=True) as show:
-        show(ProgressView("run one: merging, merging learners 3/9", 3, 9))
-    assert capsys.readouterr().err == "lipt: run one: merging, merging learners 3/9\n"
-
-
 def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     cell = SimpleNamespace(update=shown.append)

@@ -21,12 +21,6 @@ def test_batches_come_in_order_from_another_thread() -> None:
     assert names[0].startswith("decode")
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_few_parts_are_enough(number: int) -> None:
-    with reading_ahead(str, range(number)) as batches:
-        assert list(batches) == ["0", "1"][:number]
-
-
 def test_the_next_two_are_read_meanwhile_and_no_more_are_asked_for() -> None:
     begun = [threading.Event() for _ in range(6)]
     asked = []

@@ -1,6 +1,6 @@
-"""ClipCov and CLIP score, for image-caption pairs.
+"""Latent classes: SAS, and for image-caption pairs ClipCov and CLIP score.
 
-With images v_i and captions t_i, rows of length 1 in one space, latent classes V_c, S_c
+ClipCov: with images v_i and captions t_i, rows of length 1 in one space, latent classes V_c, S_c
 the chosen ones of V_c, and the similarity a_ij = v_i . t_j + t_i . v_j of two pairs, maximize
 
     F(S) = sum_c 1/|V_c| sum_{i in S_c} sum_{j in V_c not in S_c} a_ij       (cross term)
@@ -16,8 +16,6 @@ and its updates in steps of 200 picks. The label's own text is not known here: l
 centre of the latent class. Labels are the latent classes.
 
 Shapes: N examples, M of a latent class, B of a block, C latent classes, D features.
-Source: Hessel et al. 2021 (arXiv:2104.08718); as a filter, Gadre et al. 2023 (arXiv:2304.14108);
-Joshi et al. 2024 (arXiv:2403.12267).
 """
 
 from __future__ import annotations
@@ -26,15 +24,23 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.selection import Selection, keep_largest, unweighted
-from lipt.core.selection.solvers.linear_cut import cut_picks, exact_bits, unit_rows
-from lipt.core.selection.strategy import Balance, Need, Strategy
+from lipt.core.selection.selection import Selection, class_quotas, keep_largest, unweighted
+from lipt.core.selection.solvers.linear_cut import (
+    cut_picks,
+    exact_bits,
+    spherical_kmeans,
+    unit_rows,
+)
+from lipt.core.selection.strategy import FEATURES, Balance, Need, Strategy
 from lipt.core.signals.signals import Signals, given
 
 EASINESS_WEIGHT = 2.0
@@ -46,9 +52,6 @@ def clip_score(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` pairs with the largest cosine of image and caption; of zeros it is 0.
 
     Globally, as its authors have it; asked for equal shares, each latent class keeps its own best.
-
-    Raises:
-        SignalsError: there are no captions, or their width is not that of the images.
     """
     images_ND = signals.features_ND
     captions_ND = captions_of(signals, "clip_score")
@@ -62,11 +65,7 @@ def clip_score(signals: Signals, budget: int) -> Selection:
 
 
 def captions_of(signals: Signals, strategy: str) -> Tensor:
-    """The captions' features, N x P, as wide as those of the images.
-
-    Raises:
-        SignalsError: there are no captions, or their width is not that of the images.
-    """
+    """The captions' features, N x P. SignalsError: none, or of another width than the images'."""
     captions_NP = given(signals.paired_features_NP, "paired features")
     width = signals.features_ND.shape[1]
     if captions_NP.shape[1] != width:
@@ -90,12 +89,7 @@ def clipcov(signals: Signals, budget: int) -> Selection:
     Each pick has the largest gain in F: cross term, easiness, label term and centre terms. The
     cross term keeps each latent class's cross-covariance and its centre. Easiness wants captions
     that fit their own image. The label term wants captions close to what the class is called. The
-    centre terms keep pairs away from other latent classes. Ties go to the lowest id.
-
-    A feature or caption of zeros is similar to nothing.
-
-    Raises:
-        SignalsError: there are no captions, or their width is not that of the images.
+    centre terms keep pairs away from other latent classes. Zeros are similar to nothing.
     """
     pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
     # Gains within a class do not depend on the others: the best of all is always the best of
@@ -106,11 +100,7 @@ def clipcov(signals: Signals, budget: int) -> Selection:
 
 
 def pair_terms(signals: Signals) -> Pairs:
-    """Everything in F that is not the cross term, for each pair, from all pairs.
-
-    Raises:
-        SignalsError: there are no captions, or their width is not that of the images.
-    """
+    """Everything in F that is not the cross term, for each pair, from all pairs."""
     images_ND, labels_N = signals.features_ND, signals.labels_N
     captions_ND = captions_of(signals, "clipcov")
     bits = exact_bits(len(signals))
@@ -163,6 +153,37 @@ def _swapped(rows_B2D: Tensor) -> Tensor:
     return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
 
 
+def sas(
+    signals: Signals,
+    budget: int,
+    *,
+    num_clusters: Annotated[int, Field(ge=0), "clusters of k-means; 0: the classes"] = 0,
+    seed: int,
+) -> Selection:
+    """Share the budget among the latent classes, most similar to what is not selected first.
+
+    With s_ij the cosines, each latent class V_c gives the set S_c that greedily maximizes F(S_c) =
+    sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). Cosines
+    stand for expected similarities of augmentations; adding a constant to all changes every gain by
+    the same amount, and 1 + cos makes F submodular. Balanced, clusters are those of each class.
+    """
+    latent_N = signals.labels_N
+    if num_clusters:
+        latent_N = spherical_kmeans(
+            signals.features_ND, num_clusters, generator=derive_generator(seed, "sas")
+        )
+    chosen = []
+    for latent, quota in enumerate(class_quotas(torch.bincount(latent_N).tolist(), budget)):
+        if not quota:
+            continue
+        positions = torch.nonzero(latent_N == latent).flatten()
+        rows_MD = unit_rows(signals.features_ND[positions], exact_bits(len(positions)))
+        nothing_M = torch.zeros(len(positions), dtype=torch.float64, device=rows_MD.device)
+        picks = islice(cut_picks(rows_MD, nothing_M, scale=1.0), quota)
+        chosen.append(positions[[place for _, place in picks]])
+    return unweighted(torch.cat(chosen))
+
+
 CLIPCOV = Strategy(
     function=clipcov,
     summary="image-caption pairs that preserve the cross-covariance of their latent class",
@@ -184,4 +205,15 @@ CLIP_SCORE = Strategy(
     cost="N d",
     balance=Balance.ON_REQUEST,
     needs=frozenset({Need.PAIRED_FEATURES}),
+)
+SAS = Strategy(
+    function=sas,
+    summary="most similar to what is not selected of the same latent class",
+    paper=(
+        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
+        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
+        "(arXiv:2302.09195)"
+    ),
+    cost="k N d",
+    needs=FEATURES,
 )

@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.errors import SignalsError
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
-from lipt.core.selection.strategies.clipcov import clip_score, clipcov, pair_terms
+from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
 from lipt.core.signals.signals import Signals
+from tests.core.selection.builders import signals_of
 
 
 def of_pairs(images_ND: Tensor, captions_ND: Tensor, labels: list[int]) -> Signals:
@@ -102,21 +101,6 @@ def test_equals_greedy_on_the_objective_written_out(num_examples: int, num_class
     assert chosen == slow_greedy(signals, num_examples)
 
 
-def test_balanced_classes_know_of_one_another() -> None:
-    # What a class alone would pick differs: it has no other centres to keep away from.
-    signals = random_pairs(120, 3, seed=5)
-    strategy = find_strategy("clipcov")
-    chosen = select(strategy, signals, 30, balanced=True, seed=0, options={}).indices_K.tolist()
-    pairs = pair_terms(signals)
-    knowing, alone = [], []
-    for label in range(3):
-        rows = torch.nonzero(signals.labels_N == label).flatten()
-        knowing += rows[clipcov(pairs.of_class(label), 10).indices_K].tolist()
-        alone += rows[clipcov(signals.of_class(label), 10).indices_K].tolist()
-    assert sorted(knowing) == chosen
-    assert objective(signals, knowing) > objective(signals, alone)
-
-
 def test_pairs_without_captions_or_of_another_width_are_refused() -> None:
     signals = random_pairs(4, 2)
     with pytest.raises(SignalsError, match="no paired features: compute them first, or give them"):
@@ -138,11 +122,21 @@ def test_the_least_alike_are_dropped_and_ties_keep_their_order() -> None:
     assert clip_score(SIGNALS, 2).weights_K.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(("balanced", "chosen"), [(False, [0, 3]), (True, [0, 3])])
-def test_classes_share_equally_on_request_alone(balanced: bool, chosen: list[int]) -> None:
-    strategy = find_strategy("clip_score")
-    found = select(strategy, SIGNALS, 2, balanced=balanced, seed=0, options={})
-    assert found.indices_K.tolist() == chosen
-    one_sided = replace(SIGNALS, labels_N=torch.tensor([0, 1, 1, 0, 1]))
-    found = select(strategy, one_sided, 2, balanced=balanced, seed=0, options={})
-    assert found.indices_K.tolist() == ([0, 2] if balanced else [0, 3])
+def test_hand_computed_picks() -> None:
+    x, y = [1.0, 0.0], [0.0, 1.0]
+    signals = signals_of(torch.tensor([y, x, x, y, x]))
+    # Gains: x 2, y 1 -> 1. Then x 1 - 1 = 0, y 1 -> 0. Then x 0, y -1 -> 2. Then x -2, y -1.
+    assert sas(signals, 5, seed=0).indices_K.tolist() == [1, 0, 2, 3, 4]
+    assert sas(signals, 2, seed=0).weights_K.tolist() == [1.0, 1.0]
+
+
+def test_clusters_are_latent_classes_where_asked_for() -> None:
+    # Two directions, 30 and 10 examples, labelled across them.
+    generator = torch.Generator().manual_seed(3)
+    latent_N = torch.tensor([0] * 30 + [1] * 10)
+    features_ND = torch.eye(3)[latent_N] + 0.05 * torch.randn(40, 3, generator=generator)
+    signals = signals_of(features_ND, labels=[row % 5 for row in range(40)])
+    chosen = sas(signals, 12, num_clusters=2, seed=0).indices_K
+    assert latent_N[chosen].bincount().tolist() == [6, 6]
+    without_labels = signals_of(features_ND, labels=latent_N.tolist())
+    assert set(sas(without_labels, 12, seed=0).indices_K.tolist()) == set(chosen.tolist())

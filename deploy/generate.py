@@ -1,10 +1,11 @@
 """Example files: every setting of the two services, with its description and its default.
 
-`make generate` writes them after a change of a setting; a test tells where that was forgotten.
-They are installed as `lipt.deploy`, which has data alone: this folder is not installed.
+`make generate`, which is `python -m deploy.generate`, writes them after a change of a setting.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from lipt.common.config.knobs import example_toml
 from lipt.coordinator.settings import CoordinatorSettings
@@ -41,3 +42,8 @@ def example_files() -> dict[str, str]:
             ),
         ),
     }
+
+
+if __name__ == "__main__":
+    for name, content in example_files().items():
+        Path(__file__).with_name(name).write_text(content, encoding="utf-8")
