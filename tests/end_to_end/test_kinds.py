@@ -176,38 +176,6 @@ def test_numbers_go_from_workers_to_main_training(cluster: Cluster) -> None:
     assert score > 0.2
 
 
-def test_labels_of_images_go_from_workers_to_main_training(cluster: Cluster) -> None:
-    data = f"{MODULE}:properties"
-    opened = open_dataset(data, allowed_modules=[MODULE])
-    assert opened.class_names == ("even", "large", "prime", "none")
-    coordinator = cluster.start_coordinator("--data", data, "--model", "resnet8", *ALLOWED)
-    coordinator.wait_for("examples, 3 labels")
-    cluster.start_worker("one")
-    with cluster.client() as client:
-        run = ready(
-            client,
-            learners={"num_learners": 2, "num_steps": 6, "batch_size": 128},
-            soup={"num_alphas": 3, "batch_norm_examples": 64},
-        )
-        dataset = client.info().dataset
-        assert dataset is not None
-        assert dataset.targets == "multi-label targets (even, large, prime)"
-        assert run.soup is not None
-        # Saying yes to all of them has 0.6.
-        assert run.soup.soup_accuracy > 0.65
-        for strategy in ("el2n", "craig", "auto"):
-            subset = client.subset(run.run_id, strategy, budget=80)
-            assert len(subset) == 80, strategy
-        diagnosis = client.diagnose(run.run_id)
-        assert not diagnosis.label_issues()
-        assert "told of classes alone, and this is multi-label" in repr(diagnosis._repr_html_())
-    score = score_of_main_training(
-        cluster, "--data", data, "--test", data, "--model", "resnet8", "--steps", "20",
-        "--set", "augmentation=none",
-    )  # fmt: skip
-    assert score > 0.7
-
-
 SWAPS = ((7, 23), (11, 40), (2, 58))
 WRONG = sorted(row for swap in SWAPS for row in swap)
 PAIRS_RUN = {
