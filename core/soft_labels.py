@@ -59,6 +59,7 @@ def soft_labels(
     distrusted = 0.0 if trust_K is None else float((trust_K < 1).double().mean())
     facts = {
         "features": head["features"],
+        "tried": head["tried"],
         "accuracy": head["accuracy"],
         "temperature": 1 / head["sharpness"],
         "accuracy_of_chosen_alone": alone,
