@@ -130,10 +130,7 @@ def kept(
 ) -> Mapping[str, Tensor]:
     """The tensors that were kept, mapped into memory; or those of `make`, kept from then on.
 
-    Args:
-        kind: what they are.
-        depends_on: everything that they depend on, told apart by `repr`.
-        make: gives them. What it raises is raised, and nothing is kept.
+    `depends_on` is everything that they depend on, told apart by `repr`.
     """
     folder = index_folder()
     name = f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"

@@ -83,12 +83,9 @@ def hashing_tokenizer(max_length: int, vocabulary: int = DEFAULT_VOCABULARY) -> 
 
 
 def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokenizer:
-    """A user's.
+    """A user's tokenizer.json; padding may have another number than 0 with `keep_numbers`.
 
-    Args:
-        path: a tokenizer.json.
-        max_length: L; special tokens count, and those at the end stay when a text is cut.
-        keep_numbers: whether padding may have another number than 0.
+    Special tokens count, and those at the end stay when a text is cut.
     """
     tokenizers = import_extra(
         "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"
