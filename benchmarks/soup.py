@@ -28,11 +28,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from benchmarks.out_of_shard import run_of, train
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.out_of_shard import run_of, train
 from lipt.common.config.run_config import (
     InitializationConfig,
     LearnersConfig,

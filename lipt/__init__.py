@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from lipt.calls import diagnose as diagnose
     from lipt.calls import select as select
     from lipt.common.data.sources.pairs import open_pairs as open_pairs
+    from lipt.core.selection.registry import strategy as strategy
+    from lipt.core.selection.selection import Selection as Selection
+    from lipt.core.selection.strategy import Strategy as Strategy
+    from lipt.core.signals.signals import Signals as Signals
     from lipt.data import open_dataset as open_dataset
     from lipt.pretraining import Pretrained as Pretrained
     from lipt.pretraining import pretrain as pretrain
@@ -31,8 +35,8 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
     from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
     from lipt.trainer.resampling.samplers import with_ids as with_ids
-    from lipt.trainer.reselection.samplers import ReselectingSampler as ReselectingSampler
-    from lipt.trainer.reselection.samplers import SubsetSampler as SubsetSampler
+    from lipt.trainer.reselection.reselection import ReselectingSampler as ReselectingSampler
+    from lipt.trainer.reselection.reselection import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
     from lipt.trainer.subsets.weighted import UnweightedWarning as UnweightedWarning
@@ -46,6 +50,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "lipt.calls": "Comparison compare diagnose select",
     "lipt.common.data.sources.pairs": "open_pairs",
+    "lipt.core.selection.registry": "strategy",
+    "lipt.core.selection.selection": "Selection",
+    "lipt.core.selection.strategy": "Strategy",
+    "lipt.core.signals.signals": "Signals",
     "lipt.data": "open_dataset",
     "lipt.pretraining": "Pretrained pretrain",
     "lipt.trainer.client.client": "Client",
@@ -54,7 +62,7 @@ _MODULES = {
     "lipt.trainer.resampling.samplers": (
         "InfoBatchSampler RedrawingSampler StaleLossSampler with_ids"
     ),
-    "lipt.trainer.reselection.samplers": "ReselectingSampler SubsetSampler",
+    "lipt.trainer.reselection.reselection": "ReselectingSampler SubsetSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights "

@@ -17,6 +17,7 @@ from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
 from lipt.core.results import Outcome, Trajectories
+from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.request_rules import (
     Labels,
@@ -27,7 +28,6 @@ from lipt.core.selection.request_rules import (
     without_labels,
 )
 from lipt.core.selection.strategy import Need, Strategy
-from lipt.core.selection.warm_up_option import WarmUp
 from lipt.core.stages.choice import OF_A_PROXY, Question
 
 
@@ -100,7 +100,7 @@ def question_of(
             max_epochs=max_warm_up_epochs,
         )
     if labels is Labels.NONE:
-        unlabelled = without_labels(
+        given, proxy = without_labels(
             strategy,
             given,
             balanced=query.balanced,
@@ -109,7 +109,7 @@ def question_of(
             own_weights=query.weights is not None,
             images=isinstance(run.inputs, ImageFormat),
         )
-        given, proxy, balanced = unlabelled.options, unlabelled.proxy, False
+        balanced = False
     else:
         require_kind(strategy, given, kind)
         proxy = Proxy.parse(query.proxy or strategy.proxy)
