@@ -26,9 +26,13 @@ from lipt.common.data.sources.bundled import (
     digits_rows,
     pydocs_rows,
 )
-from lipt.common.data.sources.distilled import distilled_rows
 from lipt.common.data.sources.feature_file import features_rows
-from lipt.common.data.sources.image_files import EncodedRows, cifar_rows, imagefolder_rows
+from lipt.common.data.sources.image_files import (
+    EncodedRows,
+    cifar_rows,
+    distilled_rows,
+    imagefolder_rows,
+)
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.rows import ColumnRows, ImageRows, Rows
