@@ -2,9 +2,8 @@
 
     NAME.DIGEST.safetensors    NAME says what the content depends on, DIGEST what it is
 
-Nothing is synced or locked: a file appears as a whole, two processes that make one at once write
-the same, and a damaged one does not have its digest any more and is made again. They lie in the
-user's cache directory, which XDG_CACHE_HOME may name.
+A file appears as a whole, two processes that make one at once write the same, and a damaged one
+does not have its digest any more and is made again. They lie in the user's cache directory.
 """
 
 from __future__ import annotations

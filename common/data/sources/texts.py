@@ -1,13 +1,11 @@
 """Text columns: texts as tokens of one length, cut or filled up.
 
 The built-in tokenizer needs no file and no vocabulary: lower-cased words and single marks, each
-with the number of its text's digest, so that files that are opened apart agree. Two words share a
-number with a probability of 1 in as many numbers as there are; with the default 32,767, one in six
-of a set's 6,000 words shares its own with another. Number 0 is padding.
+with the number of its text's digest, so that files that are opened apart agree; 0 is padding.
 
-A user's is a file of Hugging Face's `tokenizers`. Its own padding token becomes 0, and the token
-that had 0 takes that one's number; without a padding token, all numbers are 1 more. With
-`names=huggingface` the numbers stay, for a model that was trained on them.
+A user's is a file of Hugging Face's `tokenizers`. Its own padding token and number 0 change places;
+without a padding token, all numbers are 1 more. With `names=huggingface` the numbers stay, for a
+model that was trained on them.
 
 Shapes: N texts, L places.
 """
