@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
-from lipt.common.data.sources.distilled import (
+from lipt.common.data.sources.image_files import (
     CLASS_NAMES,
     FILE_NAME,
     IMAGES,
