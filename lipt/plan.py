@@ -38,7 +38,7 @@ from lipt.core.proxies.proxy import SOUP, Kind, Proxy, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import Outcome
 from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.solvers.levels import MATRIX_BYTES
+from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.stored import STORAGE_LIMITS

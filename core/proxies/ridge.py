@@ -1,24 +1,20 @@
 """Ridge head: a linear head in closed form, with exact leave-one-out outputs.
 
 It minimizes sum_i w_i |y_i - b - x_i W|^2 + lambda |W|^2 over one-hot targets y, where the weights
-w_i give every class the same say (else a rare class loses to the frequent ones). Of labels and
-numbers y are the labels as 0 and 1, or the numbers standardized, and every example counts alike.
-With Z the features minus their weighted mean, scaled, and its rows times sqrt(w_i),
+w_i give every class the same say. Of labels and numbers y are the labels as 0 and 1, or the numbers
+standardized, and every example counts alike. With Z the features minus their weighted mean, scaled,
+and its rows times sqrt(w_i),
 
     G = Z'Z = U diag(s) U',  H = Z U,  leverage h_i = w_i / sum w + sum_j H_ij^2 / (s_j + lambda)
     y_i - yhat_-i = (y_i - yhat_i) / (1 - h_i)
 
-is the output of the head for example i had it never seen it: exactly, the intercept and the
-features' mean included; only their scale and the classes' weights are those of all examples. One
-eigendecomposition serves every lambda. Where there are fewer examples than features, it is that of
-Z Z' = V diag(s) V', and of 1 - h_i and of the residual no difference of near-equal numbers is
-taken: both are sums of V_ij lambda / (s_j + lambda).
+is the output for example i of a head that never saw it: exactly, but for the scale and the classes'
+weights, which are those of all. One eigendecomposition serves every lambda. With fewer examples
+than features it is that of Z Z' = V diag(s) V', and both 1 - h_i and the residual are sums of
+V_ij lambda / (s_j + lambda): no difference of near-equal numbers is taken.
 
-All sums are in float64, in blocks of a fixed order: one set of features gives one answer on one
-kind of device. Memory is D^2 or N^2, whichever is smaller, time N D^2.
-
-Outputs become probabilities by one inverse temperature, under which the given labels are
-likeliest: the negative log-likelihood is convex in it, so that bisection finds it.
+Sums are in float64, in blocks of a fixed order. Memory is D^2 or N^2, whichever is smaller, time
+N D^2. Outputs become probabilities by the inverse temperature under which the labels are likeliest.
 
 Shapes: N examples, B of a block, D features, C classes or other outputs T,
 R = min(N, D), L values of lambda, M examples of a sample.
@@ -133,7 +129,8 @@ def leave_one_out(
 ) -> LeaveOneOut:
     """Fit the head, with lambda of the best leave-one-out accuracy on a sample.
 
-    Weights are by class, times `trust_N` in (0, 1]; `wanted` takes the place of the labels.
+    Each class weighs the same, and its examples by `trust_N`, above 0. `wanted` takes the place of
+    labels and trust. Penalties are lambda over the sum of the weights, ascending.
     """
     num_examples = len(labels_N)
     if wanted is None:
@@ -146,8 +143,7 @@ def leave_one_out(
     spectrum = _spectrum_of(rows, lambda done: on_progress(done, 2 * num_examples))
     lambdas_L = weights_N.new_tensor(penalties) * num_examples
     sample_M = torch.randperm(num_examples, generator=generator)[:_MAX_SAMPLE].sort().values
-    judge = _accuracies if wanted is None else _explained
-    accuracies_L = judge(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
+    accuracies_L = _judge(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
     # The largest lambda of the best: the simplest head.
     best = int(torch.nonzero(accuracies_L == accuracies_L.max()).max())
     outputs_NC = torch.empty(num_examples, num_classes, device=labels_N.device)
@@ -180,30 +176,25 @@ def _outputs(
     return torch.where(left_BL[:, :, None] > _NOTHING_LEFT, outputs_BLC, 0.0)
 
 
-def _accuracies(
+def _judge(
     rows: WeightedRows, spectrum: _Primal | _Dual, sample_M: Tensor, lambdas_L: Tensor
 ) -> Tensor:
-    right_L = torch.zeros_like(lambdas_L)
+    # Of classes the accuracy, of other targets the share of their variance that is explained.
+    right_L, left_L = torch.zeros_like(lambdas_L), torch.zeros_like(lambdas_L)
+    total = lambdas_L.new_zeros(())
     width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
     for block in row_blocks(len(sample_M), width):
         ids_B = sample_M[block]
-        guesses_BL = _outputs(rows, spectrum, ids_B, lambdas_L).argmax(dim=-1)
-        right_BL = guesses_BL == rows.labels_N[ids_B][:, None]
-        right_L += rows.weights_N[ids_B] @ right_BL.double()
-    return right_L / rows.weights_N[sample_M].sum()
-
-
-def _explained(
-    rows: WeightedRows, spectrum: _Primal | _Dual, sample_M: Tensor, lambdas_L: Tensor
-) -> Tensor:
-    left_L, total = torch.zeros_like(lambdas_L), lambdas_L.new_zeros(())
-    width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
-    for block in row_blocks(len(sample_M), width):
-        ids_B = sample_M[block]
-        targets_BC = rows.targets(ids_B)
         outputs_BLC = _outputs(rows, spectrum, ids_B, lambdas_L)
-        left_L += (outputs_BLC - targets_BC[:, None]).square().sum(dim=(0, 2))
-        total += (targets_BC - rows.mean_target_C()).square().sum()
+        if rows.values_NC is None:
+            right_BL = outputs_BLC.argmax(dim=-1) == rows.labels_N[ids_B][:, None]
+            right_L += rows.weights_N[ids_B] @ right_BL.double()
+        else:
+            targets_BC = rows.values_NC[ids_B]
+            left_L += (outputs_BLC - targets_BC[:, None]).square().sum(dim=(0, 2))
+            total += (targets_BC - rows.mean_target_C()).square().sum()
+    if rows.values_NC is None:
+        return right_L / rows.weights_N[sample_M].sum()
     return 1 - left_L / total.clamp(min=1e-30)
 
 
@@ -338,7 +329,10 @@ class WeightedRows:
 
 
 def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
-    """How much each example counts, where every class has the same say; float64, with mean 1."""
+    """Weights of examples under which every class weighs the same; float64, with mean 1.
+
+    Within a class they are in proportion to `trust_N`, above 0.
+    """
     trust_N = torch.ones_like(labels_N, dtype=torch.float64) if trust_N is None else trust_N
     # Of no example at all they are whole numbers.
     totals_C = labels_N.bincount(weights=trust_N).double()

@@ -1,15 +1,12 @@
-"""Dynamics: what the learners make of every example on their way, and statistics over it.
+"""Dynamics: the learners' outputs for every example on their way, and statistics over them.
 
 Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs of it. Here n
 learners have each been trained for K steps anyway, and their states give the same statistics. All
-learners share theta*, which is therefore counted once.
-
-A learner that was trained on an example is sure of its label even where that is wrong. So only
-theta* and the other learners count; a learner beside which there is no other counts, too.
+learners share theta*, which is therefore counted once. A learner that was trained on an example is
+sure of its label even where that is wrong, so it does not count for it, unless it is the only one.
 
 Every sum is taken one state after the other: equal examples have equal statistics to the last bit,
-wherever they stand, as long as the same learners count. Only running reductions are kept, never
-the outputs of all states.
+wherever they stand, as long as the same learners count.
 
 Shapes: N examples, B of a batch, C classes, L learners, T moments of each (theta* first).
 """
@@ -91,7 +88,10 @@ class Dynamics:
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:
-    """Which learners count for which examples: all but the one trained on it; N x L, bool."""
+    """Which learners count for which examples: all but the one trained on it; N x L, bool.
+
+    All count where there are no more than `num_needed` learners.
+    """
     learners_L = torch.arange(num_learners, device=own_learner_N.device)
     if num_learners <= num_needed:
         return learners_L.new_ones(len(own_learner_N), num_learners, dtype=torch.bool)
@@ -170,7 +170,7 @@ def compute_dynamics(
     """One forward pass over the examples for every state, in evaluation mode.
 
     Batch-norm statistics are estimated on `batch_norm_examples_M` for each state, but for those
-    named in `frozen`; None takes the states' own.
+    named in `frozen`; None takes the states' own. Progress counts views of an example by a state.
     """
     num_examples, num_learners = len(batches), len(states.learners)
     shape_NLT = (num_examples, num_learners, states.num_moments)

@@ -103,7 +103,7 @@ def compare(
     device: str = "auto",
     allowed_modules: Collection[str] = (),
     say: Callable[[str], None],
-    on_step: OnStep | None = None,
+    on_step: OnStep = lambda *_: None,
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
@@ -171,7 +171,7 @@ def _trial(
     recipe: Recipe,
     device: str,
     allowed_modules: Collection[str],
-    on_step: OnStep | None,
+    on_step: OnStep,
 ) -> Trial:
     stays = subset is not None and source is None
     trained = fit(

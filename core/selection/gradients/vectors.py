@@ -1,13 +1,8 @@
 """Vectors of examples, by their factors: last-layer gradients, features or errors.
 
 The gradient of example i is the outer product e_i (x) [h_i, 1], so every product is
-(e_i . e_j)(h_i . h_j + 1), two small matrix products in the place of one over C (D + 1)
-columns, and a sum of gradients is one matrix of C x (D + 1). A layer without a bias has no
-1. A feature or an error taken by itself is a vector with one factor.
-
-`Rows` holds some examples' vectors against all, for greedy choice one by one. In float64, from
-blocks of rows: what is equal in the data differs by so little that it compares equal in
-float32. So equal examples tie wherever they stand, and on any block size.
+(e_i . e_j)(h_i . h_j + 1), and a sum of gradients is one matrix of C x (D + 1). A layer without a
+bias has no 1. A feature or an error taken by itself is a vector with one factor.
 
 Shapes: N examples, n and m of them, B of a block, C classes, D features.
 """
@@ -18,7 +13,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from importlib.util import find_spec
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -26,18 +22,22 @@ from torch import Tensor
 from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
 from lipt.core.signals.signals import Signals
 
-SpaceName = Literal["features", "gradients"]
+Space = Annotated[Literal["features", "gradients"], "compare features, or last-layer gradients"]
 
 # A block's products should stay in the processor's cache.
 CACHED_BYTES = 4 * 1024**2
 
 
+def can_compile(device: torch.device) -> bool:
+    """Whether `compiled_loops` can be imported and work on that device: numba is an extra."""
+    return device.type == "cpu" and find_spec("numba") is not None
+
+
 @dataclass(frozen=True)
 class Vectors:
-    """N vectors e_i (x) [h_i, 1], or h_i alone where there are no errors.
+    """N vectors e_i (x) [h_i, 1], or h_i alone; the bias is the 1, or 0.
 
-    features_ND: of any floating type, and with any leading dimensions; so are the errors.
-    bias: what the 1 is; 0 without a bias.
+    Factors are of any floating type, and may have leading dimensions.
     """
 
     features_ND: Tensor
@@ -49,12 +49,11 @@ class Vectors:
 
     def __getitem__(self, rows: slice | Tensor | int) -> Vectors:
         """Some of the vectors, as stored; a slice copies nothing."""
-        errors_NC = None if self.errors_NC is None else self.errors_NC[rows]
-        return Vectors(self.features_ND[rows], errors_NC, self.bias)
+        return self.map(lambda factor: factor[rows])
 
     @property
     def device(self) -> torch.device:
-        """Where the factors are."""
+        """Where the vectors are."""
         return self.features_ND.device
 
     @property
@@ -76,7 +75,7 @@ class Vectors:
         return Vectors(change(self.features_ND), errors_NC, self.bias)
 
     def put(self, rows: slice, vectors: Vectors) -> None:
-        """Overwrite some of the vectors by others of the same kind."""
+        """Overwrite some of the vectors."""
         self.features_ND[rows] = vectors.features_ND
         if self.errors_NC is not None and vectors.errors_NC is not None:
             self.errors_NC[rows] = vectors.errors_NC
@@ -88,34 +87,31 @@ class Vectors:
 
 @dataclass(frozen=True)
 class LayerGradient:
-    """A vector written out: of the last layer's weight, C x D, and of its bias, C.
-
-    The bias's is zero where there is none; C is 1 for vectors of one factor.
-    """
+    """A vector written out: of the weight, C x D, and of the bias, C or zeros."""
 
     weight_CD: Tensor
     bias_C: Tensor
 
     @property
     def square(self) -> float:
-        """The squared norm over all parameters."""
+        """The squared norm."""
         return float(self.weight_CD.square().sum() + self.bias_C.square().sum())
 
     @property
     def norm(self) -> float:
-        """The Euclidean norm over all parameters."""
+        """The norm."""
         return math.sqrt(self.square)
 
     def minus(self, other: LayerGradient) -> LayerGradient:
-        """The difference of two gradients."""
+        """The difference."""
         return LayerGradient(self.weight_CD - other.weight_CD, self.bias_C - other.bias_C)
 
     def scaled(self, factor: float) -> LayerGradient:
-        """The gradient of a loss that counts `factor` times as much."""
+        """A multiple."""
         return LayerGradient(self.weight_CD * factor, self.bias_C * factor)
 
     def to(self, dtype: torch.dtype) -> LayerGradient:
-        """The gradient in some precision."""
+        """In some precision."""
         return LayerGradient(self.weight_CD.to(dtype), self.bias_C.to(dtype))
 
 
@@ -124,7 +120,7 @@ def gradients_of(signals: Signals) -> Vectors:
     return Vectors(signals.features_ND, signals.errors_NC, float(signals.has_bias))
 
 
-def in_space(signals: Signals, space: SpaceName) -> Vectors:
+def in_space(signals: Signals, space: Space) -> Vectors:
     """The examples' vectors in that space."""
     return gradients_of(signals) if space == "gradients" else Vectors(signals.features_ND)
 
@@ -152,9 +148,9 @@ def squared_norms(vectors: Vectors) -> Tensor:
     on_cpu = vectors.device.type == "cpu"
     squares = []
     for _, block in _blocks(vectors, 16, CACHED_BYTES // 2 if on_cpu else BLOCK_BYTES):
-        squares_B = _inner_self(block.features_ND)
+        squares_B = block.features_ND.double().square().sum(dim=-1)
         if block.errors_NC is not None:
-            squares_B.add_(block.bias).mul_(_inner_self(block.errors_NC))
+            squares_B.add_(block.bias).mul_(block.errors_NC.double().square().sum(dim=-1))
         squares.append(squares_B)
     return torch.cat(squares)
 
@@ -199,10 +195,6 @@ def _inner(left: Tensor, right: Tensor) -> Tensor:
     return left @ (right if right.dim() == 1 else right.mT)
 
 
-def _inner_self(values_BD: Tensor) -> Tensor:
-    return values_BD.double().square().sum(dim=-1)
-
-
 # Relative to a squared norm: more than the rounding of a squared distance, and less than
 # float32 features that differ can make of it.
 _RESOLUTION = 1e-12
@@ -213,14 +205,16 @@ _HELD_BYTES = 256 * 1024**2
 
 
 class Rows:
-    """The vectors of all examples, and the products among them.
+    """The products of all examples' vectors, in float64, for choice one by one.
 
-    Attributes:
-        squares_N: |v_i|^2, float64.
+    Vectors that are equal in the data compare equal in float32, on any block size. squares_N:
+    |v_i|^2.
     """
 
     def __init__(self, vectors: Vectors) -> None:
-        self._vectors = vectors.map(_double_if_small)
+        self._vectors = vectors.map(
+            lambda factor: factor.double() if 8 * factor.numel() <= _HELD_BYTES else factor
+        )
         self.squares_N = squared_norms(self._vectors)
 
     def __len__(self) -> int:
@@ -260,11 +254,7 @@ class Rows:
 
 
 class ScaledCosine:
-    """(1 + cosine) / 2 of all vectors: 1 for the same direction, 0 for opposite ones.
-
-    In [0, 1], as sums over a coverage need it, and positive semidefinite, as determinants
-    do. A zero vector has no direction: its cosine is 0, with itself, too.
-    """
+    """(1 + cosine) / 2 of all vectors, positive semidefinite; the cosine of zeros is 0."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -286,7 +276,3 @@ class ScaledCosine:
         """Each example's similarity to all, itself included, added up; N float64."""
         cosines_N = self._rows.products_with_sum(self._inverse_norms_N) * self._inverse_norms_N
         return (len(self._rows) + cosines_N) / 2
-
-
-def _double_if_small(factor: Tensor) -> Tensor:
-    return factor.double() if 8 * factor.numel() <= _HELD_BYTES else factor

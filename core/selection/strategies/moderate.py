@@ -1,20 +1,14 @@
 """Moderate: keep the examples that are neither typical nor odd for their class.
 
-Examples near the center of their class repeat each other, those far from it are often wrong
-or foreign. Each example has a distance from the center of its class, the median of every
-feature over the class, which foreign examples hardly move. KEPT are those in the middle when
-all examples, of whatever class, are ordered by it: one window of ranks around the median.
-
-So a class whose distances lie apart from the others' may get no share. Balanced, every class
-has a window of its own.
+Each example has a distance from the center of its class, the median of every feature over the
+class. KEPT are those in the middle when all examples, of whatever class, are ordered by it: one
+window of ranks around the median. So a class whose distances lie apart may get no share;
+balanced, every class has a window of its own.
 
 Shapes: N examples, n of one class, C classes, D features, R rows of a block, K budget.
-Source: Xia et al. 2023 (ICLR), and the authors' code where the paper leaves a choice.
 """
 
 from __future__ import annotations
-
-from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -24,33 +18,25 @@ from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, Balance, Strategy
 from lipt.core.signals.signals import Signals
 
-Center = Literal["median", "mean"]
-
-# What the features of one class take that are sorted together, a column each.
+# What the columns of one class take that are sorted together.
 _SORTED_BYTES = 64 * 1024**2
 
 
-def moderate(
-    signals: Signals,
-    budget: int,
-    *,
-    center: Annotated[Center, "of each feature over a class, what distances are from"] = "median",
-) -> Selection:
+def moderate(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples in the middle of the order by distance, nearest first.
 
-    The answer is what is kept, not what is removed. Each example is measured by its own
-    class even when classes do not get equal shares. Ties keep data set order.
+    Each example is measured by its own class, balanced or not. Ties keep data set order.
     """
     # Equal examples tie: their distances differ by less than float32 tells apart.
-    distances_N = center_distances(signals, center).float()
+    distances_N = center_distances(signals).float()
     return unweighted(in_the_middle(distances_N, budget))
 
 
 def in_the_middle(values_N: Tensor, budget: int) -> Tensor:
-    """Which `budget` values have the ranks around the median; budget, ascending by value.
+    """Which `budget` values have the ranks around the median, ascending by value.
 
-    Where as many ranks cannot lie on both sides, the window begins at the even one of the
-    two. Of equal values the first ones are taken, at its lower edge, too.
+    Where the window cannot be symmetric, it begins at the even one of the two ranks. Of equal
+    values the first ones are taken.
     """
     sorted_N, order_N = values_N.sort(stable=True)
     start = round((len(values_N) - budget) / 2)
@@ -60,10 +46,10 @@ def in_the_middle(values_N: Tensor, budget: int) -> Tensor:
     return torch.cat([order_N[first : first + end - start], order_N[end:stop]])
 
 
-def center_distances(signals: Signals, center: Center) -> Tensor:
+def center_distances(signals: Signals) -> Tensor:
     """|h_i - center of its class|; N float64."""
     features_ND, labels_N = signals.features_ND, signals.labels_N
-    centers_CD = _medians(signals) if center == "median" else _means(signals)
+    centers_CD = _medians(signals)
     return torch.cat(
         [
             torch.linalg.vector_norm(
@@ -74,24 +60,8 @@ def center_distances(signals: Signals, center: Center) -> Tensor:
     )
 
 
-def _means(signals: Signals) -> Tensor:
-    """The mean feature of each class; C x D float64."""
-    features_ND, labels_N = signals.features_ND, signals.labels_N
-    counts_C = labels_N.bincount()
-    sums_CD = torch.zeros(
-        len(counts_C), features_ND.shape[1], dtype=torch.float64, device=features_ND.device
-    )
-    for rows in row_blocks(len(labels_N), 24 * features_ND.shape[1]):
-        sums_CD.index_add_(0, labels_N[rows], features_ND[rows].double())
-    return sums_CD / counts_C.clamp(min=1)[:, None]
-
-
 def _medians(signals: Signals) -> Tensor:
-    """The median of every feature over each class, zeros for a class without examples.
-
-    Returns:
-        C x D float64; of an even number, half-way between the middle two.
-    """
+    """Zeros for a class without examples; C x D float64."""
     features_ND, labels_N = signals.features_ND, signals.labels_N
     counts = labels_N.bincount().tolist()
     num_features = features_ND.shape[1]
@@ -109,7 +79,7 @@ def _medians(signals: Signals) -> Tensor:
     return medians_CD
 
 
-STRATEGY = Strategy(
+MODERATE = Strategy(
     function=moderate,
     summary="kept: in the middle of the distances from the center of their class",
     paper=(

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.solvers.neighbours import nearest_neighbours
 from lipt.core.selection.strategies.cal import (
     SMALLEST_PROBABILITY,
     Divergence,
@@ -62,14 +61,6 @@ def test_the_divergence_is_the_neighbors_from_the_candidate() -> None:
     assert set(cal(given, 3, num_neighbors=1).indices_K.tolist()) == {1, 2, 3}
 
 
-def test_symmetric_is_the_mean_of_both_directions() -> None:
-    given = of_right(0.5, 0.8, 0.8, 0.2, features_ND=DIRECTIONS)
-    scores = contrast(given, 1, divergence="symmetric")
-    assert scores.tolist() == pytest.approx([0.15 * math.log(4)] * 2 + [0.6 * math.log(4)] * 2)
-    chosen = cal(given, 3, num_neighbors=1, divergence="symmetric")
-    assert chosen.indices_K.tolist() == [2, 3, 0]
-
-
 @pytest.mark.parametrize("count", [1, 3, 10, 59])
 @pytest.mark.parametrize("divergences", ["one_way", "symmetric"])
 @pytest.mark.parametrize("normalized", [True, False])
@@ -78,11 +69,6 @@ def test_equals_a_loop_over_pairs(count: int, divergences: Divergence, *, normal
     scores = contrast(signals, count, divergence=divergences, normalized=normalized)
     expected = by_pairs(signals, count, divergences=divergences, normalized=normalized)
     assert scores.tolist() == pytest.approx(expected, rel=1e-5)
-
-
-def test_fewer_neighbors_where_there_are_fewer_examples() -> None:
-    signals = random_predictions(6)
-    assert torch.equal(contrast(signals, 10), contrast(signals, 5))
 
 
 def test_a_single_example_has_no_contrast() -> None:
@@ -94,17 +80,3 @@ def test_certain_and_opposite_predictions_stay_finite() -> None:
     # p is 1 and 0 against 0 and 1; a zero counts as the smallest probability.
     expected = (1 - SMALLEST_PROBABILITY) * -math.log(SMALLEST_PROBABILITY)
     assert contrast(of_right(1.0, 0.0), 1).tolist() == pytest.approx([expected] * 2)
-
-
-def test_of_copies_the_lowest_ids_are_the_neighbors() -> None:
-    base = random_predictions(4)
-    copies = Signals(
-        base.errors_NC.repeat(25, 1),
-        torch.full((100, 7), 1 / 3),
-        base.labels_N.repeat(25),
-    )
-    neighbors = nearest_neighbours(copies.features_ND, 3).sort(dim=1).values
-    assert neighbors[0].tolist() == [1, 2, 3]
-    assert neighbors[2].tolist() == [0, 1, 3]
-    assert (neighbors[3:] == torch.tensor([0, 1, 2])).all()
-    assert cal(copies, 100).indices_K.sort().values.tolist() == list(range(100))
