@@ -151,11 +151,7 @@ class CoordinatorClient:
     def heartbeat(
         self, worker_id: str, assignment: Leased, progress: worker_pb2.LearnerProgress
     ) -> bool:
-        """Keep the lease; whether the coordinator no longer needs it.
-
-        Raises:
-            StaleLeaseError: it is somebody else's.
-        """
+        """Keep the lease; whether the coordinator no longer needs it."""
         request = worker_pb2.HeartbeatRequest(
             worker_id=worker_id,
             assignment_id=assignment.assignment_id,
@@ -173,12 +169,7 @@ class CoordinatorClient:
         report: worker_pb2.LearnerReport,
         snapshots: Sequence[BlobName] = (),
     ) -> None:
-        """Hand in what is uploaded, of a learner with its snapshots in the order of training.
-
-        Raises:
-            StaleLeaseError: too late.
-            LearnerRejectedError: it is not the model's, or not finite.
-        """
+        """Hand in what is uploaded, of a learner with its snapshots in the order of training."""
         request = worker_pb2.CommitResultRequest(
             worker_id=worker_id,
             assignment_id=assignment.assignment_id,
