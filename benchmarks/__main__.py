@@ -10,13 +10,9 @@ from pathlib import Path
 from lipt.common.process.devices import versions
 
 BENCHMARKS = (
-    "randaugment",
     "main_training",
     "sparse_codec",
     "blobs",
-    "control_calls",
-    "greedy_peer",
-    "compute_queue",
 )
 
 

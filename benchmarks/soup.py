@@ -28,11 +28,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from benchmarks.out_of_shard import run_of, train
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.out_of_shard import run_of, train
 from lipt.common.config.run_config import (
     InitializationConfig,
     LearnersConfig,
@@ -46,10 +46,10 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.evaluation import Evaluator, Evaluators, Scored, evaluate_for_soup
+from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights, Scored, evaluate_for_soup
 from lipt.core.pipeline import soup_evaluator
 from lipt.core.results import LearnerReader
-from lipt.core.soup import OpenWeights, Soup, greedy_soup
+from lipt.core.soup import Soup, greedy_soup
 
 GRID, ONE_THREAD, TOGETHER = "grid", "one thread", "together"
 COARSE = "coarse to fine"

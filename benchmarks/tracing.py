@@ -67,7 +67,7 @@ def microseconds_of_a_span(environment: dict[str, str]) -> float:
     """Of the thread that makes it, in a process of its own; the median of 20 times 100."""
     program = """
 import statistics, time
-from lipt.common.observability.exporting import exporting
+from lipt.common.observability.tracing import exporting
 from lipt.common.observability.tracing import span
 with exporting("lipt-benchmark"):
     seconds = []

@@ -71,3 +71,14 @@ def _without_middle(text: str) -> str:
     gap = f" ...({len(text)} characters)... "
     half = (MAX_CHARACTERS - len(gap)) // 2
     return text[:half] + gap + text[-half:]
+
+
+def format_bytes(count: int) -> str:
+    """A size with its decimal unit: 1234567 is "1.2 MB"."""
+    if count < 1000:
+        return f"{count} B"
+    size, unit = count / 1000, "kB"
+    for larger in ("MB", "GB"):
+        if size >= 1000:
+            size, unit = size / 1000, larger
+    return f"{size:.1f} {unit}"

@@ -48,8 +48,8 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     import logging
 
     from lipt.common.config.settings import load_settings
-    from lipt.common.observability.exporting import exporting
     from lipt.common.observability.logs import configure_logging
+    from lipt.common.observability.tracing import exporting
     from lipt.common.process.machine import wait_passively
     from lipt.common.process.service import talking
     from lipt.coordinator.compute.children import start_server

@@ -31,31 +31,36 @@ from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import Evaluator, evaluate_for_soup
+from lipt.core.evaluation import Evaluator, OpenWeights, evaluate_for_soup
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards
-from lipt.core.soup import OnIngredient, OpenWeights, Soup, greedy_soup, uniform_soup
+from lipt.core.soup import OnIngredient, Soup, greedy_soup, uniform_soup
 from lipt.core.stages.choice import Chosen, Question
 from lipt.core.stages.choice import choose as answer
 from lipt.core.stages.question import SubsetQuery, question_of
 from lipt.core.training import initialize
 from lipt.core.workspace import InMemory, Workspace
 
-# What a run is called that has no coordinator.
+# The name of a run without a coordinator.
 _NAME = "in this process"
 
 
 @dataclass(frozen=True)
-class Pretrained:
-    """What pre-training has made, and where it lies.
+class Merged:
+    """The soup, and theta*'s accuracy on as many validation examples."""
 
-    Attributes:
-        workspace: has the data and all weights.
-        outcome: their names, and the configuration.
-        seconds: what each stage took.
-        densities: the share of weights that each learner keeps.
-        merged: how the learners were merged; None where there are none.
+    soup: Soup
+    initial_accuracy: float
+    num_validation_examples: int
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """The outcome of pre-training in a workspace, with seconds by stage.
+
+    densities: the share of weights that each learner keeps.
+    merged: None where there are no learners.
     """
 
     workspace: InMemory
@@ -65,32 +70,16 @@ class Pretrained:
     merged: Merged | None = None
 
 
-def look_at(workspace: InMemory, config: RunConfig) -> Pretrained:
-    """Nothing trained, for what looks at labels, columns or patches alone."""
-    inputs = model_inputs(workspace, config)
-    nothing = BlobName.of(b"")
-    return Pretrained(workspace, Outcome(_NAME, config, inputs, nothing, nothing, ()), {})
-
-
-def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = None) -> Pretrained:
-    """Make theta* alone, which an ordinary warm-up and some proxies begin with."""
-    started = monotonic()
-    # 3.1 The initial weights theta*: the chaotic first steps, for all learners alike.
-    initial, frozen, inputs = initial_weights(workspace, config, given)
-    name = workspace.put(pack_initial(initial, frozen))
-    outcome = Outcome(_NAME, config, inputs, name, None, ())
-    return Pretrained(workspace, outcome, {"initialization_seconds": monotonic() - started})
-
-
 def pretrain(
     workspace: InMemory, config: RunConfig, given: bytes | Path | None = None
 ) -> Pretrained:
     """Train n learners on disjoint shards, one after another, and merge them into theta_p."""
+    # 3.1 The initial weights theta*: the chaotic first steps, for all learners alike.
     begun = begin(workspace, config, given)
     inputs, initial_name = begun.outcome.inputs, begun.outcome.initial_weights
     assert inputs is not None and initial_name is not None  # noqa: S101, PT018 - just made
     started = monotonic()
-    # 3.2 A tiny disjoint shard for each learner, and how sparse it is to be.
+    # 3.2 A tiny disjoint shard for each learner, and its density.
     cuts = cut_shards(workspace, config)
     cut = monotonic()
     # 3.3 The learners, none of which knows of another.
@@ -116,6 +105,80 @@ def pretrain(
     return Pretrained(workspace, outcome, seconds, densities, merged)
 
 
+def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = None) -> Pretrained:
+    """Make theta* alone, which an ordinary warm-up and some proxies begin with."""
+    started = monotonic()
+    initial, frozen, inputs = initial_weights(workspace, config, given)
+    name = workspace.put(pack_initial(initial, frozen))
+    outcome = Outcome(_NAME, config, inputs, name, None, ())
+    return Pretrained(workspace, outcome, {"initialization_seconds": monotonic() - started})
+
+
+def look_at(workspace: InMemory, config: RunConfig) -> Pretrained:
+    """Train nothing, for choices by labels, columns or patches alone."""
+    inputs, nothing = model_inputs(workspace, config), BlobName.of(b"")
+    return Pretrained(workspace, Outcome(_NAME, config, inputs, nothing, nothing, ()), {})
+
+
+def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen]:
+    """Choose examples by a strategy on theta_p's gradients, or as the query names it."""
+    dataset, run = pretrained.workspace.dataset, pretrained.outcome
+    num_examples = len(dataset) + len(dataset.quarantined)
+    question = question_of(run, query, num_examples, backbone=None, kind=dataset.target.kind)
+    return question, answer(pretrained.workspace, question)
+
+
+def initial_weights(
+    workspace: Workspace, config: RunConfig, given: bytes | Path | None
+) -> tuple[Weights, frozenset[str], InputFormat]:
+    """theta*: random or given weights, trained for at most a few epochs.
+
+    Returns:
+        The weights, the names of those that learners leave frozen, and the models' input format.
+    """
+    dataset, seed = workspace.dataset, config.seed
+    inputs, model = model_inputs(workspace, config), workspace.new_model(config)
+    if given is not None:
+        size = given.stat().st_size if isinstance(given, Path) else len(given)
+        weights, _ = read_checkpoint(
+            given,
+            like=specs_of(model.state_dict()),
+            head=head_names(model),
+            new_head=config.initialization.new_head,
+            max_bytes=size,
+        )
+        # A new head stays as its seed has drawn it.
+        model.load_state_dict(weights, strict=False)
+    frozen = workspace.frozen(config, model)
+    freeze(model, frozen)
+    trained = initialize(
+        model,
+        dataset,
+        workspace.split(config).train_ids,
+        config.initialization,
+        inputs,
+        seed=derive_seed(seed, "initialization"),
+        device=workspace.device,
+        cpu_threads=config.learners.cpu_threads,
+        on_progress=workspace.progress("training the initial weights"),
+    )
+    return trained, frozen, inputs
+
+
+def model_inputs(workspace: Workspace, config: RunConfig) -> InputFormat:
+    """The input format of the run's models, normalized by the training split."""
+    train_ids = workspace.split(config).train_ids
+    return input_format(workspace.dataset, train_ids, derive_seed(config.seed, "normalization"))
+
+
+def cut_shards(workspace: Workspace, config: RunConfig) -> list[tuple[Tensor, float]]:
+    """For each learner the M x B ids of its shard, disjoint from all others, and its density."""
+    train_ids = workspace.split(config).train_ids
+    shards = draw_shards(train_ids, config.learners, seed=config.seed)
+    densities = draw_densities(len(shards), config.pruning, seed=config.seed)
+    return list(zip(shards, densities, strict=True))
+
+
 def one_learner(
     workspace: InMemory,
     config: RunConfig,
@@ -137,12 +200,11 @@ def one_learner(
         density=density,
     )
     content = pack_shard(dataset, ids)
-    shard = open_shard(content, inputs, num_examples=len(ids), target=task.target)
     report = workspace.progress(f"training learner {index + 1} of {learners.num_learners}")
     made = train_learner(
         task,
         initial,
-        shard,
+        open_shard(content, inputs, num_examples=len(ids), target=task.target),
         device=workspace.device,
         allowed_modules=workspace.allowed_modules,
         on_step=lambda step, _loss: report(step, learners.num_steps),
@@ -155,73 +217,6 @@ def one_learner(
     return CommittedLearner(index, tuple(snapshots), result)
 
 
-def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen]:
-    """Choose examples by a strategy on theta_p's gradients, or on what else the query names."""
-    workspace = pretrained.workspace
-    dataset = workspace.dataset
-    num_examples = len(dataset) + len(dataset.quarantined)
-    question = question_of(
-        pretrained.outcome, query, num_examples, backbone=None, kind=dataset.target.kind
-    )
-    return question, answer(workspace, question)
-
-
-def initial_weights(
-    workspace: Workspace, config: RunConfig, given: bytes | Path | None
-) -> tuple[Weights, frozenset[str], InputFormat]:
-    """theta*: random or given weights, trained for at most a few epochs."""
-    dataset, seed = workspace.dataset, config.seed
-    inputs, model = model_inputs(workspace, config), workspace.new_model(config)
-    if given is not None:
-        size = given.stat().st_size if isinstance(given, Path) else len(given)
-        weights, _ = read_checkpoint(
-            given,
-            like=specs_of(model.state_dict()),
-            head=head_names(model),
-            new_head=config.initialization.new_head,
-            max_bytes=size,
-        )
-        # What is to be new stays as its seed has drawn it.
-        model.load_state_dict(weights, strict=False)
-    frozen = workspace.frozen(config, model)
-    freeze(model, frozen)
-    trained = initialize(
-        model,
-        dataset,
-        workspace.split(config).train_ids,
-        config.initialization,
-        inputs,
-        seed=derive_seed(seed, "initialization"),
-        device=workspace.device,
-        cpu_threads=config.learners.cpu_threads,
-        on_progress=workspace.progress("training the initial weights"),
-    )
-    return trained, frozen, inputs
-
-
-def model_inputs(workspace: Workspace, config: RunConfig) -> InputFormat:
-    """What the run's models are given of an example, normalized as the training split has it."""
-    train_ids = workspace.split(config).train_ids
-    return input_format(workspace.dataset, train_ids, derive_seed(config.seed, "normalization"))
-
-
-def cut_shards(workspace: Workspace, config: RunConfig) -> list[tuple[Tensor, float]]:
-    """For each learner the M x B ids of its shard, disjoint from all others, and its density."""
-    train_ids = workspace.split(config).train_ids
-    shards = draw_shards(train_ids, config.learners, seed=config.seed)
-    densities = draw_densities(len(shards), config.pruning, seed=config.seed)
-    return list(zip(shards, densities, strict=True))
-
-
-@dataclass(frozen=True)
-class Merged:
-    """The soup, theta*'s accuracy beside it, and on how many examples both were measured."""
-
-    soup: Soup
-    initial_accuracy: float
-    num_validation_examples: int
-
-
 def merge_learners(
     workspace: Workspace,
     config: RunConfig,
@@ -230,7 +225,7 @@ def merge_learners(
     learners: Sequence[OpenWeights],
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Merged:
-    """Merge learners into theta_p, by what they are worth on the validation split."""
+    """Merge learners into theta_p, by their scores on the validation split."""
     soup, evaluator = config.soup, soup_evaluator(workspace, config, inputs)
     evaluate = evaluate_for_soup(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")
@@ -256,7 +251,7 @@ def merge_learners(
 
 
 def soup_evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:
-    """What scores a run's weights, on its validation split."""
+    """The evaluator of a run's weights, on its validation split."""
     dataset = workspace.dataset
     model, ids = workspace.new_model(config), workspace.split(config).validation_ids
     return Evaluator(

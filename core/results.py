@@ -17,6 +17,10 @@ from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import TensorSpec, Weights
 
+# Of the metadata of theta*'s file: the tensors that learners' files leave out, as a JSON list of
+# sorted names, so that a learner is checked without the model. Absent without frozen layers.
+_KEY = "lipt.frozen"
+
 
 @dataclass(frozen=True)
 class CommittedLearner:
@@ -36,17 +40,19 @@ class Trajectories:
 
 
 class Ingredient(BaseModel):
-    """A learner's part in the soup."""
+    """A learner's part in the soup.
+
+    position: in the soup's order, from 0.
+    accuracy: of the learner alone, on the validation split.
+    soup_accuracy: of the soup after the learner was offered.
+    alpha: of (1 - alpha) soup + alpha ingredient; 0 where it was discarded.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # Place in the soup's order, from 0.
     position: int
-    # Alone, on the validation split.
     accuracy: float
-    # Of the soup after it was offered.
     soup_accuracy: float
-    # (1 - alpha) soup + alpha ingredient; 0 where it was discarded.
     alpha: float
     kept: bool
 
@@ -57,7 +63,7 @@ class Outcome:
 
     name: for messages.
     inputs: the input format of the run's models; None until theta* is made.
-    learners: those that are in, ascending by index.
+    learners: those that have arrived, ascending by index.
     """
 
     name: str
@@ -75,14 +81,8 @@ class Outcome:
         return Trajectories(self.initial_weights, self.learners)
 
 
-# A learner's file has what it trained alone. theta*'s own file says in its metadata which of its
-# tensors that leaves out, as a JSON list of sorted names, so that a learner is checked without the
-# model. A run without frozen layers has no such entry.
-_KEY = "lipt.frozen"
-
-
 def pack_initial(weights: Weights, frozen: Collection[str]) -> bytes:
-    """theta*'s file; `frozen` names what learners leave as it is."""
+    """theta*'s file, with the names of the tensors that learners leave frozen."""
     return pack(weights, {_KEY: json.dumps(sorted(frozen))} if frozen else None)
 
 
@@ -93,10 +93,9 @@ def frozen_in(metadata: Mapping[str, str]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class LearnerReader:
-    """Opens learners' files as whole states of their model.
+    """Opens learners' files as whole states of a model with these tensors.
 
-    specs: the model's tensors.
-    frozen: those of theta* that no learner changes; shared among all that is opened.
+    frozen: theta*'s tensors that no learner changes; shared among all states.
     """
 
     specs: Mapping[str, TensorSpec]
@@ -106,11 +105,15 @@ class LearnerReader:
     def of(
         cls, specs: Mapping[str, TensorSpec], initial: Mapping[str, Tensor], frozen: Collection[str]
     ) -> LearnerReader:
-        """A reader that keeps of theta* no more than it needs."""
+        """A reader that keeps the frozen tensors of theta*."""
         return cls(specs, {name: initial[name] for name in specs if name in frozen})
 
     def open(self, source: bytes | Path) -> Mapping[str, Tensor]:
-        """Open a result or a snapshot; each access decodes a tensor anew, or gives theta*'s own."""
+        """Open a result or a snapshot; each access decodes a tensor anew, or gives theta*'s own.
+
+        Raises:
+            BlobTooLargeError, WeightsError: as `open_weights`.
+        """
         trained = {name: spec for name, spec in self.specs.items() if name not in self.frozen}
         opened = open_weights(source, like=trained)
         return _Whole(self.specs, self.frozen, opened) if self.frozen else opened

@@ -1,14 +1,15 @@
 """Sharding: the validation split, and one disjoint shard of the rest for each learner.
 
-Step 2 of the pipeline (Ro et al. 2023, section 3.1). Each learner's draws have
-an index of their own, so that learner i gets the same density whatever the
-number of learners is.
+Each learner's draws have an index of their own, so that learner i gets the same density whatever
+the number of learners is. Defaults that are too large for a small data set shrink to it.
+
+Source: LiPT (Ro et al. 2023), sections 3.1 and 3.3.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,9 @@ from torch import Tensor
 from lipt.common.config.run_config import LearnersConfig, PruningConfig, ValidationConfig
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
+
+# Fewer examples than this are no minibatch to learn from: before that there are fewer learners.
+_MIN_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -33,24 +37,18 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
     A class of n_c examples gives max(round(fraction * n_c), min_per_class), half
     rounded up, but never more than n_c // 2.
     """
-    held_out = []
+    is_validation_N = torch.zeros(len(labels_N), dtype=torch.bool)
     for label in torch.unique(labels_N).tolist():
         ids = torch.nonzero(labels_N == label).flatten()
-        number = _num_held_out(len(ids), config)
         order = torch.randperm(len(ids), generator=derive_generator(seed, "validation", label))
-        held_out.append(ids[order[:number]])
-    is_validation_N = torch.zeros(len(labels_N), dtype=torch.bool)
-    if held_out:
-        is_validation_N[torch.cat(held_out)] = True
+        is_validation_N[ids[order[: _num_held_out(len(ids), config)]]] = True
     if not is_validation_N.any():
         raise ConfigError(
             f"none of the {len(labels_N)} examples can be held out for validation: no class has "
             "2 examples. Use a data set with at least 2 examples in a class."
         )
-    return Split(
-        train_ids=torch.nonzero(~is_validation_N).flatten(),
-        validation_ids=torch.nonzero(is_validation_N).flatten(),
-    )
+    train_ids = torch.nonzero(~is_validation_N).flatten()
+    return Split(train_ids, torch.nonzero(is_validation_N).flatten())
 
 
 def num_validation_examples(class_counts: Sequence[int], config: ValidationConfig) -> int:
@@ -66,8 +64,7 @@ def _num_held_out(num_examples: int, config: ValidationConfig) -> int:
 def require_shards_fit(num_train: int, learners: LearnersConfig) -> None:
     """Refuse shards that hold more examples together than the training split."""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
-    needed = n * m * b
-    if needed <= num_train:
+    if n * m * b <= num_train:
         return
     remedies = [
         f"learners.{name} to at most {largest}"
@@ -78,14 +75,13 @@ def require_shards_fit(num_train: int, learners: LearnersConfig) -> None:
         if largest
     ] or ["learners.num_learners, learners.num_minibatches and learners.batch_size together"]
     raise ConfigError(
-        f"{n} learners x {m} minibatches x {b} examples = {needed} examples, but the training "
-        f"split has {num_train}. "
-        f"Lower {', or '.join(remedies)}."
+        f"{n} learners x {m} minibatches x {b} examples = {n * m * b} examples, but the training "
+        f"split has {num_train}. Lower {', or '.join(remedies)}."
     )
 
 
 def draw_shards(train_ids: Tensor, learners: LearnersConfig, *, seed: int) -> tuple[Tensor, ...]:
-    """Draw one shard per learner, disjoint and without replacement."""
+    """Draw one shard of M x B ids per learner, disjoint and without replacement."""
     require_shards_fit(len(train_ids), learners)
     size = learners.num_minibatches * learners.batch_size
     order = torch.randperm(len(train_ids), generator=derive_generator(seed, "shards"))
@@ -93,12 +89,57 @@ def draw_shards(train_ids: Tensor, learners: LearnersConfig, *, seed: int) -> tu
 
 
 def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> tuple[float, ...]:
-    """Draw each learner's density, the share of weights kept, uniformly from the range given.
-
-    Source: Ro et al. 2023, section 3.3, with [0.85, 0.95].
-    """
+    """Draw each learner's density, the share of weights kept, uniformly from the range given."""
     generators = (derive_generator(seed, "density", index) for index in range(num_learners))
     shares = [torch.rand((), dtype=torch.float64, generator=drawn).item() for drawn in generators]
     low, high = pruning.density_min, pruning.density_max
     # high - low may have been rounded up.
     return tuple(min(high, low + (high - low) * share) for share in shares)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Settings of learners whose shards fit, and the changes in words; empty for none."""
+
+    learners: LearnersConfig
+    said: str = ""
+
+
+def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[str]) -> Fitted:
+    """Lower settings that are not in `asked` until all shards fit in the training split.
+
+    First the batch size, down to 16 examples, then the number of learners, then that of their
+    minibatches, each no further than it has to. A single minibatch takes what there is.
+    """
+    sizes = {
+        name: getattr(learners, name) for name in ("num_learners", "num_minibatches", "batch_size")
+    }
+    n, m, b = sizes.values()
+    if n * m * b <= num_train:
+        return Fitted(learners)
+
+    def lower(name: str, floor: int) -> None:
+        others = math.prod(value for other, value in sizes.items() if other != name)
+        if name not in asked:
+            sizes[name] = min(sizes[name], max(floor, num_train // others))
+
+    lower("batch_size", _MIN_BATCH_SIZE)
+    lower("num_learners", learners.min_learners if "min_learners" in asked else 1)
+    lower("num_minibatches", 1)
+    if sizes["num_learners"] * sizes["num_minibatches"] == 1:
+        lower("batch_size", 1)
+    # No more learners can arrive.
+    after = {"min_learners": min(learners.min_learners, sizes["num_learners"])} | sizes
+    changes = [
+        f"learners.{name} {value} in place of {getattr(learners, name)}"
+        for name, value in after.items()
+        if value != getattr(learners, name)
+    ]
+    if not changes:
+        return Fitted(learners)
+    return Fitted(
+        learners.model_copy(update=after),
+        f"{n} learners x {m} minibatches x {b} examples = {n * m * b} are more than the "
+        f"{num_train} of the training split, so defaults were lowered to fit: "
+        f"{', '.join(changes)}",
+    )

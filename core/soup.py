@@ -1,13 +1,12 @@
 """Soup: learners that never talked to each other, merged into theta_p.
 
-Greedy interpolation (Ro et al. 2023, section 3.4): learners are tried in
-decreasing validation accuracy, as in Wortsman et al. 2022, "Model soups"
-(arXiv:2203.05482); each is mixed into the soup at the ratio alpha that helps
-most, or discarded. The uniform soup of Appendix C merges all of them alike.
+Greedy interpolation (Ro et al. 2023, section 3.4): learners are tried in decreasing validation
+accuracy, as in Wortsman et al. 2022, "Model soups" (arXiv:2203.05482); each is mixed into the soup
+at the ratio alpha that helps most, or discarded. The uniform soup of Appendix C merges all alike.
 
 This file decides and interpolates; `evaluate` runs the model. Mixtures are made tensor by tensor,
-straight into the model that evaluates them: however many learners there are, the soup, one
-ingredient and the evaluating models are in memory.
+straight into the evaluating model: however many learners there are, the soup, one ingredient and
+the evaluating models are in memory.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
 
-# Scores of several weights, in their order. Each is opened when its turn comes, asked for each
-# tensor once, and let go. Weights that cannot be above the floor may be given up.
+# Scores of several weights, opened in their order. Those that cannot be above the floor may be
+# given up.
 Evaluate = Callable[[Sequence[OpenWeights], float], Iterable[Scored]]
 # Evaluations done, and how many there will be.
 OnProgress = Callable[[int, int], None]
-# A learner that was offered, by its place in the sequence, and its part in the soup.
+# An offered learner's place in the sequence, and its part in the soup.
 OnIngredient = Callable[[int, Ingredient], None]
-# Values that are mixed at a time: float64 copies of so many stay in a CPU's cache, and
-# PyTorch would share more of them among threads, which then wait for each other every time.
+# Values that are mixed at a time: float64 copies of so many stay in a CPU's cache, and PyTorch
+# does not share them among threads.
 _VALUES_AT_ONCE = 2**15
 
 
@@ -100,11 +99,10 @@ def greedy_soup(
 ) -> Soup:
     """Merge learners one after another, each only if it helps.
 
-    The best learner starts the soup (ties: the lowest index). Each next one is
-    tried at alpha = 1/num_alphas, 2/num_alphas, ..., 1, and enters with the alpha of
-    the highest accuracy (ties: the smallest) if that is above the soup's.
-    alpha = 1 is decided without an evaluation: it is the learner alone, which was
-    evaluated and is not above the best one. `coarse_to_fine` tries fewer ratios.
+    The best learner starts the soup (ties: the lowest index). Each next one is tried at
+    alpha = 1/num_alphas, 2/num_alphas, ..., and enters with the alpha of the highest accuracy
+    (ties: the smallest) if that is above the soup's. alpha = 1, the learner alone, is never above
+    the best one. `coarse_to_fine` tries fewer ratios.
 
     Raises:
         RunFailedError: there is no learner.
@@ -167,7 +165,7 @@ class Ratios:
 
     @property
     def most(self) -> int:
-        """How many may be tried for a learner."""
+        """Most ratios that are tried for a learner."""
         if self.search is SoupSearch.GRID:
             return self.num_alphas - 1
         coarse = self._coarse()
@@ -199,8 +197,8 @@ def uniform_soup(
 ) -> Soup:
     """The plain mean of all learners, summed in float64.
 
-    Each learner's alpha is its share when it is stirred in, 1/1, 1/2, ..., 1/n, which is
-    that mean. All enter at once, so every ingredient has the final accuracy.
+    alpha is 1/1, 1/2, ..., 1/n: a learner's share when it enters the mean so far. All enter at
+    once, so every ingredient has the final accuracy.
 
     Raises:
         RunFailedError: there is no learner.
@@ -251,21 +249,21 @@ def _mean_of(names: Sequence[str], learners: Sequence[OpenWeights]) -> Weights:
         weights = opened()
         for name in names:
             tensor = weights[name]
-            if name not in sums:
-                dtypes[name], sums[name] = tensor.dtype, tensor
-                if tensor.is_floating_point():
-                    sums[name] = tensor.to(
-                        torch.float64, copy=True, memory_format=torch.contiguous_format
-                    )
-            elif sums[name].is_floating_point():
+            if not tensor.is_floating_point():
+                # Integers are the first learner's.
+                sums.setdefault(name, tensor)
+            elif name not in sums:
+                dtypes[name] = tensor.dtype
+                sums[name] = tensor.to(
+                    torch.float64, copy=True, memory_format=torch.contiguous_format
+                )
+            else:
                 for total_V, tensor_V in _pieces(sums[name], tensor):
                     total_V.add_(tensor_V)
         # Closed before the next one is opened.
         del weights
-    for name, total in sums.items():
-        # Integers are the first learner's.
-        if total.is_floating_point():
-            sums[name] = total.div_(len(learners)).to(dtypes[name])
+    for name, dtype in dtypes.items():
+        sums[name] = sums[name].div_(len(learners)).to(dtype)
     return sums
 
 

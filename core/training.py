@@ -20,13 +20,42 @@ from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import RunFailedError, SignalsError
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.model_input import Stored, to_model_input
+from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import InputFormat, call_model
+from lipt.common.targets.values import Target
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
 # Of ordinary warm-ups.
 BATCH_SIZE, LEARNING_RATE = 256, 0.1
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """From stored examples to logits: of learners and main training, and of its evaluation.
+
+    target: that the model predicts.
+    memory_format: the layout of the model's inputs.
+    bfloat16: whether the model runs under bfloat16 autocast.
+    """
+
+    inputs: InputFormat
+    target: Target
+    device: torch.device
+    memory_format: torch.memory_format
+    bfloat16: bool
+
+    def __call__(self, model: Callable[..., Any], examples_B: Stored) -> Tensor:
+        """The logits, B x C, of stored examples on any device."""
+        inputs_B = in_layout(
+            to_model_input(examples_B, self.inputs, self.device), self.memory_format
+        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            return call_model(model, inputs_B)
+
+    def mean_loss(self, model: nn.Module, examples_B: Stored, targets_B: Tensor) -> Tensor:
+        """The mean loss, 0-d float32, of examples and targets on the device."""
+        return self.target.mean_loss(self(model, examples_B), targets_B)
 
 
 class Sgd:

@@ -1,4 +1,10 @@
-"""Workspace: what stages read and keep, in memory or in a service."""
+"""Workspace: the data, the device, and the weights that the stages of LiPT read and keep.
+
+The stages of `lipt.core` read no file of their own. They ask a workspace: `InMemory` in one
+process, in the service a job's context, which has a state directory.
+
+Shapes: N examples.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +36,8 @@ from lipt.core.sharding import Split, split_validation
 from lipt.core.signals.stored import UserFeatures
 from lipt.core.training import Warmed
 
-# Workspace: the data, the device and the weights that the stages of LiPT work on.
-#
-# The stages of `lipt.core` read no file of their own. They ask a workspace: in one process that is
-# `lipt.core.pipeline.InMemory`, in the service a job's context, which has a state directory.
-#
-# Shapes: N examples.
+# Called with an activity, how much of it is done, and of how much.
+OnProgress = Callable[[str, int, int], None]
 
 
 class Saveable(Protocol):
@@ -43,7 +45,6 @@ class Saveable(Protocol):
 
     def save(self, path: Path) -> None:
         """Write the file."""
-        ...
 
 
 SaveableT = TypeVar("SaveableT", bound=Saveable)
@@ -51,9 +52,9 @@ ReadStates = Callable[[BlobName], Weights]
 
 
 class Workspace(ABC):
-    """What the stages work on; weights go by the digest and the size of their file."""
+    """Inputs and kept results of the stages; weights go by digest and size of their file."""
 
-    # Where what is too large for memory is mapped; None keeps it in memory.
+    # Folder of arrays too large for memory; None keeps them in memory.
     scratch: Path | None = None
 
     @property
@@ -83,19 +84,15 @@ class Workspace(ABC):
 
     @abstractmethod
     def report(self, activity: str, done: int, total: int) -> None:
-        """Say how far the work is."""
+        """Report progress."""
 
     @abstractmethod
-    def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
-        """Weights of all tensors of a model, on the CPU."""
-
-    @abstractmethod
-    def read_learners(self, config: RunConfig, initial: BlobName, model: nn.Module) -> ReadStates:
-        """What reads states of learners, completed by what is frozen in theta*."""
+    def read(self, name: BlobName) -> bytes | Path:
+        """The content of a file, or its verified path."""
 
     @abstractmethod
     def user_features(self, features: BlobName) -> UserFeatures:
-        """What a user has given for every example."""
+        """A user's features of every example."""
 
     @abstractmethod
     def cached(
@@ -107,19 +104,31 @@ class Workspace(ABC):
         compute: Callable[[], SaveableT],
         warm_up_models: int = 0,
     ) -> SaveableT:
-        """What `compute` makes, or what was kept of that kind."""
+        """The kept value of this kind and these dependencies, or else a computed one."""
 
     @abstractmethod
     def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
-        """How far an ordinary warm-up is, where that was kept."""
+        """The kept state of an ordinary warm-up."""
 
     @abstractmethod
     def keep_warm_up(self, depends_on: tuple[object, ...], warmed: Warmed, num_models: int) -> None:
-        """Keep how far an ordinary warm-up of so many models is."""
+        """Keep the state of an ordinary warm-up of so many models."""
+
+    def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
+        """Weights of all tensors of a model, on the CPU."""
+        like = specs_of(model.state_dict())
+        return read_weights(self.read(name), like=like, max_bytes=name.size_bytes)
+
+    def read_learners(self, config: RunConfig, initial: BlobName, model: nn.Module) -> ReadStates:
+        """A reader of learners' states, completed by the frozen tensors of theta*."""
+        frozen = self.frozen(config, model)
+        weights = self.read_weights(initial, model) if frozen else {}
+        reader = LearnerReader.of(specs_of(model.state_dict()), weights, frozen)
+        return lambda name: dict(reader.open(self.read(name)))
 
     @property
     def numbering(self) -> Numbering:
-        """What the ids are of the places that examples have in `dataset`."""
+        """The ids of examples by their position in `dataset`."""
         return Numbering(self.dataset.quarantined)
 
     def progress(self, activity: str) -> Callable[[int, int], None]:
@@ -169,7 +178,7 @@ class Workspace(ABC):
         return lay_out(model, config.model, self.device)
 
     def frozen(self, config: RunConfig, model: nn.Module) -> frozenset[str]:
-        """The names of what the run's learners leave as it is in theta*."""
+        """The names of tensors of theta* that the run's learners leave frozen."""
         return frozen_names(model, config.learners.frozen)
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> nn.Module:
@@ -191,21 +200,8 @@ def model_seed(config: RunConfig) -> int:
     return derive_seed(config.seed, "model")
 
 
-# In memory: a workspace that keeps files as bytes, and what was computed as it is.
-
-# Called with what is done, how much of it, and of how much.
-OnProgress = Callable[[str, int, int], None]
-
-
 class InMemory(Workspace):
-    """The workspace of one process: nothing is written anywhere.
-
-    Args:
-        dataset: what to choose from.
-        device: where models are trained and evaluated.
-        allowed_modules: modules that model factories may be imported from.
-        on_progress: told how far the work is.
-    """
+    """The workspace of one process: files are bytes, and nothing is written anywhere."""
 
     def __init__(
         self,
@@ -215,13 +211,11 @@ class InMemory(Workspace):
         allowed_modules: tuple[str, ...] = (),
         on_progress: OnProgress = lambda _activity, _done, _total: None,
     ) -> None:
-        self._dataset = dataset
-        self._device = device
-        self._allowed_modules = allowed_modules
+        self._dataset, self._device, self._allowed_modules = dataset, device, allowed_modules
         self._on_progress = on_progress
         self._files: dict[BlobName, bytes] = {}
         self._features: dict[BlobName, UserFeatures] = {}
-        self._kept: dict[tuple[object, ...], Any] = {}
+        self._kept: dict[tuple[str, str], Any] = {}
 
     @property
     def dataset(self) -> Dataset:
@@ -244,7 +238,7 @@ class InMemory(Workspace):
         return None
 
     def report(self, activity: str, done: int, total: int) -> None:
-        """Say how far the work is."""
+        """Report progress."""
         self._on_progress(activity, done, total)
 
     def put(self, content: bytes) -> BlobName:
@@ -254,29 +248,17 @@ class InMemory(Workspace):
         return name
 
     def read(self, name: BlobName) -> bytes:
-        """A file that was kept."""
+        """The content of a file that was kept."""
         return self._files[name]
 
     def put_features(self, features: UserFeatures, content: bytes) -> BlobName:
-        """Keep a user's features, by the name of the file that holds them."""
+        """Keep a user's features, by the name of their file."""
         name = BlobName.of(content)
         self._features[name] = features
         return name
 
-    def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
-        """Weights of all tensors of a model, on the CPU."""
-        content = self._files[name]
-        return read_weights(content, like=specs_of(model.state_dict()), max_bytes=len(content))
-
-    def read_learners(self, config: RunConfig, initial: BlobName, model: nn.Module) -> ReadStates:
-        """What reads states of learners, completed by what is frozen in theta*."""
-        frozen = self.frozen(config, model)
-        weights = self.read_weights(initial, model) if frozen else {}
-        reader = LearnerReader.of(specs_of(model.state_dict()), weights, frozen)
-        return lambda name: dict(reader.open(self._files[name]))
-
     def user_features(self, features: BlobName) -> UserFeatures:
-        """What a user has given for every example."""
+        """A user's features of every example."""
         return self._features[features]
 
     def cached(
@@ -288,7 +270,7 @@ class InMemory(Workspace):
         compute: Callable[[], SaveableT],
         warm_up_models: int = 0,  # noqa: ARG002 - everything is kept
     ) -> SaveableT:
-        """What `compute` makes, once."""
+        """The value that `compute` returned the first time."""
         key = (kind, repr(depends_on))
         if key not in self._kept:
             self._kept[key] = compute()
@@ -296,7 +278,7 @@ class InMemory(Workspace):
         return kept
 
     def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
-        """An ordinary warm-up that has ended."""
+        """The kept state of an ordinary warm-up."""
         found: Warmed | None = self._kept.get(("warm-up", repr(depends_on)))
         return found
 
@@ -306,5 +288,5 @@ class InMemory(Workspace):
         warmed: Warmed,
         num_models: int,  # noqa: ARG002 - everything is kept
     ) -> None:
-        """Keep how far an ordinary warm-up is."""
+        """Keep the state of an ordinary warm-up."""
         self._kept["warm-up", repr(depends_on)] = warmed

@@ -15,85 +15,62 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lipt.calls import Comparison, compare, diagnose, select
-    from lipt.common.data.sources.pairs import open_pairs
-    from lipt.data import open_dataset
-    from lipt.pretraining import Pretrained, pretrain
-    from lipt.trainer.client.client import Client
-    from lipt.trainer.diagnosis.diagnosis import Diagnosis
-    from lipt.trainer.main_training import Recipe, fit
-    from lipt.trainer.resampling.samplers import (
-        InfoBatchSampler,
-        RedrawingSampler,
-        StaleLossSampler,
-        with_ids,
-    )
-    from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
-    from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.subsets.weighted import (
-        SoftTargetLoss,
-        UnweightedWarning,
-        WeightedCollate,
-        WeightedSubsetLoss,
-        normalized_weights,
-        weighted_cross_entropy,
-    )
+    from lipt.calls import Comparison as Comparison
+    from lipt.calls import compare as compare
+    from lipt.calls import diagnose as diagnose
+    from lipt.calls import select as select
+    from lipt.common.data.sources.pairs import open_pairs as open_pairs
+    from lipt.core.selection.registry import strategy as strategy
+    from lipt.core.selection.selection import Selection as Selection
+    from lipt.core.selection.strategy import Strategy as Strategy
+    from lipt.core.signals.signals import Signals as Signals
+    from lipt.data import open_dataset as open_dataset
+    from lipt.pretraining import Pretrained as Pretrained
+    from lipt.pretraining import pretrain as pretrain
+    from lipt.trainer.client.client import Client as Client
+    from lipt.trainer.diagnosis.diagnosis import Diagnosis as Diagnosis
+    from lipt.trainer.main_training import Recipe as Recipe
+    from lipt.trainer.main_training import fit as fit
+    from lipt.trainer.resampling.samplers import InfoBatchSampler as InfoBatchSampler
+    from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
+    from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
+    from lipt.trainer.resampling.samplers import with_ids as with_ids
+    from lipt.trainer.reselection.samplers import ReselectingSampler as ReselectingSampler
+    from lipt.trainer.reselection.samplers import SubsetSampler as SubsetSampler
+    from lipt.trainer.subsets.subset import Subset as Subset
+    from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
+    from lipt.trainer.subsets.weighted import UnweightedWarning as UnweightedWarning
+    from lipt.trainer.subsets.weighted import WeightedCollate as WeightedCollate
+    from lipt.trainer.subsets.weighted import WeightedSubsetLoss as WeightedSubsetLoss
+    from lipt.trainer.subsets.weighted import normalized_weights as normalized_weights
+    from lipt.trainer.subsets.weighted import weighted_cross_entropy as weighted_cross_entropy
 
     __version__: str
 
-__all__ = [
-    "Client",
-    "Comparison",
-    "Diagnosis",
-    "InfoBatchSampler",
-    "Pretrained",
-    "Recipe",
-    "RedrawingSampler",
-    "ReselectingSampler",
-    "SoftTargetLoss",
-    "StaleLossSampler",
-    "Subset",
-    "SubsetSampler",
-    "UnweightedWarning",
-    "WeightedCollate",
-    "WeightedSubsetLoss",
-    "__version__",
-    "compare",
-    "diagnose",
-    "fit",
-    "normalized_weights",
-    "open_dataset",
-    "open_pairs",
-    "pretrain",
-    "select",
-    "weighted_cross_entropy",
-    "with_ids",
-]
-
 _MODULES = {
-    "lipt.calls": ("Comparison", "compare", "diagnose", "select"),
-    "lipt.data": ("open_dataset", "open_pairs"),
-    "lipt.pretraining": ("Pretrained", "pretrain"),
-    "lipt.trainer.client.client": ("Client",),
-    "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),
-    "lipt.trainer.main_training": ("Recipe", "fit"),
+    "lipt.calls": "Comparison compare diagnose select",
+    "lipt.common.data.sources.pairs": "open_pairs",
+    "lipt.core.selection.registry": "strategy",
+    "lipt.core.selection.selection": "Selection",
+    "lipt.core.selection.strategy": "Strategy",
+    "lipt.core.signals.signals": "Signals",
+    "lipt.data": "open_dataset",
+    "lipt.pretraining": "Pretrained pretrain",
+    "lipt.trainer.client.client": "Client",
+    "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
+    "lipt.trainer.main_training": "Recipe fit",
     "lipt.trainer.resampling.samplers": (
-        "InfoBatchSampler",
-        "RedrawingSampler",
-        "StaleLossSampler",
-        "with_ids",
+        "InfoBatchSampler RedrawingSampler StaleLossSampler with_ids"
     ),
-    "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),
-    "lipt.trainer.subsets.subset": ("Subset",),
+    "lipt.trainer.reselection.samplers": "ReselectingSampler SubsetSampler",
+    "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": (
-        "SoftTargetLoss",
-        "UnweightedWarning",
-        "WeightedCollate",
-        "WeightedSubsetLoss",
-        "normalized_weights",
-        "weighted_cross_entropy",
+        "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights "
+        "weighted_cross_entropy"
     ),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
@@ -101,11 +78,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # noqa: PLC0415 - takes 30 ms
 
         return version("lipt")
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -34,8 +34,7 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.core.evaluation import batch_size_for
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
-from lipt.core.selection.strategies.el2n import error_norms
-from lipt.core.selection.strategies.grand import last_layer_norms
+from lipt.core.selection.strategies.scores import error_norms, last_layer_norms
 from lipt.core.sharding import split_validation
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals

@@ -30,16 +30,14 @@ class Given:
     """
 
     def __init__(self, model: nn.Module | Callable[..., nn.Module]) -> None:
-        is_module = isinstance(model, nn.Module)
-        self._model = copy.deepcopy(model).cpu() if is_module else model
-        self._is_module = is_module
+        self._model = copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else model
         attribute = f"model_{next(_numbers)}"
         self.name = f"{MODULE}:{attribute}"
         _given[attribute] = self
 
     def __call__(self, *, num_classes: int) -> nn.Module:
         """A new copy of the model."""
-        if self._is_module:
+        if isinstance(self._model, nn.Module):
             return copy.deepcopy(self._model)
         return self._model(num_classes=num_classes)
 

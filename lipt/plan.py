@@ -23,10 +23,10 @@ from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import find_head
 from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning.learner import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
+from lipt.common.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.planning.admission import plan_here
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, result_bytes
@@ -38,7 +38,7 @@ from lipt.core.proxies.proxy import SOUP, Kind, Proxy, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import Outcome
 from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.solvers.levels import MATRIX_BYTES
+from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.stored import STORAGE_LIMITS

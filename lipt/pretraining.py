@@ -29,17 +29,16 @@ from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, copy_to_cpu
-from lipt.core.fitting import fit_defaults
 from lipt.core.pipeline import Pretrained as Trained
 from lipt.core.pipeline import begin, choose, look_at
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
-from lipt.core.sharding import split_validation
+from lipt.core.sharding import fit_defaults, split_validation
 from lipt.core.signals.stored import read_user_features
 from lipt.core.stages.choice import told_of
 from lipt.core.stages.diagnosis import diagnose
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, Given, open_dataset

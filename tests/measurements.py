@@ -1,21 +1,18 @@
-"""Data sets whose examples have no single class, and a small model for them.
+"""A regression data set, and a small model for it.
 
-Numbers: how ill 442 people were a year later, and their age beside it, from scikit-learn's
-`diabetes`. Labels: what 1,797 handwritten digits have, of which one has several or none.
+How ill 442 people were a year later, from scikit-learn's `diabetes`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.datasets import load_diabetes, load_digits
+from sklearn.datasets import load_diabetes
 from torch import nn
 
 # Every fifth person is held out.
 _HELD_OUT = 5
-LABELS = {"even": {0, 2, 4, 6, 8}, "large": {5, 6, 7, 8, 9}, "prime": {2, 3, 5, 7}}
 
 
 def people() -> list[tuple[torch.Tensor, float]]:
@@ -26,39 +23,6 @@ def people() -> list[tuple[torch.Tensor, float]]:
 def people_held_out() -> list[tuple[torch.Tensor, float]]:
     """Those of others."""
     return _people(held_out=True)
-
-
-def people_twice() -> list[tuple[torch.Tensor, list[float]]]:
-    """Two numbers for each of `people`."""
-    return [(inputs, [number, float(inputs[0])]) for inputs, number in people()]
-
-
-class Properties:
-    """Digits as a map-style data set, with names of what they have for labels."""
-
-    classes = tuple(LABELS)
-
-    def __init__(self) -> None:
-        digits: Any = load_digits()
-        self.images = (digits.images * 15).astype(np.uint8)
-        self.digits = digits.target.tolist()
-
-    def __len__(self) -> int:
-        return len(self.digits)
-
-    def __getitem__(self, row: int) -> tuple[np.ndarray, list[str]]:
-        has = [label for label, digits in LABELS.items() if self.digits[row] in digits]
-        return self.images[row], has
-
-
-def properties() -> Properties:
-    """The labels of images, by their names."""
-    return Properties()
-
-
-def boxes() -> list[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-    """What is not taken: objects to be found."""
-    return [(inputs, {"boxes": torch.zeros(1, 4)}) for inputs, _ in people()]
 
 
 def regressor(*, num_classes: int) -> nn.Module:

@@ -27,7 +27,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from lipt.common.access.local_token import METADATA_KEY, find_local_token
+from lipt.common.access.tokens import METADATA_KEY, find_local_token
 from tests.rpcs import contract_methods, path_of
 
 # Over any deadline of a client's.

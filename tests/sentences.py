@@ -24,13 +24,6 @@ def held_out() -> list[dict[str, object]]:
     return _sentences(150, seed=1)
 
 
-def with_missing_figure() -> list[dict[str, object]]:
-    """As `train`, but one figure is not finite."""
-    rows = train()
-    rows[5]["figures"] = torch.tensor([0.0, torch.nan, 0.0])
-    return rows
-
-
 class Reader(nn.Module):
     """The mean of the words' embeddings beside the figures, a hidden layer, and a head."""
 

@@ -15,73 +15,52 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lipt.common.states import RunState
-    from lipt.trainer.client.client import Client
-    from lipt.trainer.diagnosis.diagnosis import Diagnosis
-    from lipt.trainer.main_training import Recipe, Schedule, Trained, TrainingPaused, fit
-    from lipt.trainer.resampling.samplers import (
-        InfoBatchSampler,
-        RedrawingSampler,
-        StaleLossSampler,
-        with_ids,
-    )
-    from lipt.trainer.resampling.sources import RedrawnInfoBatch, RedrawnRandom, RedrawnStale
-    from lipt.trainer.reselection.reselection import Reselection
-    from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
-    from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.subsets.weighted import normalized_weights, weighted_cross_entropy
-    from lipt.trainer.views import InfoView, LearnerView, RunView, StrategyView
-
-__all__ = [
-    "Client",
-    "Diagnosis",
-    "InfoBatchSampler",
-    "InfoView",
-    "LearnerView",
-    "Recipe",
-    "RedrawingSampler",
-    "RedrawnInfoBatch",
-    "RedrawnRandom",
-    "RedrawnStale",
-    "ReselectingSampler",
-    "Reselection",
-    "RunState",
-    "RunView",
-    "Schedule",
-    "StaleLossSampler",
-    "StrategyView",
-    "Subset",
-    "SubsetSampler",
-    "Trained",
-    "TrainingPaused",
-    "fit",
-    "normalized_weights",
-    "weighted_cross_entropy",
-    "with_ids",
-]
+    from lipt.common.states import RunState as RunState
+    from lipt.trainer.client.client import Client as Client
+    from lipt.trainer.diagnosis.diagnosis import Diagnosis as Diagnosis
+    from lipt.trainer.main_training import Recipe as Recipe
+    from lipt.trainer.main_training import Schedule as Schedule
+    from lipt.trainer.main_training import Trained as Trained
+    from lipt.trainer.main_training import TrainingPaused as TrainingPaused
+    from lipt.trainer.main_training import fit as fit
+    from lipt.trainer.resampling.samplers import InfoBatchSampler as InfoBatchSampler
+    from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
+    from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
+    from lipt.trainer.resampling.samplers import with_ids as with_ids
+    from lipt.trainer.resampling.sources import RedrawnInfoBatch as RedrawnInfoBatch
+    from lipt.trainer.resampling.sources import RedrawnRandom as RedrawnRandom
+    from lipt.trainer.resampling.sources import RedrawnStale as RedrawnStale
+    from lipt.trainer.reselection.reselection import Reselection as Reselection
+    from lipt.trainer.reselection.samplers import ReselectingSampler as ReselectingSampler
+    from lipt.trainer.reselection.samplers import SubsetSampler as SubsetSampler
+    from lipt.trainer.subsets.subset import Subset as Subset
+    from lipt.trainer.subsets.weighted import normalized_weights as normalized_weights
+    from lipt.trainer.subsets.weighted import weighted_cross_entropy as weighted_cross_entropy
+    from lipt.trainer.views import InfoView as InfoView
+    from lipt.trainer.views import LearnerView as LearnerView
+    from lipt.trainer.views import RunView as RunView
+    from lipt.trainer.views import StrategyView as StrategyView
 
 _MODULES = {
-    "lipt.common.states": ("RunState",),
-    "lipt.trainer.client.client": ("Client",),
-    "lipt.trainer.diagnosis.diagnosis": ("Diagnosis",),
-    "lipt.trainer.main_training": ("Recipe", "Schedule", "Trained", "TrainingPaused", "fit"),
-    "lipt.trainer.resampling.sources": ("RedrawnInfoBatch", "RedrawnRandom", "RedrawnStale"),
+    "lipt.common.states": "RunState",
+    "lipt.trainer.client.client": "Client",
+    "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
+    "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
     "lipt.trainer.resampling.samplers": (
-        "InfoBatchSampler",
-        "RedrawingSampler",
-        "StaleLossSampler",
-        "with_ids",
+        "InfoBatchSampler RedrawingSampler StaleLossSampler with_ids"
     ),
-    "lipt.trainer.reselection.reselection": ("Reselection",),
-    "lipt.trainer.reselection.samplers": ("ReselectingSampler", "SubsetSampler"),
-    "lipt.trainer.subsets.subset": ("Subset",),
-    "lipt.trainer.subsets.weighted": ("normalized_weights", "weighted_cross_entropy"),
-    "lipt.trainer.views": ("InfoView", "LearnerView", "RunView", "StrategyView"),
+    "lipt.trainer.resampling.sources": "RedrawnInfoBatch RedrawnRandom RedrawnStale",
+    "lipt.trainer.reselection.reselection": "Reselection",
+    "lipt.trainer.reselection.samplers": "ReselectingSampler SubsetSampler",
+    "lipt.trainer.subsets.subset": "Subset",
+    "lipt.trainer.subsets.weighted": "normalized_weights weighted_cross_entropy",
+    "lipt.trainer.views": "InfoView LearnerView RunView StrategyView",
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,6 @@
 """Tracking: a run and its subsets in an experiment tracker, so that one is found from the other.
 
-What a tracker is told is pure and the same for MLflow and Weights & Biases. For `lipt track`, and
-for whoever logs by themselves: `Subset.tags`.
+`account_of` decides what is logged, for MLflow and Weights & Biases alike; `lipt track` calls it.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
@@ -22,13 +21,15 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 from lipt.trainer.writing.formatting import to_jsonable
 
-# Tag under which a tracker's search finds every subset of a run.
+# The tag of a run by which a tracker finds its subsets.
 DIGESTS = "lipt.subset_digests"
 
+# MLflow's limits of one call and of one value.
+_MAX_PARAMS, _MAX_METRICS, _MAX_CHARACTERS = 100, 1000, 500
 
-@dataclass(frozen=True)
-class Point:
-    """A measure at a step: of the soup, after so many learners were offered."""
+
+class Point(NamedTuple):
+    """A measure of the soup after that many learners."""
 
     name: str
     value: float
@@ -36,25 +37,13 @@ class Point:
 
 
 @dataclass(frozen=True)
-class TrackedSubset:
-    """A subset as a tracker keeps it.
-
-    name: of its folder or artifact: the strategy and the beginning of the digest.
-    """
-
-    name: str
-    tags: Mapping[str, str]
-    files: Mapping[str, bytes]
-
-
-@dataclass(frozen=True)
 class Account:
-    """What a tracker is told.
+    """What a tracker logs of a run.
 
     params: the configuration, flat, by names with dots.
     measures: accuracies, seconds and bytes at the run's end.
-    curve: the soup's accuracy as it grew.
-    files: by path; the report, tables, and the run itself as JSON.
+    curve: the growing soup's accuracies.
+    files: content by path; the report, tables, and the run itself as JSON.
     """
 
     name: str
@@ -63,7 +52,7 @@ class Account:
     measures: Mapping[str, float]
     curve: Sequence[Point]
     files: Mapping[str, bytes]
-    subsets: Sequence[TrackedSubset]
+    subsets: Sequence[Subset]
 
 
 def account_of(
@@ -73,7 +62,7 @@ def account_of(
     files: Mapping[str, bytes],
     trials: Iterable[Trial] = (),
 ) -> Account:
-    """All that is known of a run that is ready.
+    """The account of a run that is ready.
 
     Args:
         run: with its learners.
@@ -81,33 +70,49 @@ def account_of(
         files: by name, such as its report.
         trials: of a comparison, whose mean accuracies become measures.
     """
-    tracked = [_tracked(subset) for subset in subsets]
+    subsets = list(subsets)
     tags = {"lipt.run_id": run.run_id, "lipt.fingerprint": run.fingerprint}
     if run.pretrained_weights is not None:
         tags["lipt.theta_p_sha256"] = run.pretrained_weights.sha256
-    if tracked:
-        tags[DIGESTS] = ",".join(one.tags["lipt.subset_digest"] for one in tracked)
+    if subsets:
+        tags[DIGESTS] = ",".join(subset.digest for subset in subsets)
+    measures: dict[str, float] = {}
+    for group, view in (("soup", run.soup), ("costs", run.costs)):
+        if view is not None:
+            measures |= {f"{group}.{name}": float(item) for name, item in vars(view).items()}
+    accuracies: defaultdict[str, list[float]] = defaultdict(list)
+    for trial in trials:
+        accuracies[f"accuracy.{trial.strategy}.{trial.fraction:g}"].append(trial.test_accuracy)
     record = json.dumps(to_jsonable(run), indent=2).encode()
+    parts = [one.ingredient for one in run.learners if one.ingredient is not None]
     return Account(
         name=run.label,
         params=dict(_flat(to_jsonable(run.config))),
         tags=tags,
-        measures=_measures(run) | _accuracies(trials),
-        curve=_curve(run),
+        measures=measures | {name: fmean(values) for name, values in accuracies.items()},
+        curve=[
+            Point(name, value, part.position)
+            for part in sorted(parts, key=lambda part: part.position)
+            for name, value in (
+                ("soup.accuracy_after", part.soup_accuracy),
+                ("soup.learner_accuracy", part.accuracy),
+                ("soup.alpha", part.alpha),
+            )
+        ],
         files={"run.json": record, **files},
-        subsets=tracked,
+        subsets=subsets,
     )
 
 
-def _tracked(subset: Subset) -> TrackedSubset:
-    return TrackedSubset(
-        name=f"{subset.strategy}-{subset.digest[:12]}",
-        tags=subset.tags,
-        files={
-            "subset.json": subset.to_json().encode(),
-            "manifest.json": json.dumps(to_jsonable(subset.manifest), indent=2).encode(),
-        },
-    )
+def subset_name(subset: Subset) -> str:
+    """Of a subset's folder or artifact: the strategy and the beginning of the digest."""
+    return f"{subset.strategy}-{subset.digest[:12]}"
+
+
+def subset_files(subset: Subset) -> dict[str, bytes]:
+    """A subset's files in a tracker, by name."""
+    manifest = json.dumps(to_jsonable(subset.manifest), indent=2)
+    return {"subset.json": subset.to_json().encode(), "manifest.json": manifest.encode()}
 
 
 def _flat(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
@@ -118,43 +123,11 @@ def _flat(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
         yield prefix, value if isinstance(value, str) else json.dumps(value)
 
 
-def _measures(run: RunView) -> dict[str, float]:
-    measures: dict[str, float] = {}
-    for group, view in (("soup", run.soup), ("costs", run.costs)):
-        if view is not None:
-            measures |= {f"{group}.{name}": float(item) for name, item in vars(view).items()}
-    return measures
-
-
-def _accuracies(trials: Iterable[Trial]) -> dict[str, float]:
-    of_cells: defaultdict[str, list[float]] = defaultdict(list)
-    for trial in trials:
-        of_cells[f"accuracy.{trial.strategy}.{trial.fraction:g}"].append(trial.test_accuracy)
-    return {name: fmean(values) for name, values in of_cells.items()}
-
-
-def _curve(run: RunView) -> list[Point]:
-    parts = [one.ingredient for one in run.learners if one.ingredient is not None]
-    return [
-        Point(name, value, part.position)
-        for part in sorted(parts, key=lambda part: part.position)
-        for name, value in (
-            ("soup.accuracy_after", part.soup_accuracy),
-            ("soup.learner_accuracy", part.accuracy),
-            ("soup.alpha", part.alpha),
-        )
-    ]
-
-
-# MLflow's own bounds, of one call and of one value.
-_MAX_PARAMS, _MAX_METRICS, _MAX_CHARACTERS = 100, 1000, 500
-
-
 def to_mlflow(account: Account, experiment: str) -> str:
-    """Log an account to the server that MLflow's own settings name (MLFLOW_TRACKING_URI).
+    """Log an account to the server of MLflow's own settings (MLFLOW_TRACKING_URI).
 
     Args:
-        account: what is told.
+        account: of a run.
         experiment: its name; made where there is none.
 
     Returns:
@@ -162,24 +135,22 @@ def to_mlflow(account: Account, experiment: str) -> str:
 
     Raises:
         MissingExtraError: mlflow is not installed.
-        ConfigError: MLflow does not take it; the message has its reason.
+        ConfigError: MLflow refuses it.
     """
-    tracking = _import_mlflow("mlflow.tracking")
+    tracking, entities = (
+        import_extra(module, package="mlflow-skinny", extra="loggers", needed_for="MLflow")
+        for module in ("mlflow.tracking", "mlflow.entities")
+    )
     try:
-        return _log_to_mlflow(tracking.MlflowClient(), account, experiment)
+        return _log_to_mlflow(tracking.MlflowClient(), entities, account, experiment)
     except Exception as error:
         raise ConfigError(
-            f"MLflow does not take run {account.name}: {type(error).__name__}: {error}. See to "
-            "MLFLOW_TRACKING_URI and the server that it names."
+            f"MLflow does not take run {account.name}: {type(error).__name__}: {error}. Check "
+            "MLFLOW_TRACKING_URI and its server."
         ) from error
 
 
-def _import_mlflow(module: str) -> Any:
-    return import_extra(module, package="mlflow-skinny", extra="loggers", needed_for="MLflow")
-
-
-def _log_to_mlflow(client: Any, account: Account, experiment: str) -> str:
-    entities = _import_mlflow("mlflow.entities")
+def _log_to_mlflow(client: Any, entities: Any, account: Account, experiment: str) -> str:
     found = client.get_experiment_by_name(experiment)
     experiment_id = found.experiment_id if found else client.create_experiment(experiment)
     run = client.create_run(experiment_id, tags=dict(account.tags), run_name=account.name)
@@ -193,44 +164,36 @@ def _log_to_mlflow(client: Any, account: Account, experiment: str) -> str:
         client.log_batch(run_id, params=params[first : first + _MAX_PARAMS])
     for first in range(0, len(metrics), _MAX_METRICS):
         client.log_batch(run_id, metrics=metrics[first : first + _MAX_METRICS])
+    files = dict(account.files)
+    for subset in account.subsets:
+        for path, content in subset_files(subset).items():
+            files[f"subsets/{subset_name(subset)}/{path}"] = content
     with tempfile.TemporaryDirectory() as folder:
-        for path, content in account.files.items():
-            _write(Path(folder), PurePosixPath(path), content)
-        for subset in account.subsets:
-            for path, content in subset.files.items():
-                _write(Path(folder), PurePosixPath("subsets", subset.name, path), content)
+        for path, content in files.items():
+            target = Path(folder, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
         client.log_artifacts(run_id, folder)
     client.set_terminated(run_id)
     return run_id
 
 
-def _write(folder: Path, path: PurePosixPath, content: bytes) -> None:
-    target = folder / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(content)
-
-
-# Of the artifacts that subsets are.
-SUBSET = "subset"
-_REPORT = "lipt-run"
-
-
 def to_wandb(account: Account, project: str) -> str:
-    """Log an account where Weights & Biases' own settings say (WANDB_MODE=offline: on disk).
+    """Log an account by Weights & Biases' own settings (WANDB_MODE=offline: on disk).
 
     Returns:
         The run's id there.
 
     Raises:
         MissingExtraError: wandb is not installed.
-        ConfigError: it does not take it; the message has its reason.
+        ConfigError: wandb refuses it.
     """
     wandb = import_extra("wandb", package="wandb", extra="loggers", needed_for="wandb")
     try:
         return _log_to_wandb(wandb, account, project)
     except Exception as error:
         raise ConfigError(
-            f"wandb does not take run {account.name}: {type(error).__name__}: {error}. See to "
+            f"wandb does not take run {account.name}: {type(error).__name__}: {error}. Check "
             "its settings (wandb login, WANDB_MODE)."
         ) from error
 
@@ -242,21 +205,24 @@ def _log_to_wandb(wandb: Any, account: Account, project: str) -> str:
         job_type="lipt",
         config=dict(account.params) | dict(account.tags),
     )
-    steps: dict[int, dict[str, float]] = {}
+    steps: defaultdict[int, dict[str, float]] = defaultdict(dict)
     for point in account.curve:
-        steps.setdefault(point.step, {})[point.name] = point.value
+        steps[point.step][point.name] = point.value
     for step, values in sorted(steps.items()):
         run.log(values, step=step)
     run.summary.update(dict(account.measures))
-    run.log_artifact(_artifact(wandb, f"run-{account.name}", _REPORT, account.tags, account.files))
+    run.log_artifact(
+        _artifact(wandb, f"run-{account.name}", "lipt-run", account.tags, account.files)
+    )
     for subset in account.subsets:
-        made = _artifact(wandb, subset.name, SUBSET, subset.tags, subset.files)
-        run.log_artifact(made, aliases=[subset.tags["lipt.subset_digest"][:12]])
+        files = subset_files(subset)
+        made = _artifact(wandb, subset_name(subset), "subset", subset.tags, files)
+        run.log_artifact(made, aliases=[subset.digest[:12]])
     run.finish()
     return str(run.id)
 
 
-def _artifact(wandb: Any, name: str, kind: str, tags: Any, files: Any) -> Any:
+def _artifact(wandb: Any, name: str, kind: str, tags: Any, files: Mapping[str, bytes]) -> Any:
     # Names take letters, digits, dots, dashes and underscores.
     plain = "".join(one if one.isalnum() or one in ".-_" else "-" for one in name)
     artifact = wandb.Artifact(plain, type=kind, metadata=dict(tags))

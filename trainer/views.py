@@ -1,9 +1,7 @@
-"""Views: what a trainer sees of the coordinator, frozen values and never the wire's messages.
+"""Views: the coordinator's answers as frozen values, without gRPC or torch.
 
-Nothing here imports gRPC or torch, so that a notebook, a DataLoader's worker or
-a `--help` can import it for free. `lipt.trainer.client.conversion` reads a field from the
-message's field of the same name. Where its source is another, the metadata says `of` which
-("outer.inner" for a nested field); of several it makes a tuple.
+`lipt.trainer.client.conversion` reads a field from the message's field of the same name, or `of`
+those that the field's metadata names ("outer.inner" for a nested one), which make a tuple.
 """
 
 from __future__ import annotations
@@ -20,14 +18,13 @@ from lipt.common.targets.kinds import TargetKind
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
     from lipt.common.config.run_config import RunConfig
 
-# What chooses where nobody names a strategy.
 DEFAULT_STRATEGY = "auto"
-# How much is chosen where neither a fraction nor a budget is given.
+# Where neither a fraction nor a budget is given.
 DEFAULT_FRACTION = 0.1
 
 # "worker", "trainer" or "admin"; a number where a newer coordinator has another.
 RoleName = NewType("RoleName", str)
-# "float32" and the like; a number likewise.
+# "float32" and the like, or a number likewise.
 ColumnTypeName = NewType("ColumnTypeName", str)
 TargetKindName = NewType("TargetKindName", str)
 
@@ -40,18 +37,18 @@ class WeightsKind(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> WeightsKind | None:
-        """The kind of that name, or of what the documentation calls it; None for none."""
+        """The kind of that name or symbol, or None."""
         symbols = {"theta*": cls.INITIAL, "theta_star": cls.INITIAL, "theta_p": cls.PRETRAINED}
         return symbols.get(name) or (cls(name) if name in set(cls) else None)
 
 
-# What `WeightsKind.parse` takes, for messages and help.
+# The names that `WeightsKind.parse` takes.
 WEIGHTS_KINDS = "initial (or theta*, theta_star) or pretrained (or theta_p)"
 
 
 @dataclass(frozen=True)
 class BlobView:
-    """A stored blob's name: the digest and size of its content."""
+    """A stored blob's digest and size."""
 
     sha256: str
     size_bytes: int
@@ -59,10 +56,7 @@ class BlobView:
 
 @dataclass(frozen=True)
 class ProgressView:
-    """What is being done, and how much of it: `total` is 0 where that is not known.
-
-    ahead: how many computations come first, where it waits for its turn.
-    """
+    """An activity's progress; `total` is 0 where it is unknown, `ahead` its place in the queue."""
 
     activity: str
     done: int
@@ -77,7 +71,7 @@ class ProgressView:
 
 @dataclass(frozen=True)
 class IngredientView:
-    """A learner's part in the soup: (1 - alpha) soup + alpha learner where it was kept."""
+    """A learner's part in the soup: (1 - alpha) soup + alpha learner, where kept."""
 
     position: int
     accuracy: float
@@ -91,7 +85,7 @@ class IngredientView:
 
 @dataclass(frozen=True)
 class LearnerView:
-    """One learner: where it is trained, how far it is, what became of it."""
+    """One learner: its worker, progress and result."""
 
     index: int
     state: LearnerState
@@ -104,11 +98,9 @@ class LearnerView:
     train_seconds: float
     message: str
     result: BlobView | None
-    # While the soup is being made, of those that were offered so far.
+    # None until the soup has tried it.
     ingredient: IngredientView | None
-    # What its worker last said that it does.
     phase: LearnerPhase = LearnerPhase.UNKNOWN
-    # Of its training.
     num_steps: int = 0
     leased_at: datetime | None = None
     committed_at: datetime | None = None
@@ -142,10 +134,9 @@ class CostsView:
 class RunView:
     """A run at one revision; a run of a listing comes without its learners.
 
-    waiting: what its learners wait for that no worker there can give; may change while the
-        revision stays.
-    fitted: what the coordinator has lowered in its defaults so that the shards fit its data.
-    note: what it took of the weights that it starts from, where its head is new.
+    waiting: why no present worker can train its learners; may change within a revision.
+    fitted: which defaults the coordinator lowered so that the shards fit its data.
+    note: which initial weights it took, where its head is new.
     """
 
     run_id: str
@@ -179,22 +170,19 @@ class RunView:
 
     @property
     def outcome(self) -> str:
-        """Its state, and what its record says of that where it says more."""
+        """Its state, and its message where there is one."""
         told = self.message.removesuffix(".")
         return str(self.state) + (f": {told}" if told not in {"", self.state} else "")
 
     @property
     def label(self) -> str:
-        """What to call it in a sentence."""
+        """Its name, or else its id."""
         return self.name or self.run_id
 
 
 @dataclass(frozen=True)
 class StrategyOptionView:
-    """One option of a strategy; an empty `allowed_values` means any of the default's kind.
-
-    help: what it is, as a phrase.
-    """
+    """One option of a strategy; an empty `allowed_values` means any of the default's kind."""
 
     name: str
     default_value: str
@@ -204,7 +192,7 @@ class StrategyOptionView:
 
 @dataclass(frozen=True)
 class StrategyPresetView:
-    """Values of a strategy's options by one name; summary: what they are and whose."""
+    """Values of a strategy's options under one name."""
 
     name: str
     summary: str
@@ -214,13 +202,12 @@ class StrategyPresetView:
 class StrategyView:
     """A selection strategy that the coordinator offers.
 
-    needs: what has to be there for it: "nothing", "labels" alone, "signals", "features",
-        "validation split", "learners", "paired features", ...
-    cost: how its work grows: N examples, C classes, d features, k budget.
-    default_proxy: what judges the examples where a request names no proxy.
-    works_without_labels: whether a subset of it can be had with labels="none".
-    target_kinds: of targets that it can choose by: "class", "classes" (multi-label), "number"
-        (regression).
+    needs: its inputs: "nothing", "labels" alone, "signals", "features", "validation split",
+        "learners", "paired features", ...
+    cost: its complexity in N examples, C classes, d features, k budget.
+    default_proxy: the proxy model where a request names none.
+    works_without_labels: whether it takes labels="none".
+    target_kinds: "class", "classes" (multi-label), "number" (regression).
     """
 
     name: str
@@ -238,18 +225,17 @@ class StrategyView:
 
     @property
     def needs_classes(self) -> bool:
-        """Whether it can choose by classes alone, as far as the coordinator says."""
+        """Whether it selects by classes alone."""
         return self.target_kinds == (TargetKind.CLASS,)
 
 
 @dataclass(frozen=True)
 class DatasetView:
-    """The coordinator's data set; of images it has a shape, of other examples columns.
+    """The coordinator's data set; images have a shape, other examples columns.
 
-    other_target: what is to be told where that is no single class; classes are the groups then in
-        which examples are dealt with.
+    other_target: the target where it is no single class; classes are strata then.
     target_names: of the labels or the numbers.
-    quarantined: ids of image files that cannot be used, among `num_examples`.
+    quarantined: ids of unusable image files, among `num_examples`.
     """
 
     source: str
@@ -265,16 +251,16 @@ class DatasetView:
 
     @property
     def targets(self) -> str:
-        """What is to be told of each, as messages have it."""
+        """The targets in words."""
         if self.other_target is None:
             return f"{len(self.class_names)} classes"
-        # Names that nobody gave are numbers.
+        # Default names are numbers.
         named = ", ".join(name for name in self.target_names if not name.isdigit())
         return f"{self.other_target} targets{f' ({named})' if named else ''}"
 
     @property
     def inputs(self) -> str:
-        """What its examples are, as messages have it."""
+        """The examples in words."""
         if self.columns:
             return ", ".join(map(str, self.columns))
         return f"{'x'.join(map(str, self.image_shape))} images"
@@ -282,7 +268,7 @@ class DatasetView:
 
 @dataclass(frozen=True)
 class TargetView:
-    """What is to be told of examples without a single class."""
+    """The target of examples without a single class."""
 
     kind: TargetKindName
 
@@ -293,7 +279,7 @@ class TargetView:
 
 @dataclass(frozen=True)
 class ColumnView:
-    """One tensor of every example that is no image."""
+    """One tensor of an example that is no image."""
 
     name: str
     type: ColumnTypeName
@@ -306,11 +292,10 @@ class ColumnView:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A worker that the coordinator knows; `assignment` is "run/learner" or empty.
+    """A registered worker; `assignment` is "run/learner" or empty.
 
-    idle_reason: what keeps it from learners that wait.
-    joined_at: when the coordinator first heard of it.
-    certificate_expires_at: of the certificate that it showed, if it did.
+    idle_reason: why it gets no waiting learner.
+    joined_at: its first registration.
     """
 
     worker_id: str
@@ -328,10 +313,10 @@ class WorkerView:
 class ComputationView:
     """A job of the coordinator's own, which is computed or waits.
 
-    lane: "dear" or "cheap", the queue that it is in.
-    run_id: empty where it is of the data alone.
-    num_callers: who waits for it; 0 where the run itself does.
-    seconds: for how long it has been computed, or has waited.
+    lane: "dear" or "cheap", its queue.
+    run_id: empty for the data alone.
+    num_callers: waiting requests; 0 where the run itself waits.
+    seconds: since its start, or of waiting.
     """
 
     lane: str
@@ -345,11 +330,11 @@ class ComputationView:
 
 @dataclass(frozen=True)
 class ServiceView:
-    """How a coordinator stands at one moment.
+    """A coordinator's state.
 
     runs: the newest ones and all that have not ended, newest first, with their learners.
-    workers: at most 500 of those that are there, those with a learner first.
-    computations: what is computed, then what waits.
+    workers: at most 500, those with a learner first.
+    computations: running ones first.
     """
 
     now: datetime | None
@@ -362,7 +347,7 @@ class ServiceView:
 
 @dataclass(frozen=True)
 class InfoView:
-    """Who answers: protocol, versions, data, defaults and workers."""
+    """A coordinator's protocol, versions, data, defaults and workers."""
 
     protocol: tuple[int, int] = field(metadata={"of": ("protocol.major", "protocol.minor")})
     versions: Mapping[str, str]
@@ -374,7 +359,7 @@ class InfoView:
 
 @dataclass(frozen=True)
 class CallerView:
-    """Who calls, as the coordinator sees it, and the roles that this gives."""
+    """The caller's name and roles."""
 
     name: str
     roles: tuple[RoleName, ...]
@@ -382,7 +367,7 @@ class CallerView:
 
 @dataclass(frozen=True)
 class TokenView:
-    """A token that a coordinator gave out; it may have ended since."""
+    """A token, which may have ended."""
 
     token_id: str
     name: str
@@ -395,7 +380,7 @@ class TokenView:
 
 @dataclass(frozen=True)
 class GivenTokenView:
-    """A token with its text, which is said once."""
+    """A new token with its secret, which is not repeated."""
 
     token: TokenView
     secret: str = field(repr=False)
@@ -403,7 +388,7 @@ class GivenTokenView:
 
 @dataclass(frozen=True)
 class PageLinkView:
-    """A link to the coordinator's page, which signs in the one browser that opens it first."""
+    """A link to the coordinator's page, which signs in the first browser that opens it."""
 
     url: str = field(repr=False)
     expires_at: datetime | None

@@ -82,9 +82,9 @@ def _worked(settings: WorkerSettings, tls: TlsFiles | None, token: TokenSource |
     from contextlib import ExitStack
 
     from lipt.common.blobs.store import BlobStore
-    from lipt.common.observability.exporting import exporting
     from lipt.common.observability.logs import Events
     from lipt.common.observability.metrics import serving_metrics
+    from lipt.common.observability.tracing import exporting
     from lipt.common.process.devices import resolve_device
     from lipt.common.process.machine import this_machine
     from lipt.common.process.memory import limit_memory

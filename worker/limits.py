@@ -12,8 +12,7 @@ from lipt.common.inputs.specs import spec_of
 from lipt.common.models.footprint import ModelFigures, measure_model
 from lipt.common.models.head import frozen_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
-from lipt.common.planning.costs import Cost, Limit, violation
-from lipt.common.planning.learner import learner_memory, learner_threads
+from lipt.common.planning import Cost, Limit, learner_memory, learner_threads, violation
 from lipt.common.process.machine import Machine
 from lipt.worker.settings import WorkerSettings
 

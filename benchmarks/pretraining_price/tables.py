@@ -10,7 +10,7 @@ from statistics import median
 from rich.table import Table
 
 from benchmarks.pretraining_price.measuring import COARSE_TO_FINE, LIPTS, SCALES, Cell, Price, Row
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 
 BEGIN, END = "<!-- pretraining price: begin -->", "<!-- pretraining price: end -->"
 _STAGES = ("initialization", "sharding", "training", "merging", "waiting", "signals and selection")

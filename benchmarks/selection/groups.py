@@ -43,7 +43,6 @@ APRICOT = "apricot (given our kernel)"
 SUBMODLIB = "submodlib (given our kernel)"
 OURS_EXACT = "ours, exact"
 OURS_ROUNDS = f"ours, r={ROUNDS}"
-OURS_16_BIT = "ours, 16-bit"
 
 
 def _indices(score: Callable[..., float]) -> Score:
@@ -87,38 +86,30 @@ GROUPS = {
         objective="Q = (F - F random) / (F exact greedy - F random), higher is better",
         score=_indices(objectives.facility_location),
         balanced=False,
-        exact=(SUBMODLIB, APRICOT, "ours, 24-bit", OURS_16_BIT),
+        exact=(SUBMODLIB, APRICOT, OURS),
         sides=(
-            *(
-                ours(
-                    f"ours, {precision}",
-                    "facility_location",
-                    {"precision": precision},
-                    balanced=False,
-                )
-                for precision in ("24-bit", "16-bit", "8-bit")
-            ),
+            ours(OURS, "facility_location", {}, balanced=False),
             Side(
                 "DeepCore, lazy",
                 partial(checkout_peers.deepcore_facility_location, optimizer="LazyGreedy"),
-                against=OURS_16_BIT,
+                against=OURS,
             ),
             Side(
                 "DeepCore, approximately lazy",
                 partial(
                     checkout_peers.deepcore_facility_location, optimizer="ApproximateLazyGreedy"
                 ),
-                against=OURS_16_BIT,
+                against=OURS,
             ),
             Side(
                 APRICOT,
                 registry_peers.over_all(registry_peers.apricot),
-                against=OURS_16_BIT,
+                against=OURS,
             ),
             Side(
                 SUBMODLIB,
                 registry_peers.over_all(registry_peers.submodlib),
-                against=OURS_16_BIT,
+                against=OURS,
             ),
         ),
     ),

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipt.core.selection.quotas import class_quotas
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
+from lipt.core.selection.selection import class_quotas
 from lipt.core.signals.signals import Signals
 
 # GLISTER's step, for all sides, on the mean loss of a class's chosen examples: one that

@@ -15,55 +15,21 @@ from lipt.common.errors import ConfigError
 from lipt.common.rpc.messages import fill_message, message_to_dict
 from lipt.v1 import config_pb2, worker_pb2
 
-# What people say for short, and write elsewhere.
-_SHORT = {
-    "aug": "augmentation",
-    "bs": "batch_size",
-    "epoch": "epochs",
-    "lr": "learning_rate",
-    "mom": "momentum",
-    "num_epochs": "epochs",
-    "random_seed": "seed",
-    "wd": "weight_decay",
-}
-_MOST = 3
 # difflib's measure, from 0 to 1, from which on two names are alike.
 _ALIKE = 0.75
 
 
 def did_you_mean(name: str, model: type[BaseModel]) -> str:
-    """A question that names the closest settings; empty where none is close."""
-    found = closest(name, setting_names(model))
-    return f"did you mean {' or '.join(found)}?" if found else ""
-
-
-def setting_names(model: type[BaseModel]) -> tuple[str, ...]:
-    """The full names of a model's settings, dotted."""
-    return tuple(
-        f"{section.name}.{knob.name}" if section.name else knob.name
+    """A question that names the closest settings of a model, dotted; empty where none is close."""
+    known = [
+        f"{section.name}.{knob.name}".lstrip(".")
         for section in sections(model)
         for knob in section.knobs
-    )
-
-
-def closest(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The known names that are most likely meant, at most three, the likeliest first.
-
-    Names with the same last part, or what it abbreviates, come before similar spellings.
-    """
-    leaf = _leaf(name).lower()
-    meant = _SHORT.get(leaf, leaf)
-    same = sorted(
-        (item for item in known if _leaf(item) == meant), key=lambda item: "learners." not in item
-    )
-    alike = get_close_matches(name, known, n=_MOST, cutoff=_ALIKE)
-    leaves = get_close_matches(meant, {_leaf(item): None for item in known}, cutoff=_ALIKE)
-    alike += [item for item in known if _leaf(item) in leaves]
-    return tuple(dict.fromkeys([*same, *alike]))[:_MOST]
-
-
-def _leaf(name: str) -> str:
-    return name.rpartition(".")[2]
+    ]
+    leaves = {full.rpartition(".")[2] for full in known}
+    alike = get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=_ALIKE)
+    found = [full for full in known if full.rpartition(".")[2] in alike]
+    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 ValueT = TypeVar("ValueT")

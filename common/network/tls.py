@@ -56,10 +56,14 @@ def require_deliberate_exposure(
         )
 
 
-# Files are checked before use: gRPC says little about one that fails.
-
 # From here on whoever starts or looks is told.
 SOON_DAYS = 14
+
+_CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
+# All that gRPC says of a server that did not like our certificate, or missed it.
+_CLOSED = "Socket closed"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -84,18 +88,6 @@ class PemFile:
 
     def __str__(self) -> str:
         return f"{self.flag} {self.path}"
-
-
-def require_certificate(pem: PemFile, now: datetime) -> None:
-    """Refuse a certificate's file that nobody could be shown."""
-    _require_valid(pem, read_certificates(pem)[0], now)
-
-
-def require_authority(pem: PemFile, now: datetime) -> None:
-    """Refuse an authority's file that would let nobody in."""
-    certificates = read_certificates(pem)
-    # The one that counts for longest stands for all: older ones may stay in the file.
-    _require_valid(pem, max(certificates, key=lambda each: each.not_valid_after_utc), now)
 
 
 def require_key(key: PemFile, cert: PemFile) -> None:
@@ -140,15 +132,10 @@ def read_key(pem: PemFile) -> PrivateKeyTypes:
     """The private key of a file."""
     try:
         return load_pem_private_key(pem.content, password=None)
-    except TypeError:  # a password was not given
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(
-            f"{pem} is encrypted, and nobody can type its password. Write it unencrypted, "
-            f"readable by this user alone: openssl pkey -in {pem.path} -out PLAIN"
-        ) from None
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(
-            f"{pem} holds no private key ({_reason(error)}). Give the PEM file of "
-            "the key that the certificate was made for."
+            f"{pem} holds no private key ({_reason(error)}). Give the certificate's, unencrypted: "
+            f"openssl pkey -in {pem.path} -out PLAIN"
         ) from None
 
 
@@ -172,14 +159,6 @@ def _reason(error: Exception) -> str:
     return str(error).split(". See ", maxsplit=1)[0].rstrip(".")
 
 
-# A server with `ca` asks clients for a certificate (mTLS). A client checks the server with `ca` and
-# shows `cert`.
-
-_CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
-# All that gRPC says of a server that did not like our certificate, or missed it.
-_CLOSED = "Socket closed"
-
-
 def utc_now() -> datetime:
     """This moment."""
     return datetime.now(UTC)
@@ -187,7 +166,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class TlsContents:
-    """What TLS files held when they were read and looked at: PEM, which no text shows."""
+    """What TLS files held when they were read and checked: PEM, which no text shows."""
 
     cert: bytes | None = field(repr=False)
     key: bytes | None = field(repr=False)
@@ -210,7 +189,11 @@ class TlsContents:
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files; `Renewal` follows their changes."""
+    """PEM files; `Renewal` follows their changes.
+
+    A server with `ca` asks clients for a certificate (mTLS). A client checks the server with `ca`
+    and shows `cert`.
+    """
 
     cert: Path | None = None
     key: Path | None = None
@@ -236,16 +219,18 @@ class TlsFiles:
         return files
 
     def read(self, now: datetime) -> TlsContents:
-        """The files as they are now, looked at."""
+        """The files as they are now, checked: gRPC says little about one that fails."""
         cert, key, ca = (
             None if path is None else PemFile.read(flag, path)
             for flag, path in ((_CERT, self.cert), (_KEY, self.key), (_CA, self.ca))
         )
         if cert is not None and key is not None:
-            require_certificate(cert, now)
+            _require_valid(cert, read_certificates(cert)[0], now)
             require_key(key, cert)
         if ca is not None:
-            require_authority(ca, now)
+            # The one that counts for longest stands for all: older ones may stay in the file.
+            longest = max(read_certificates(ca), key=lambda each: each.not_valid_after_utc)
+            _require_valid(ca, longest, now)
         return TlsContents(*(None if pem is None else pem.content for pem in (cert, key, ca)))
 
     def why_closed(self, details: str) -> str:
@@ -253,14 +238,8 @@ class TlsFiles:
         if _CLOSED not in details:
             return ""
         if self.cert is None:
-            return (
-                "A coordinator closes it like this where it asks for a client certificate: give "
-                f"{_CERT} and {_KEY}."
-            )
-        return (
-            f"A coordinator closes it like this where {_CERT} {self.cert} is not of the authority "
-            f"that its own {_CA} names."
-        )
+            return f"It closes so where it asks for a client certificate: give {_CERT} and {_KEY}."
+        return f"{_CERT} {self.cert} may not be of the authority that its {_CA} names."
 
     def expires_at(self) -> datetime | None:
         """When this side's own certificate expires; None where it has none."""
@@ -282,22 +261,22 @@ class TlsFiles:
         )
 
 
-# Files are replaced one after the other while they are in use. A half-written file, or a pair that
-# does not match, leaves the previous contents in use.
-
-logger = logging.getLogger(__name__)
-
 # Modification time, size and inode.
 _Stamp = tuple[int, int, int]
 
 
 class Renewal:
-    """The newest contents of TLS files that work; may be asked in any thread."""
+    """The newest contents of TLS files that work; may be asked in any thread.
+
+    Files are replaced one after the other while they are in use. A half-written file, or a pair
+    that does not match, leaves the previous contents in use.
+    """
 
     def __init__(self, files: TlsFiles, *, now: Callable[[], datetime] = utc_now) -> None:
         self._files, self._now = files, now
+        self._paths = [path for path in (files.cert, files.key, files.ca) if path is not None]
         self._lock = threading.Lock()
-        # Before the contents: of a change in between, the next who asks hears.
+        # Before the contents, so that a change in between is noticed.
         self._used = self._refused = self._stamps()
         self._contents = files.read(now())
 
@@ -321,11 +300,11 @@ class Renewal:
         self._used = stamps
         if contents != self._contents:
             self._contents = contents
-            names = ", ".join(map(str, _paths(self._files)))
+            names = ", ".join(map(str, self._paths))
             logger.info("new connections use the new content of %s", names)
 
     def _stamps(self) -> list[_Stamp | None]:
-        return [_stamp(path) for path in _paths(self._files)]
+        return [_stamp(path) for path in self._paths]
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
@@ -346,10 +325,6 @@ def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
         changed,  # type: ignore[arg-type]  # the stubs know of no None, which gRPC documents
         require_client_authentication=files.ca is not None,
     )
-
-
-def _paths(files: TlsFiles) -> list[Path]:
-    return [path for path in (files.cert, files.key, files.ca) if path is not None]
 
 
 def _stamp(path: Path) -> _Stamp | None:

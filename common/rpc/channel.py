@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import grpc
 
-from lipt.common.access.local_token import METADATA_KEY, find_local_token
-from lipt.common.access.tokens import TokenSource
+from lipt.common.access.tokens import METADATA_KEY, TokenSource, find_local_token
 from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.observability.tracing import (
     CALL_STATUS,
@@ -261,7 +261,7 @@ class IdleWatchdog:
 
 
 class RenewingChannel(grpc.Channel):
-    """A channel that follows the files of `renewal`.
+    """A channel that follows TLS files, which gRPC itself reads once.
 
     Calls that begin after a change go over a new connection. Those under way go on over the
     previous one, which is closed at the next change.
@@ -288,18 +288,13 @@ class RenewingChannel(grpc.Channel):
             outdated.close()
         return newest
 
-    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        """As gRPC's; the other three as well."""
-        return _Method(self, lambda channel: channel.unary_unary(*arguments, **options))
+    def _method(self, kind: str, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, lambda channel: getattr(channel, kind)(*arguments, **options))
 
-    def unary_stream(self, *arguments: Any, **options: Any) -> Any:  # noqa: D102
-        return _Method(self, lambda channel: channel.unary_stream(*arguments, **options))
-
-    def stream_unary(self, *arguments: Any, **options: Any) -> Any:  # noqa: D102
-        return _Method(self, lambda channel: channel.stream_unary(*arguments, **options))
-
-    def stream_stream(self, *arguments: Any, **options: Any) -> Any:  # noqa: D102
-        return _Method(self, lambda channel: channel.stream_stream(*arguments, **options))
+    unary_unary: Any = partialmethod(_method, "unary_unary")
+    unary_stream: Any = partialmethod(_method, "unary_stream")
+    stream_unary: Any = partialmethod(_method, "stream_unary")
+    stream_stream: Any = partialmethod(_method, "stream_stream")
 
     def subscribe(self, *arguments: Any, **options: Any) -> None:
         """Follow the state of the channel that is the newest at this time."""
@@ -329,8 +324,7 @@ class RenewingChannel(grpc.Channel):
 
 
 class _Method:
-    """A method of the contract, made anew on each channel."""
-
+    # A method of the contract, made anew on each channel.
     def __init__(self, channel: RenewingChannel, make: Callable[[grpc.Channel], Any]) -> None:
         self._channel, self._make = channel, make
         self._made: tuple[grpc.Channel | None, Any] = (None, None)
@@ -338,12 +332,9 @@ class _Method:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self._now()(*arguments, **options)
 
-    def with_call(self, *arguments: Any, **options: Any) -> Any:
-        # What an interceptor in front of the channel calls.
-        return self._now().with_call(*arguments, **options)
-
-    def future(self, *arguments: Any, **options: Any) -> Any:
-        return self._now().future(*arguments, **options)
+    def __getattr__(self, name: str) -> Any:
+        # `future`, and `with_call`, which an interceptor in front of the channel calls.
+        return getattr(self._now(), name)
 
     def _now(self) -> Any:
         on, method = self._made

@@ -16,25 +16,20 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
-from torch import nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, publish, temporary_file, write_all
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
-from lipt.common.weights.files import read_weights
-from lipt.common.weights.specs import Weights, specs_of
 from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
-from lipt.core.results import LearnerReader
 from lipt.core.signals.stored import UserFeatures, load_tensors, read_user_features, save_tensors
 from lipt.core.training import Warmed
-from lipt.core.workspace import ReadStates, Saveable, SaveableT, Workspace
+from lipt.core.workspace import Saveable, SaveableT, Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -145,11 +140,7 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     """The data set with the excluded examples of its first opening from this state directory.
 
     Results count images by their places among those that are used. A repaired image would move
-    all behind it, so it stays excluded; an image that broke since then is refused.
-
-    Raises:
-        DataError: other images than those cannot be used.
-        StateError: the list in `folder` cannot be read, or stored.
+    all behind it, so it stays excluded; an image that broke since then is refused (DataError).
     """
     path = folder / f"{dataset.fingerprint}.json"
     try:
@@ -337,20 +328,9 @@ class Context(Workspace):
             None if paired_NP is None else numbering.kept(paired_NP),
         )
 
-    def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
-        """Dense weights of a model from a blob, checked."""
-        return read_weights(
-            self.blobs.verified_path(name),
-            like=specs_of(model.state_dict()),
-            max_bytes=self.settings.limits.max_blob_bytes,
-        )
-
-    def read_learners(self, config: RunConfig, initial: BlobName, model: nn.Module) -> ReadStates:
-        """Reads the files of the run's learners as whole states of the model."""
-        specs, frozen = specs_of(model.state_dict()), self.frozen(config, model)
-        weights = self.read_weights(initial, model) if frozen else {}
-        reader = LearnerReader.of(specs, weights, frozen)
-        return lambda name: dict(reader.open(self.blobs.verified_path(name)))
+    def read(self, name: BlobName) -> Path:
+        """The path of a blob whose content is its digest's."""
+        return self.blobs.verified_path(name)
 
 
 def _most_warm_up_files(num_models: int) -> int:

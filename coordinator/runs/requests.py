@@ -19,8 +19,7 @@ from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LATEST, Activity, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
-from lipt.core.fitting import fit_defaults
-from lipt.core.sharding import num_validation_examples
+from lipt.core.sharding import fit_defaults, num_validation_examples
 from lipt.v1 import config_pb2
 
 _NUMBERED = re.compile(r"run-([1-9][0-9]{0,8})")

@@ -1,19 +1,18 @@
 """Diagnosis: outliers, a learning curve, and all findings of a data set in one file.
 
-Outliers: the score is the mean distance to the ten nearest others, in scaled features projected on
-128 random directions (which change a distance by some 6%) and among at most 10,000 examples drawn
-at random, relative to the median example's. Far out is a score above Tukey's fence, three times the
-quartiles' distance above the upper one.
+Outliers: the mean distance to the ten nearest others, in scaled features projected on 128 random
+directions (which change a distance by some 6%) and among at most 10,000 examples drawn at random,
+relative to the median example's. Far out is a score above Tukey's fence, three times the quartiles'
+distance above the upper one.
 
 Learning curve: leave-one-out accuracy of a ridge head on class-stratified samples, each half of the
-next, and on all, without a validation split. Suggested is the least of these sizes from which a
-doubling gains less than a point. It is the head's curve and not a network's, which has more to
-learn: the fraction is where fixed features have seen enough, and less than a network can use.
+next, and on all. Suggested is the least of these sizes from which a doubling gains less than a
+point. A network has more to learn than the head, and can use more examples.
 
 The file is safetensors. Its tensors are columns, one value per example: `given_label`,
-`suggested_label` and `duplicate_of` int32, `label_quality` and `outlier_score` float32,
-`suspect` uint8. Its metadata has the findings as JSON under "diagnosis": version 1, with lists
-of examples cut to the worst of them. Columns have all.
+`suggested_label` and `duplicate_of` int32, `label_quality` and `outlier_score` float32, `suspect`
+uint8. Its metadata has the findings as JSON under "diagnosis": version 1, with lists of examples
+cut to the worst of them.
 
 Shapes: N examples, R references, D features, M directions, B examples of a block, C classes,
 n examples of a sample.
@@ -341,7 +340,7 @@ def confusions(joint_CC: Tensor, counts_C: Tensor) -> list[Facts]:
     """
     off_CC = joint_CC.clone().fill_diagonal_(0).flatten()
     order = off_CC.argsort(descending=True, stable=True)[:_MOST_CONFUSIONS]
-    pairs = []
+    pairs: list[Facts] = []
     for place in order[off_CC[order] > 0].tolist():
         given, suggested = divmod(place, len(counts_C))
         count = int(off_CC[place])

@@ -1,9 +1,7 @@
-"""Duplicates: which examples are there twice, to the pixel or nearly so, whatever their labels are.
+"""Duplicates: examples that are there twice, to the pixel or nearly so, whatever their labels are.
 
-Examples are gone through in their order. One that is like an earlier one that stands for a
-picture is of that picture, and else it stands for one itself. So nothing chains: every copy is
-like the example that stands for it, and no two of those are alike. It depends on the data
-alone, and is found once for all who ask.
+Examples are gone through in their order. Each is a copy of the first earlier one that it is like
+and that is no copy itself. So nothing chains, and it depends on the data alone.
 
 Images are alike where their pixels correlate to 0.96 at the best of nine places a pixel
 apart; only those are compared whose thumbnails (8 x 8 cells, centred and of unit length, which

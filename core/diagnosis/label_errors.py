@@ -2,33 +2,21 @@
 
 The threshold t_c of class c is the mean probability of c over the examples labelled c. An example
 is suspect where the likeliest class o is not its label, and has at least the probability t_o: as
-sure as the head is of examples labelled o. The joint counts of given labels and such sure classes
-say which classes are confused.
+sure as the head is of examples labelled o. Suspects are ranked by label quality,
+p_y / (p_y + sqrt(p_o)), with p_o the largest probability of another class: between the label's own
+probability (better under symmetric noise) and its ratio to the other (better under asymmetric).
 
-Suspects are ranked by label quality, p_y / (p_y + sqrt(p_o)), with p_o the largest probability of
-another class: between the label's own probability (better under symmetric noise) and its ratio to
-the other (better under asymmetric noise). On 50,000 images of cifar10-jpeg its AUC is .926 where
-36% of the labels are wrong (.924 and .923 for those two) and .795 under asymmetric noise (.786 and
-.799).
-
-On hard but clean data a good seventh of all examples is suspect: atypical, and not wrong. (On clean
-cifar10-jpeg, of which the patches' head gets 65% right, confident learning calls 23% of the labels
-wrong.) So the share of wrong labels is estimated apart (`noise_rates`), from the surest fifth of
-each predicted class, where the head itself is seldom wrong and most disagreement is noise. Its own
-error grows with the rank, from nothing at the surest: a line through disagreement over the root of
-the rank, read at rank 0, takes it out (it grows fast at first). Over the rank itself the line ends
-higher: the interval reaches from the lower end of one to the upper end of the other. Where
-disagreement does not grow with the rank, its mean says as much with less doubt. The surest of each
-class count for all that are predicted to be in it. Where most of a class is relabelled to one
-other, the head is fooled, and nothing here can know.
+Many suspects of hard data are atypical, and not wrong. So the share of wrong labels is estimated
+apart (`noise_rates`), from the surest fifth of each predicted class, where most disagreement is
+noise. The head's own error grows with the rank, from nothing at the surest: a line through
+disagreement over the root of the rank, read at rank 0, takes it out. Over the rank itself the line
+ends higher: the interval reaches from the lower end of one to the upper end of the other. Where
+disagreement does not grow with the rank, its mean says as much with less doubt. Where most of a
+class is relabelled to one other, the head is fooled, and nothing here can know.
 
 A head that learned from wrong labels repeats them, most of all where they are all wrong in the same
-way: with 40% of each digit's labels saying the next digit, its predictions are the true class of
-86%. A second head, without the least trusted labels of each class (`trust_after`), has the true
-class of 94%, and the AUC of both heads' quality is .978 in place of .942. Of 8,000 photographs of
-cifar10-jpeg it is .757 in place of .752 there, and no better under symmetric noise.
-
-Of labels and numbers there are only residuals (`fit_of_targets`); none is suspect.
+way. A second head does without the least trusted labels of each class (`trust_after`).
+docs/benchmarks.md has figures.
 
 Shapes: N examples, B of a block, S of them the surest, C classes or strata.
 Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels"

@@ -1,4 +1,14 @@
-"""RandAugment: 14 operations on batches of images, and the draw of two for each."""
+"""RandAugment: 14 operations on batches of images, two for each image, by its own draws.
+
+The operations, their ranges and signs are those of `torchvision.transforms.RandAugment`, in the
+same order of floating-point operations: a result is cut (not rounded) to a byte. torchvision gives
+all images of a batch the same draw, and one image at a time costs a dozen small kernels per image.
+Here the images that drew the same operation with the same sign are sorted next to each other and
+handled at once. Draws come from a CPU generator: one seed gives the same draws on every device.
+
+Shapes: B images, C channels (1 or 3), H height, W width, P = H x W pixels, O operations per image.
+Source: Cubuk et al. 2020, "RandAugment" (arXiv:1909.13719).
+"""
 
 from __future__ import annotations
 
@@ -16,30 +26,25 @@ from lipt.common.errors import DataError
 from lipt.common.images.crop_flip import crop_flip
 from lipt.common.inputs.model_input import Stored
 
-# Operations that change pixels' values and leave them where they are.
-#
-# The order of the floating-point operations is torchvision's, because a result is
-# cut (not rounded) to a byte and another order would lose a level here and there.
-#
-# Shapes: B images, C channels (1 or 3), H height, W width, P = H x W pixels.
-
+NUM_MAGNITUDE_BINS = 31
 _LEVELS = 256
+# A translation by a full magnitude: 150 pixels in the 331 of AutoAugment's ImageNet.
+_FULL_TRANSLATION = 150.0 / 331.0
+# Five operations, two signs, and a few image sizes or magnitudes in one process.
+_TABLES_KEPT = 64
 
 
-def brightness(images_BCHW: Tensor, level: float) -> Tensor:
-    """Blend with black: 1 + `level` times every value, clipped."""
+def _brightness(images_BCHW: Tensor, level: float) -> Tensor:
     return _blend(images_BCHW, torch.zeros_like(images_BCHW), 1.0 + level)
 
 
-def color(images_BCHW: Tensor, level: float) -> Tensor:
-    """Blend with the image's own grey version; images with one channel stay as they are."""
+def _color(images_BCHW: Tensor, level: float) -> Tensor:
     if images_BCHW.shape[1] == 1:
         return images_BCHW
     return _blend(images_BCHW, _grey(images_BCHW), 1.0 + level)
 
 
-def contrast(images_BCHW: Tensor, level: float) -> Tensor:
-    """Blend with the mean of the image's own grey version."""
+def _contrast(images_BCHW: Tensor, level: float) -> Tensor:
     grey_B1HW = _grey(images_BCHW)
     num_pixels = grey_B1HW[0].numel()
     # Summed in integers: the same on every device and in any order.
@@ -47,13 +52,10 @@ def contrast(images_BCHW: Tensor, level: float) -> Tensor:
     return _blend(images_BCHW, mean_B111, 1.0 + level)
 
 
-def sharpness(images_BCHW: Tensor, level: float) -> Tensor:
-    """Blend with a blurred image; its border of one pixel is not blurred.
-
-    The blur is the 3 x 3 mean with the centre counted five times. The sum in
-    thirteenths is an integer and never halfway between two levels, so rounding
-    its quotient gives what a convolution in floats gives.
-    """
+def _sharpness(images_BCHW: Tensor, level: float) -> Tensor:
+    # The blur is the 3 x 3 mean with the centre counted five times. The sum in thirteenths is an
+    # integer and never halfway between two levels, so rounding its quotient gives what a
+    # convolution in floats gives. The border of one pixel is not blurred.
     height, width = images_BCHW.shape[-2:]
     if height <= 2 or width <= 2:
         return images_BCHW
@@ -66,20 +68,18 @@ def sharpness(images_BCHW: Tensor, level: float) -> Tensor:
     return _blend(images_BCHW, blurred_BCHW, 1.0 + level)
 
 
-def posterize(images_BCHW: Tensor, bits: float) -> Tensor:
-    """Keep the `bits` highest bits of every value."""
+def _posterize(images_BCHW: Tensor, bits: float) -> Tensor:
     dropped = 8 - int(bits)
     return images_BCHW & (0xFF >> dropped << dropped)
 
 
-def solarize(images_BCHW: Tensor, threshold: float) -> Tensor:
-    """Invert the values that are at least `threshold`."""
+def _solarize(images_BCHW: Tensor, threshold: float) -> Tensor:
     # Minus 1 is 255 in a byte, and an exclusive or with it inverts; a `where` on bytes is slow.
     return images_BCHW ^ (images_BCHW >= threshold).to(torch.uint8).neg_()
 
 
-def autocontrast(images_BCHW: Tensor, _level: float) -> Tensor:
-    """Stretch every channel of every image to 0..255; a constant channel stays as it is."""
+def _autocontrast(images_BCHW: Tensor, _level: float) -> Tensor:
+    # A constant channel stays as it is.
     images_BCP = images_BCHW.flatten(2)
     lowest_BC1 = images_BCP.amin(dim=-1, keepdim=True).to(torch.float32)
     highest_BC1 = images_BCP.amax(dim=-1, keepdim=True).to(torch.float32)
@@ -90,13 +90,10 @@ def autocontrast(images_BCHW: Tensor, _level: float) -> Tensor:
     return _cut(stretched_BCP).view_as(images_BCHW)
 
 
-def equalize(images_BCHW: Tensor, _level: float) -> Tensor:
-    """Flatten the histogram of every channel of every image.
-
-    PIL's rule: with h the histogram and s the number of pixels below the
-    brightest value, divided by 255, value v becomes (sum of h below v + s/2) / s,
-    all in whole numbers; where s is 0 the channel stays as it is.
-    """
+def _equalize(images_BCHW: Tensor, _level: float) -> Tensor:
+    # PIL's rule: with h the histogram and s the number of pixels below the brightest value, divided
+    # by 255, value v becomes (sum of h below v + s/2) / s, all in whole numbers; where s is 0 the
+    # channel stays as it is.
     values_BCP = images_BCHW.flatten(2).to(torch.int64)
     num_images, num_channels, num_pixels = values_BCP.shape
     if num_pixels < _LEVELS:
@@ -130,18 +127,9 @@ def _cut(values: Tensor) -> Tensor:
     return values.to(torch.int16).to(torch.uint8)
 
 
-# Shears, rotation and translations as one table of source pixels per operation.
-#
-# Every image of a group moves in the same way, and the nearest-pixel rule copies
-# pixels without mixing them. So the resampling of `grid_sample` is worked out once
-# per image size and applied as a gather over bytes, without going through floats.
-#
-# Shapes: B images, C channels, H height, W width, P = H x W pixels.
-
-# Five operations, two signs, and a few image sizes or magnitudes in one process.
-_TABLES_KEPT = 64
-
-
+# Every image of a group moves in the same way, and the nearest-pixel rule copies pixels without
+# mixing them. So the resampling of `grid_sample` is worked out once per image size and applied as a
+# gather over bytes, without going through floats.
 @lru_cache(maxsize=_TABLES_KEPT)
 def _source_pixels(
     height: int,
@@ -176,53 +164,26 @@ def _resample(images_BCHW: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     return moved_BCP.mul_(inside_P).view_as(images_BCHW)
 
 
-def shear_x(images_BCHW: Tensor, level: float) -> Tensor:
-    """Shift every row by `level` times its distance from the top row, in pixels."""
-    height, width = images_BCHW.shape[-2:]
-    return _resample(images_BCHW, _source_pixels(height, width, shear_x=level))
+def _moving(motion: str) -> Callable[[Tensor, float], Tensor]:
+    def move(images_BCHW: Tensor, level: float) -> Tensor:
+        height, width = images_BCHW.shape[-2:]
+        return _resample(images_BCHW, _source_pixels(height, width, **{motion: level}))
+
+    return move
 
 
-def shear_y(images_BCHW: Tensor, level: float) -> Tensor:
-    """Shift every column by `level` times its distance from the left column, in pixels."""
-    height, width = images_BCHW.shape[-2:]
-    return _resample(images_BCHW, _source_pixels(height, width, shear_y=level))
+def _shifting(dim: int) -> Callable[[Tensor, float], Tensor]:
+    # By whole pixels, right or down (left or up where negative), filling with black.
+    def shift(images_BCHW: Tensor, level: float) -> Tensor:
+        pixels, size = int(level), images_BCHW.shape[dim]
+        shifted_BCHW = torch.zeros_like(images_BCHW)
+        kept = max(size - abs(pixels), 0)
+        # Right or down: the first `kept` pixels move to the end; left or up the reverse.
+        source, target = (0, size - kept) if pixels >= 0 else (size - kept, 0)
+        shifted_BCHW.narrow(dim, target, kept).copy_(images_BCHW.narrow(dim, source, kept))
+        return shifted_BCHW
 
-
-def rotate(images_BCHW: Tensor, degrees: float) -> Tensor:
-    """Turn every image about its centre, counter-clockwise; corners become black."""
-    height, width = images_BCHW.shape[-2:]
-    return _resample(images_BCHW, _source_pixels(height, width, degrees=degrees))
-
-
-def translate_x(images_BCHW: Tensor, pixels: float) -> Tensor:
-    """Shift right by the whole pixels of `pixels` (left where negative), filling with black."""
-    return _shift(images_BCHW, int(pixels), dim=-1)
-
-
-def translate_y(images_BCHW: Tensor, pixels: float) -> Tensor:
-    """Shift down by the whole pixels of `pixels` (up where negative), filling with black."""
-    return _shift(images_BCHW, int(pixels), dim=-2)
-
-
-def _shift(images_BCHW: Tensor, pixels: int, *, dim: int) -> Tensor:
-    size = images_BCHW.shape[dim]
-    shifted_BCHW = torch.zeros_like(images_BCHW)
-    kept = max(size - abs(pixels), 0)
-    # Right or down: the first `kept` pixels move to the end; left or up the reverse.
-    source, target = (0, size - kept) if pixels >= 0 else (size - kept, 0)
-    shifted_BCHW.narrow(dim, target, kept).copy_(images_BCHW.narrow(dim, source, kept))
-    return shifted_BCHW
-
-
-# The 14 operations of RandAugment, each with its strength per magnitude bin.
-#
-# Names, ranges and signs are those of `torchvision.transforms.RandAugment`, the set
-# that the paper takes (Cubuk et al. 2020, "RandAugment", arXiv:1909.13719).
-
-NUM_MAGNITUDE_BINS = 31
-
-# A translation by a full magnitude: 150 pixels in the 331 of AutoAugment's ImageNet.
-_FULL_TRANSLATION = 150.0 / 331.0
+    return shift
 
 
 @dataclass(frozen=True)
@@ -234,12 +195,8 @@ class Operation:
     """
 
     apply: Callable[[Tensor, float], Tensor]
-    level: Callable[[int, int, int], float]
-    signed: bool
-
-
-def _identity(images_BCHW: Tensor, _level: float) -> Tensor:
-    return images_BCHW
+    level: Callable[[int, int, int], float] = lambda _bin, _height, _width: 0.0
+    signed: bool = False
 
 
 def _spaced(first: float, last: float, magnitude_bin: int) -> float:
@@ -251,52 +208,35 @@ def _up_to(full: float) -> Callable[[int, int, int], float]:
     return lambda magnitude_bin, _height, _width: _spaced(0.0, full, magnitude_bin)
 
 
-def _no_level(_magnitude_bin: int, _height: int, _width: int) -> float:
-    return 0.0
-
-
-def _horizontal_pixels(magnitude_bin: int, _height: int, width: int) -> float:
-    return _spaced(0.0, _FULL_TRANSLATION * width, magnitude_bin)
-
-
-def _vertical_pixels(magnitude_bin: int, height: int, _width: int) -> float:
-    return _spaced(0.0, _FULL_TRANSLATION * height, magnitude_bin)
-
-
-def _bits_kept(magnitude_bin: int, _height: int, _width: int) -> float:
-    return 8.0 - round(magnitude_bin * 4 / (NUM_MAGNITUDE_BINS - 1))
-
-
-def _threshold(magnitude_bin: int, _height: int, _width: int) -> float:
-    return _spaced(255.0, 0.0, magnitude_bin)
-
-
 OPERATIONS: dict[str, Operation] = {
-    "Identity": Operation(_identity, _no_level, signed=False),
-    "ShearX": Operation(shear_x, _up_to(0.3), signed=True),
-    "ShearY": Operation(shear_y, _up_to(0.3), signed=True),
-    "TranslateX": Operation(translate_x, _horizontal_pixels, signed=True),
-    "TranslateY": Operation(translate_y, _vertical_pixels, signed=True),
-    "Rotate": Operation(rotate, _up_to(30.0), signed=True),
-    "Brightness": Operation(brightness, _up_to(0.9), signed=True),
-    "Color": Operation(color, _up_to(0.9), signed=True),
-    "Contrast": Operation(contrast, _up_to(0.9), signed=True),
-    "Sharpness": Operation(sharpness, _up_to(0.9), signed=True),
-    "Posterize": Operation(posterize, _bits_kept, signed=False),
-    "Solarize": Operation(solarize, _threshold, signed=False),
-    "AutoContrast": Operation(autocontrast, _no_level, signed=False),
-    "Equalize": Operation(equalize, _no_level, signed=False),
+    "Identity": Operation(lambda images_BCHW, _level: images_BCHW),
+    "ShearX": Operation(_moving("shear_x"), _up_to(0.3), signed=True),
+    "ShearY": Operation(_moving("shear_y"), _up_to(0.3), signed=True),
+    "TranslateX": Operation(
+        _shifting(-1),
+        lambda magnitude_bin, _, width: _spaced(0.0, _FULL_TRANSLATION * width, magnitude_bin),
+        signed=True,
+    ),
+    "TranslateY": Operation(
+        _shifting(-2),
+        lambda magnitude_bin, height, _: _spaced(0.0, _FULL_TRANSLATION * height, magnitude_bin),
+        signed=True,
+    ),
+    "Rotate": Operation(_moving("degrees"), _up_to(30.0), signed=True),
+    "Brightness": Operation(_brightness, _up_to(0.9), signed=True),
+    "Color": Operation(_color, _up_to(0.9), signed=True),
+    "Contrast": Operation(_contrast, _up_to(0.9), signed=True),
+    "Sharpness": Operation(_sharpness, _up_to(0.9), signed=True),
+    "Posterize": Operation(
+        _posterize,
+        lambda magnitude_bin, _, __: 8.0 - round(magnitude_bin * 4 / (NUM_MAGNITUDE_BINS - 1)),
+    ),
+    "Solarize": Operation(
+        _solarize, lambda magnitude_bin, _, __: _spaced(255.0, 0.0, magnitude_bin)
+    ),
+    "AutoContrast": Operation(_autocontrast),
+    "Equalize": Operation(_equalize),
 }
-
-
-# RandAugment over a batch: every image draws its own operations, groups run together.
-#
-# torchvision gives all images of a batch the same draw, and one image at a time
-# costs a dozen small kernels per image. Here the images that drew the same
-# operation with the same sign are sorted next to each other and handled at once.
-#
-# Shapes: B images, O operations per image, C channels, H height, W width.
-# Source: Cubuk et al. 2020, "RandAugment" (arXiv:1909.13719).
 
 
 def draw_operations(
@@ -344,51 +284,32 @@ def _apply_in_place(groups: Sequence[Tensor], magnitude: int) -> None:
                 group_BCHW.copy_(operation.apply(group_BCHW, sign * level))
 
 
-# Augmentation of batches on the device that trains on them.
-#
-# Owns the methods that a run can name, and how each draws: from a CPU generator, so that one
-# seed gives the same draws on every device. They are of images: other examples are given to a model
-# as they are.
-
-__all__ = ["METHODS", "augment", "augment_images"]
-
 Augment = Callable[[Tensor, AugmentationConfig, torch.Generator], Tensor]
 
-
-def _randaugment(
-    images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator
-) -> Tensor:
-    return randaugment(
-        images_BCHW, num_ops=config.num_ops, magnitude=config.magnitude, generator=generator
-    )
-
-
-def _crop_flip(
-    images_BCHW: Tensor, _config: AugmentationConfig, generator: torch.Generator
-) -> Tensor:
-    return crop_flip(images_BCHW, generator=generator)
-
-
-def _none(images_BCHW: Tensor, _config: AugmentationConfig, _generator: torch.Generator) -> Tensor:
-    return images_BCHW
-
-
 METHODS: dict[AugmentationMethod, Augment] = {
-    AugmentationMethod.RANDAUGMENT: _randaugment,
-    AugmentationMethod.CROP_FLIP: _crop_flip,
-    AugmentationMethod.NONE: _none,
+    AugmentationMethod.RANDAUGMENT: lambda images_BCHW, config, generator: randaugment(
+        images_BCHW, num_ops=config.num_ops, magnitude=config.magnitude, generator=generator
+    ),
+    AugmentationMethod.CROP_FLIP: lambda images_BCHW, _config, generator: crop_flip(
+        images_BCHW, generator=generator
+    ),
+    AugmentationMethod.NONE: lambda images_BCHW, _config, _generator: images_BCHW,
 }
 
 
 def augment(stored: Stored, config: AugmentationConfig, generator: torch.Generator) -> Stored:
-    """Augment a batch, every image by its own draws."""
+    """Augment a batch of images; other examples stay as they are."""
     return augment_images(stored, config, generator) if isinstance(stored, Tensor) else stored
 
 
 def augment_images(
     images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator
 ) -> Tensor:
-    """`augment` of what are images for certain."""
+    """Augment uint8 images by the method that a run names.
+
+    Raises:
+        DataError: they are not uint8 of 1 or 3 channels.
+    """
     dtype, shape = images_BCHW.dtype, images_BCHW.shape
     if dtype != torch.uint8 or len(shape) != 4 or shape[1] not in {1, 3}:
         raise DataError(

@@ -14,29 +14,33 @@ Source: LiPT (Ro et al. 2023), section 3.3.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
+from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
-from lipt.common.config.run_config import Precision
+from lipt.common.config.run_config import AugmentationMethod, Precision
 from lipt.common.config.tasks import LearnerTask
+from lipt.common.data.parallel import reading_ahead
 from lipt.common.data.shard import EncodedImages, EncodedShard, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
-from lipt.common.inputs.model_input import Stored, in_layout, num_stored, stored_on, to_model_input
-from lipt.common.inputs.specs import call_model, spec_of
+from lipt.common.inputs.model_input import Stored, num_stored, pinned, rows_of, stored_on
+from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
-from lipt.core.learner.minibatches import Examples, examples_at, minibatches
+from lipt.core.learner.augmentation import augment
 from lipt.core.learner.pruning import PruningInputs, prunable_parameters, prune
-from lipt.core.training import Sgd
+from lipt.core.training import ForwardPass, Sgd
+
+Examples = Stored | EncodedImages
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def train_learner(
     model.load_state_dict(initial)
     frozen = frozen_names(model, task.learners.frozen)
     freeze(model, frozen)
-    mode = compute_mode(task, device)
+    forward = compute_mode(task, device)
     snapshots: list[Weights] = []
 
     def after_step(step: int, loss: float) -> None:
@@ -101,7 +105,7 @@ def train_learner(
             snapshots.append(_trained(model, frozen))
         on_step(step, loss)
 
-    started = time.perf_counter()
+    started = perf_counter()
     with (
         seeded_generators(derive_seed(task.seed, "learner-layers"), device),
         pinned_kernels(task.learners.cpu_threads),
@@ -113,36 +117,19 @@ def train_learner(
         )
         with span("train", model=task.model, num_steps=task.learners.num_steps) as training:
             loss, waited_seconds = train_on_shard(
-                model, task, examples, targets_N, mode, on_step=after_step, should_stop=should_stop
+                *(model, task, examples, targets_N, forward),
+                on_step=after_step,
+                should_stop=should_stop,
             )
             training.note(loss=loss, waited_seconds=waited_seconds)
         with span("prune", method=task.pruning_method.value, density=task.density):
-            weights = _pruned(model, task, examples, targets_N, mode, frozen)
-    seconds = time.perf_counter() - started
+            weights = _pruned(model, task, examples, targets_N, forward, frozen)
+    seconds = perf_counter() - started
     return LearnerResult(weights, loss, seconds, tuple(snapshots), waited_seconds)
 
 
-@dataclass(frozen=True)
-class ComputeMode:
-    """Where and in what form a model is computed."""
-
-    device: torch.device
-    bfloat16: bool
-    memory_format: torch.memory_format
-
-    def loss(
-        self, model: nn.Module, examples_B: Stored, targets_B: Tensor, task: LearnerTask
-    ) -> Tensor:
-        """Mean loss (0-d, float32) of stored examples on the device."""
-        inputs_B = to_model_input(examples_B, task.inputs, self.device)
-        inputs_B = in_layout(inputs_B, self.memory_format)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-            logits_BC = call_model(model, inputs_B)
-        return task.target.mean_loss(logits_BC, targets_B)
-
-
-def compute_mode(task: LearnerTask, device: torch.device) -> ComputeMode:
-    """The mode of a device, within what the task allows.
+def compute_mode(task: LearnerTask, device: torch.device) -> ForwardPass:
+    """The forward pass on a device, in the precision that the task allows.
 
     AUTO is bfloat16 autocast on a CUDA device that computes in it, else float32: CPUs differ too
     much in bfloat16. So one seed gives one soup on one kind of device.
@@ -159,7 +146,7 @@ def compute_mode(task: LearnerTask, device: torch.device) -> ComputeMode:
             "compute in it. Set learners.precision to auto or float32."
         )
     bfloat16 = precision is Precision.BFLOAT16 or (precision is Precision.AUTO and supported)
-    return ComputeMode(device, bfloat16, memory_format(task.model))
+    return ForwardPass(task.inputs, task.target, device, memory_format(task.model), bfloat16)
 
 
 def train_on_shard(
@@ -167,7 +154,7 @@ def train_on_shard(
     task: LearnerTask,
     examples: Examples,
     targets_N: Tensor,
-    mode: ComputeMode,
+    forward: ForwardPass,
     *,
     on_step: Callable[[int, float], None],
     should_stop: Callable[[], bool],
@@ -189,17 +176,17 @@ def train_on_shard(
     )
     per_pass = math.ceil(len(targets_N) / learners.batch_size)
     loss, waited_seconds = math.nan, 0.0
-    with minibatches(task, examples, targets_N, mode.device) as batches:
+    with minibatches(task, examples, targets_N, forward.device) as batches:
         for step in range(1, learners.num_steps + 1):
             # Summed on the device: reading each minibatch's loss would make it wait.
-            loss_sum = torch.zeros((), device=mode.device)
+            loss_sum = torch.zeros((), device=forward.device)
             for batch in islice(batches, per_pass):
                 if should_stop():
                     raise LearnerStoppedError(
                         f"the learner was stopped in step {step} of {learners.num_steps}. "
                         "Its assignment can be done again from the start."
                     )
-                batch_loss = mode.loss(model, batch.examples_B, batch.targets_B, task)
+                batch_loss = forward.mean_loss(model, batch.examples_B, batch.targets_B)
                 sgd.step(batch_loss)
                 loss_sum += batch_loss.detach() * len(batch.targets_B)
                 waited_seconds += batch.waited_seconds
@@ -208,6 +195,77 @@ def train_on_shard(
                 raise _diverged(task, f"the loss is {loss} after step {step}")
             on_step(step, loss)
     return loss, waited_seconds
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """Augmented examples and their targets, on the device; and for how long training waited."""
+
+    examples_B: Stored
+    targets_B: Tensor
+    waited_seconds: float
+
+
+@dataclass(frozen=True)
+class _Part:
+    rows_B: Tensor
+    draws: torch.Generator
+
+
+@contextmanager
+def minibatches(
+    task: LearnerTask, examples: Examples, targets_N: Tensor, device: torch.device
+) -> Iterator[Iterator[Minibatch]]:
+    """Minibatches of all passes, one pass after another, ready before it is their turn.
+
+    A thread decodes and augments while the model trains on the minibatch before, one after the
+    other, so that generators draw as without it. An accelerator augments in its own queue; the
+    thread decodes for it, into pinned memory. The thread ends with the context.
+    """
+    on_cpu, encoded = device.type == "cpu", isinstance(examples, EncodedImages)
+    augments = (
+        isinstance(examples, Tensor) and task.augmentation.method is not AugmentationMethod.NONE
+    )
+
+    def read(part: _Part) -> tuple[_Part, Stored]:
+        examples_B = examples_at(examples, part.rows_B)
+        if on_cpu:
+            examples_B = augment(examples_B, task.augmentation, part.draws)
+        elif encoded:
+            examples_B = pinned(examples_B)
+        return part, examples_B
+
+    def ready(reads: Iterator[tuple[_Part, Stored]]) -> Iterator[Minibatch]:
+        asked = perf_counter()
+        for part, examples_B in reads:
+            waited = perf_counter() - asked
+            if not on_cpu:
+                there_B = stored_on(examples_B, device, non_blocking=True)
+                examples_B = augment(there_B, task.augmentation, part.draws)  # noqa: PLW2901
+            yield Minibatch(examples_B, targets_N[part.rows_B.to(device)], waited)
+            asked = perf_counter()
+
+    parts = _parts(task, len(targets_N))
+    ahead = encoded or (on_cpu and augments)
+    with reading_ahead(read, parts) if ahead else nullcontext(map(read, parts)) as reads:
+        yield ready(reads)
+
+
+def _parts(task: LearnerTask, num_examples: int) -> Iterator[_Part]:
+    for step in range(task.learners.num_steps):
+        order = derive_generator(task.seed, "learner-order", step)
+        draws = derive_generator(task.seed, "learner-augmentation", step)
+        order_N = torch.randperm(num_examples, generator=order)
+        for rows_B in torch.split(order_N, task.learners.batch_size):
+            yield _Part(rows_B, draws)
+
+
+def examples_at(examples: Examples, rows_B: Tensor) -> Stored:
+    """Some examples, by row numbers on the CPU; what was encoded is on the CPU, too."""
+    if isinstance(examples, EncodedImages):
+        return examples.rows(rows_B)
+    first = examples if isinstance(examples, Tensor) else next(iter(examples.values()))
+    return rows_of(examples, rows_B.to(first.device))
 
 
 def _diverged(task: LearnerTask, what: str) -> LearnerDivergedError:
@@ -245,7 +303,7 @@ def _pruned(
     task: LearnerTask,
     examples: Examples,
     targets_N: Tensor,
-    mode: ComputeMode,
+    forward: ForwardPass,
     frozen: frozenset[str],
 ) -> Weights:
     parameters = prunable_parameters(model, frozen)
@@ -256,7 +314,7 @@ def _pruned(
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         size = task.learners.batch_size
         examples_B = examples_at(examples, torch.arange(size))
-        loss = mode.loss(model, examples_B, targets_N[:size], task)
+        loss = forward.mean_loss(model, examples_B, targets_N[:size])
         parts = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])

@@ -1,4 +1,11 @@
-"""Pruning: global one-shot masks by magnitude, SNIP or at random."""
+"""Pruning of a trained learner, once, to a density: the share of weights KEPT.
+
+It regularizes the learners and makes them differ; that fewer weights travel is a side effect. One
+threshold is shared by all tensors (global pruning), and exactly as many weights stay as the density
+says.
+
+Source: LiPT (Ro et al. 2023), section 3.3 and Appendix D.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +19,6 @@ from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import ConfigError
 from lipt.common.weights.specs import Weights
 
-# Pruning inputs: what a method may look at, and which of a model's tensors are pruned at all.
-
 # One number per weight, by the tensor's name; the weights with the largest are kept.
 Scores = dict[str, Tensor]
 
@@ -23,8 +28,7 @@ class PruningInputs:
     """A trained model as the pruning methods see it.
 
     weights: the prunable tensors by name, in the model's order. Never modified.
-    gradients: computes the loss's gradient for each of `weights`, same names and
-        shapes; called only by the methods that need it.
+    gradients: computes the loss's gradient for each of `weights`; called only where needed.
     generator: a CPU generator, used only by the methods that draw.
     """
 
@@ -34,11 +38,9 @@ class PruningInputs:
 
 
 def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[str, nn.Parameter]:
-    """The floating-point parameters with at least 2 dimensions, in the model's order.
+    """The weights of convolutions and linear layers, in the model's order, but for frozen ones.
 
-    These are the weights of convolutions and linear layers. Biases and the
-    scales of normalization layers are few, and each of them carries a whole channel.
-    What is frozen stays as it is.
+    Biases and the scales of normalization layers are few, and each carries a whole channel.
     """
     return {
         name: parameter
@@ -47,11 +49,25 @@ def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[
     }
 
 
-# Pruning masks: exactly as many weights are kept as the density asks for, by their scores.
+def prune(method: PruningMethod, inputs: PruningInputs, density: float) -> dict[str, Tensor]:
+    """Zero the weights that a method scores lowest, over all tensors together.
+
+    Raises:
+        ConfigError: the density is outside (0, 1].
+    """
+    score = METHODS[method]
+    if score is None:
+        return {name: weight.clone() for name, weight in inputs.weights.items()}
+    masks = masks_of_largest(score(inputs), density)
+    # A product would make -0.0 of what is below zero, and that is a value to be sent.
+    return {
+        name: weight.where(masks[name], torch.zeros_like(weight))
+        for name, weight in inputs.weights.items()
+    }
 
 
 def masks_of_largest(scores: Mapping[str, Tensor], density: float) -> dict[str, Tensor]:
-    """Mark the largest scores over all tensors together (global pruning)."""
+    """Mark the largest scores over all tensors together; the first of equal ones."""
     if not 0.0 < density <= 1.0:
         raise ConfigError(
             f"density {density} is outside (0, 1]: it is the share of weights that pruning KEEPS. "
@@ -78,39 +94,19 @@ def _largest(scores_T: Tensor, count: int) -> Tensor:
     return kept_T
 
 
-# One-shot magnitude pruning: drop the weights closest to zero.
-#
-# Source: LiPT (Ro et al. 2023), section 3.3; the learners' default.
-
-
-def magnitude(inputs: PruningInputs) -> Scores:
-    """Score each weight w by |w|."""
+def _magnitude(inputs: PruningInputs) -> Scores:
+    # The learners' default: the weights closest to zero go.
     return {name: weight.abs() for name, weight in inputs.weights.items()}
 
 
-# SNIP: drop the weights whose removal changes the loss least, to first order.
-#
-# The original prunes a network before training; here, as in the paper's Appendix
-# D, the trained learner is pruned, by the loss of a minibatch of its own shard.
-#
-# Source: Lee et al. 2019, "SNIP: Single-shot Network Pruning based on Connection
-# Sensitivity" (arXiv:1810.02340).
-
-
-def snip(inputs: PruningInputs) -> Scores:
-    """Score each weight w by its connection sensitivity |g w|, g the loss's gradient for w.
-
-    The paper divides by the sum over all weights, which changes no order.
-    """
+def _snip(inputs: PruningInputs) -> Scores:
+    # Connection sensitivity |g w| (Lee et al. 2019, arXiv:1810.02340), of the trained learner, by
+    # the loss of a minibatch of its own shard. Dividing by the sum, as the paper, changes no order.
     gradients = inputs.gradients()
     return {name: (gradients[name] * weight).abs() for name, weight in inputs.weights.items()}
 
 
-# Random pruning: what the other methods have to beat (LiPT, Appendix D).
-
-
-def uniform(inputs: PruningInputs) -> Scores:
-    """Score the weights by a random permutation: every set of them is as likely to stay."""
+def _random(inputs: PruningInputs) -> Scores:
     sizes = [weight.numel() for weight in inputs.weights.values()]
     # A permutation has no ties, which float32 draws would have among millions of weights.
     ranks = torch.split(torch.randperm(sum(sizes), generator=inputs.generator), sizes)
@@ -120,43 +116,19 @@ def uniform(inputs: PruningInputs) -> Scores:
     }
 
 
-# Pruning of a trained learner, once, to a density: the share of weights KEPT.
-#
-# Its purpose is regularization and diversity among the learners; that fewer weights travel is
-# a side effect. Owns the methods that a run can name and the rule that exactly as many weights
-# stay as the density says. `learner` calls `prune`; nobody else imports it.
-
-__all__ = ["METHODS", "PruningInputs", "prunable_parameters", "prune"]
-
 METHODS: dict[PruningMethod, Callable[[PruningInputs], Scores] | None] = {
-    PruningMethod.MAGNITUDE: magnitude,
-    PruningMethod.SNIP: snip,
-    PruningMethod.RANDOM: uniform,
+    PruningMethod.MAGNITUDE: _magnitude,
+    PruningMethod.SNIP: _snip,
+    PruningMethod.RANDOM: _random,
     PruningMethod.NONE: None,
 }
 
 
-def prune(method: PruningMethod, inputs: PruningInputs, density: float) -> dict[str, Tensor]:
-    """Zero the weights that a method scores lowest, over all tensors together."""
-    score = METHODS[method]
-    if score is None:
-        return {name: weight.clone() for name, weight in inputs.weights.items()}
-    masks = masks_of_largest(score(inputs), density)
-    # A product would make -0.0 of what is below zero, and that is a value to be sent.
-    return {
-        name: weight.where(masks[name], torch.zeros_like(weight))
-        for name, weight in inputs.weights.items()
-    }
-
-
-# Pruned: whether a learner's result is one of its states with some weights set to zero.
-#
-# What pruning keeps it does not change, so a state and a result tell whether one step of
-# training lies between them: nothing but they themselves has to be believed.
-
-
 def is_pruned_from(result: Weights, state: Weights) -> bool:
-    """Whether every number of the result is the state's, or zero; both have the same tensors."""
+    """Whether pruning alone lies between a state and a result, and no step of training.
+
+    Every number of the result has to be the state's, or zero. Both have the same tensors.
+    """
     return all(
         bool(((values == state[name]) | (values == 0)).all()) for name, values in result.items()
     )

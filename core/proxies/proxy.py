@@ -1,18 +1,16 @@
-"""Proxy: what signals are computed with, as users write it.
+"""Proxy: the model that signals are computed with, as users write it.
 
     soup                 theta_p, or the request's weights, with its own trained head
-    ridge:F+F+...        a ridge head on these features, side by side
-    auto                 what pays best of what is there
+    ridge:F+F+...        a ridge head on these features, side by side, in any order
+    auto                 the proxy that pays best of those available
 
-A feature is `soup` (what enters the head of theta_p or of the request's weights, and its last
+A feature is `soup` (the inputs of the head of theta_p or of the request's weights, and its last
 feature map), `initial` (the same of theta*), `learners` (the same of every learner), `patches`
 (whitened random patches of images), `columns` (the values of examples that are no images), `user`
-(those of the request), `backbone` (those of the model that the operator has named).
-The order does not matter: equal questions are one text.
+(the request's), `backbone` (those of the operator's network).
 
-`auto` takes a dearer proxy where what it gains is worth its price. What proxies gain is their exact
-leave-one-out accuracy on a sample, which needs no validation split. What they cost is counted in
-passes: the time of one forward pass of the run's model over the data.
+`auto` weighs the exact leave-one-out accuracy on a sample against the price: passes, in the time of
+one forward pass of the run's model over the data.
 """
 
 from __future__ import annotations
@@ -41,11 +39,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy; `str` is the one text of it.
-
-    features: of a ridge head, in the order of `Kind`; None for a choice among them, none
-        for the model's own head.
-    """
+    """Features of a ridge head, in the order of `Kind`; None for `auto`, none for `soup`."""
 
     features: tuple[Kind, ...] | None
 
@@ -103,11 +97,7 @@ _PLAIN = (Kind.PATCHES, Kind.COLUMNS)
 
 @dataclass(frozen=True)
 class Tried:
-    """A proxy, tried on a sample.
-
-    accuracy: leave-one-out, in [0, 1], the mean over classes.
-    passes: what its features cost on all of the data.
-    """
+    """A proxy's leave-one-out accuracy on a sample, in [0, 1], and its price in passes."""
 
     features: tuple[Kind, ...]
     accuracy: float
@@ -124,7 +114,7 @@ class Tried:
 
 
 def candidates(available: Iterable[Kind]) -> list[tuple[Kind, ...]]:
-    """What is tried of what is there: each kind alone, then costly ones beside plain values."""
+    """The proxies to try: each kind alone, then costly ones beside untrained ones."""
     kinds = [kind for kind in Kind if kind in set(available)]
     alone: list[tuple[Kind, ...]] = [(kind,) for kind in kinds]
     # Data has pictures or columns, never both.
@@ -136,7 +126,7 @@ def candidates(available: Iterable[Kind]) -> list[tuple[Kind, ...]]:
 
 
 def passes_of(features: Iterable[Kind], num_learners: int) -> float:
-    """What features cost, in forward passes of the run's model over the data."""
+    """The price of features in passes."""
     passes = {
         Kind.USER: 0.0,
         Kind.PATCHES: _PATCHES_PASSES,
@@ -150,7 +140,7 @@ def passes_of(features: Iterable[Kind], num_learners: int) -> float:
 
 
 def choose(tried: Sequence[Tried]) -> Tried:
-    """The one that pays: from the cheapest on, each that gains more than it costs."""
+    """The proxy that pays: from the cheapest on, each that gains more than it costs."""
     in_order = sorted(tried, key=lambda one: (one.passes, -one.accuracy))
     best = in_order[0]
     for dearer in in_order[1:]:

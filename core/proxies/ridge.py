@@ -1,24 +1,20 @@
 """Ridge head: a linear head in closed form, with exact leave-one-out outputs.
 
 It minimizes sum_i w_i |y_i - b - x_i W|^2 + lambda |W|^2 over one-hot targets y, where the weights
-w_i give every class the same say (else a rare class loses to the frequent ones). Of labels and
-numbers y are the labels as 0 and 1, or the numbers standardized, and every example counts alike.
-With Z the features minus their weighted mean, scaled, and its rows times sqrt(w_i),
+w_i give every class the same say. Of labels and numbers y are the labels as 0 and 1, or the numbers
+standardized, and every example counts alike. With Z the features minus their weighted mean, scaled,
+and its rows times sqrt(w_i),
 
     G = Z'Z = U diag(s) U',  H = Z U,  leverage h_i = w_i / sum w + sum_j H_ij^2 / (s_j + lambda)
     y_i - yhat_-i = (y_i - yhat_i) / (1 - h_i)
 
-is the output of the head for example i had it never seen it: exactly, the intercept and the
-features' mean included; only their scale and the classes' weights are those of all examples. One
-eigendecomposition serves every lambda. Where there are fewer examples than features, it is that of
-Z Z' = V diag(s) V', and of 1 - h_i and of the residual no difference of near-equal numbers is
-taken: both are sums of V_ij lambda / (s_j + lambda).
+is the output for example i of a head that never saw it: exactly, but for the scale and the classes'
+weights, which are those of all. One eigendecomposition serves every lambda. With fewer examples
+than features it is that of Z Z' = V diag(s) V', and both 1 - h_i and the residual are sums of
+V_ij lambda / (s_j + lambda): no difference of near-equal numbers is taken.
 
-All sums are in float64, in blocks of a fixed order: one set of features gives one answer on one
-kind of device. Memory is D^2 or N^2, whichever is smaller, time N D^2.
-
-Outputs become probabilities by one inverse temperature, under which the given labels are
-likeliest: the negative log-likelihood is convex in it, so that bisection finds it.
+Sums are in float64, in blocks of a fixed order. Memory is D^2 or N^2, whichever is smaller, time
+N D^2. Outputs become probabilities by the inverse temperature under which the labels are likeliest.
 
 Shapes: N examples, B of a block, D features, C classes or other outputs T,
 R = min(N, D), L values of lambda, M examples of a sample.

@@ -1,9 +1,8 @@
 """Loops in machine code: lazy greedy, plane scores and products of gradients.
 
-Import it only where numba is installed (`compiling.can_compile`). Distances are not negative, and
-such float32 numbers are in the order of their bits read as whole numbers, of which a compiler
-takes the smallest of many at a time. A matrix product with few columns is what BLAS is worst at:
-with 10 classes it reaches a sixth of the loop's speed, and wants the features in double precision.
+Import it only where numba is installed (`can_compile`); without it torch gives the same answers.
+Distances are not negative, so their float32 bits, read as whole numbers, have the same order. With
+few classes a loop over products of gradients is six times as fast as a BLAS product.
 
 Shapes: N examples to choose from, T to be represented, C classes, D features, M draws, n of the
     examples, S of a sample, K budget.
@@ -11,12 +10,26 @@ Shapes: N examples to choose from, T to be represented, C classes, D features, M
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeVar, cast
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.core.selection.compiling import compiled
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function, *, fastmath: bool | set[str] = False) -> Function:
+    """The function in machine code: sequential, kept on disk where that can be written.
+
+    Sums keep their order, except for what `fastmath` allows.
+    """
+    try:
+        return cast("Function", numba.njit(cache=True, nogil=True, fastmath=fastmath)(function))
+    except RuntimeError:
+        return cast("Function", numba.njit(nogil=True, fastmath=fastmath)(function))
 
 
 @compiled
@@ -45,7 +58,7 @@ def _sift_down(
 
 @compiled
 def _sum_of_highest(row_T: NDArray[np.int32], best_T: NDArray[np.int32]) -> int:
-    """Sum of the higher of the two: whole numbers, so the compiler may add many at a time."""
+    # Whole numbers, so the compiler may add many at a time.
     total = np.int64(0)
     for column in range(len(row_T)):
         total += np.int64(max(row_T[column], best_T[column]))
@@ -56,10 +69,7 @@ def _sum_of_highest(row_T: NDArray[np.int32], best_T: NDArray[np.int32]) -> int:
 def lazy_greedy_compiled(
     matrix_NT: NDArray[np.int32], gains_N: NDArray[np.int64], budget: int
 ) -> NDArray[np.int64]:
-    """Ids in the order of choice, by levels of any integer type.
-
-    `gains_N` is what each example gains as the first; overwritten.
-    """
+    """Ids in the order of choice; `gains_N`, each example's gain as the first, is overwritten."""
     num_examples = len(matrix_NT)
     size = num_examples
     heap_N = np.arange(num_examples)
@@ -102,14 +112,12 @@ def _measure(
     y: np.float32,
     distances_N: NDArray[np.float32],
 ) -> None:
-    """Write the sums of absolute differences from a point."""
     for example in range(len(distances_N)):
         distances_N[example] = abs(first_N[example] - x) + abs(second_N[example] - y)
 
 
 @compiled
 def _first_smallest(bits_N: NDArray[np.int32]) -> int:
-    """The lowest id of those with the smallest number."""
     smallest = _LARGEST
     for example in range(len(bits_N)):
         smallest = min(smallest, bits_N[example])
@@ -121,10 +129,7 @@ def _first_smallest(bits_N: NDArray[np.int32]) -> int:
 
 @compiled
 def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
-    """The number of that rank, from 1: digit by digit, 11 bits and twice 10.
-
-    `counts` is room for 2048 of them.
-    """
+    """The number of that rank, from 1: digit by digit; `counts` has room for 2048."""
     found = np.int32(0)
     for shift, width in ((20, 11), (10, 10), (0, 10)):
         counts[:] = 0
@@ -142,7 +147,7 @@ def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64
 
 @compiled
 def _bound(bits_N: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
-    """What the number of that rank hardly exceeds, by every few of the numbers."""
+    """A probable upper bound of the number of that rank, from a sample of the numbers."""
     step = max(1, rank // _SAMPLED_NEIGHBOURS)
     sample_S = bits_N[::step].copy()
     expected = rank / step
@@ -155,7 +160,6 @@ def _bound(bits_N: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> n
 
 @compiled
 def _keep(bits_N: NDArray[np.int32], bound: np.int32, ids_N: NDArray[np.int64]) -> int:
-    """Write the ids of the numbers up to the bound; how many these are."""
     count = 0
     for example in range(len(bits_N)):
         if bits_N[example] <= bound:
@@ -166,7 +170,7 @@ def _keep(bits_N: NDArray[np.int32], bound: np.int32, ids_N: NDArray[np.int64]) 
 
 @compiled
 def _share(distance: float, least: float) -> float:
-    """(least / distance)^4; 1 for what coincides, where the least is 0, too."""
+    """(least / distance)^4; 1 where both are 0."""
     ratio = 1.0 if distance == least else least / distance
     return (ratio * ratio) * (ratio * ratio)
 
@@ -179,7 +183,7 @@ def plane_scores_compiled(
     num_neighbours: int,
     scores_N: NDArray[np.float64],
 ) -> None:
-    """Add to the scores what the draws give and take."""
+    """Add the draws' gains and penalties to the scores."""
     num_examples = columns_DN.shape[1]
     distances_N = np.empty(num_examples, np.float32)
     bits_N = distances_N.view(np.int32)
@@ -194,7 +198,7 @@ def plane_scores_compiled(
         if num_neighbours == 0:
             continue
         _measure(first_N, second_N, first_N[covering], second_N[covering], distances_N)
-        # Nobody is their own neighbour.
+        # Not its own neighbour.
         distances_N[covering] = np.inf
         num_kept = _keep(bits_N, _bound(bits_N, num_neighbours, counts), ids_N)
         if num_kept < num_neighbours:

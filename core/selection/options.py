@@ -1,28 +1,32 @@
-"""Options: a strategy's are its function's keyword-only parameters, and nothing besides.
+"""Options: a strategy's are its function's keyword-only parameters.
 
-Names, types, defaults and descriptions stand in the function's signature alone:
-`beta: Annotated[float, Field(ge=0), "share dropped as the hardest"] = 0.1`. What comes over
-the wire is text; it is parsed by the parameter's annotation.
+Name, type, default and description stand in the signature alone:
+`beta: Annotated[float, Field(ge=0), "share dropped as the hardest"] = 0.1`. Users give texts, which
+are parsed by the annotation. A preset gives several options by one name, such as a paper's;
+options that are given besides win over it.
 
-A preset gives several options by one name, such as a paper's. It is resolved before options are
-parsed: what is given besides wins over it.
+Strategies that look at a model have one more, `pretraining`, which replaces LiPT's own:
+
+    lipt          theta_p, the default
+    epochs:N      the run's theta*, warmed up for N epochs; N may be a fraction, or 0
+    epochs:NxR    R models from R random initial weights, each for N epochs
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
-from lipt.common.errors import StrategyOptionError, UnknownNameError
+from lipt.common.errors import StrategyOptionError
 
 # Given by the service, not by the user.
-_SEED = "seed"
-_BALANCED = "balanced"
+_OF_THE_SERVICE = {"seed", "balanced"}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -30,13 +34,13 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 class Option:
     """One option of a strategy.
 
-    help: what it is, as a phrase.
+    help: a phrase.
+    allowed: the values where they can be listed, else conditions such as `number >= 0`.
     """
 
     name: str
     help: str
     default_value: Any
-    # The values themselves where they can be listed, else what they have to be.
     allowed: tuple[str, ...]
     adapter: TypeAdapter[Any]
 
@@ -51,7 +55,7 @@ def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
     hints = get_type_hints(function, include_extras=True)
     options = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or name in {_SEED, _BALANCED}:
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or name in _OF_THE_SERVICE:
             continue
         adapter = TypeAdapter(hints[name])
         notes = getattr(hints[name], "__metadata__", ())
@@ -61,29 +65,13 @@ def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
     return tuple(options)
 
 
-def takes_seed(function: Callable[..., Any]) -> bool:
-    """Whether a strategy's function draws at random."""
-    return _SEED in inspect.signature(function).parameters
-
-
-def takes_balanced(function: Callable[..., Any]) -> bool:
-    """Whether a strategy's function shares the budget among the classes itself."""
-    return _BALANCED in inspect.signature(function).parameters
-
-
 def parse_options(
     strategy: str, options: tuple[Option, ...], given: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Every option's value, by name: the given one, or the default.
-
-    Args:
-        strategy: the strategy's name, for the messages.
-        options: what it takes.
-        given: texts by name.
+    """Every option's value, by name: the given text's, or the default.
 
     Raises:
-        StrategyOptionError: an option does not exist, or its value is not allowed; the
-            message lists those that are.
+        StrategyOptionError: an option does not exist, or its value is not allowed.
     """
     unknown = sorted(set(given) - {option.name for option in options})
     if unknown:
@@ -139,10 +127,8 @@ def _allowed(schema: Mapping[str, Any]) -> Iterator[str]:
 class Preset:
     """Named values of options.
 
-    summary: what they are and whose, as a phrase.
-    values: texts by name, as a user would give them; a function of the fraction of the data
-        set that is kept where they depend on it. Options that are not named keep their
-        defaults.
+    summary: a phrase.
+    values: texts by name; a function of the fraction that is kept where they depend on it.
     balanced: equal shares per class or not; None for the strategy's default.
     """
 
@@ -151,40 +137,13 @@ class Preset:
     balanced: bool | None = None
 
     def options(self, fraction: float, given: Mapping[str, str]) -> dict[str, str]:
-        """The texts of all options that are given or preset, by name.
-
-        Args:
-            fraction: the share of the data set that is kept, in (0, 1].
-            given: what the user says besides.
-        """
+        """The texts of all options that are given or preset, by name."""
         values = self.values(fraction) if callable(self.values) else self.values
         return {**values, **given}
 
 
-NO_PRESET = Preset("every option's default", {})
-
-
-def find_preset(strategy: str, presets: Mapping[str, Preset], name: str) -> Preset:
-    """The preset of that name; the one of defaults where the name is empty.
-
-    Raises:
-        UnknownNameError: there is none; the message lists those that there are.
-    """
-    if not name:
-        return NO_PRESET
-    if name not in presets:
-        listed = f"Choose one of: {', '.join(presets)}" if presets else "It has none"
-        raise UnknownNameError(
-            f"strategy {strategy!r} has no preset {name!r}. {listed}, or give options by name."
-        )
-    return presets[name]
-
-
 def between(points: Mapping[float, float], fraction: float) -> float:
-    """A value for any fraction from those at some: a straight line between neighbors.
-
-    Beyond the first and the last point, theirs.
-    """
+    """Linear interpolation of the points; constant beyond the first and the last."""
     fractions = sorted(points)
     if fraction <= fractions[0]:
         return points[fractions[0]]
@@ -193,3 +152,55 @@ def between(points: Mapping[float, float], fraction: float) -> float:
             share = (fraction - low) / (high - low)
             return points[low] + share * (points[high] - points[low])
     return points[fractions[-1]]
+
+
+PRETRAINING = "pretraining"
+LIPT = "lipt"
+_EPOCHS = re.compile(r"epochs:([0-9]{1,4}(?:\.[0-9]{1,4})?)(?:x([1-9][0-9]{0,3}))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """An ordinary warm-up of `models` models, each for `epochs`; `str` is its one text."""
+
+    epochs: float
+    models: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The warm-up that a text names; None for LiPT's own pre-training.
+
+        Raises:
+            ValueError: it names neither.
+        """
+        if text == LIPT:
+            return None
+        found = _EPOCHS.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is no pre-training")
+        return cls(float(found[1]), int(found[2] or 1))
+
+    @classmethod
+    def among(cls, options: Mapping[str, str]) -> Self | None:
+        """The warm-up among a strategy's options, which were parsed before."""
+        return cls.parse(options.get(PRETRAINING, LIPT))
+
+    def __str__(self) -> str:
+        epochs = repr(self.epochs).removesuffix(".0")
+        return f"epochs:{epochs}" + (f"x{self.models}" if self.models > 1 else "")
+
+    @property
+    def counted_epochs(self) -> float:
+        """The cost in epochs; an untrained model looks at the data, too."""
+        return max(self.epochs, 1.0) * self.models
+
+
+WARM_UP_OPTION = Option(
+    PRETRAINING,
+    "what the model that is looked at was trained by: LiPT, or N ordinary epochs (R models)",
+    LIPT,
+    (LIPT, "epochs:N", "epochs:NxR"),
+    TypeAdapter(
+        Annotated[str, BeforeValidator(lambda value: str(WarmUp.parse(str(value)) or LIPT))]
+    ),
+)

@@ -1,10 +1,9 @@
 """Redundancy: how few examples stand for all, by facility location within each class.
 
 The examples of a class are chosen one by one, each time the one that adds most to the sum of
-every example's similarity with its most similar chosen one. What all add beyond the first is
-the gain; counted is how many carry 90% of it. Where a class is large that is done on a
-random sample of it, whose examples are farther apart than in the whole class: the share is
-then an upper bound.
+every example's similarity with its most similar chosen one. Counted is how many carry 90% of the
+gain beyond the first. Of a large class a random sample is looked at, whose examples are farther
+apart than in the whole class: the share is then an upper bound.
 
 Shapes: N examples, n of a class or its sample, D features.
 Source: facility location, Wei et al. 2015 (ICML).
@@ -21,8 +20,7 @@ from torch import Tensor
 
 from lipt.core.selection.gradients.pairs import scaled_cosine
 from lipt.core.selection.gradients.vectors import Vectors
-from lipt.core.selection.solvers.greedy import lazy_greedy
-from lipt.core.selection.solvers.levels import StoredLevels, fit_scale, store_levels
+from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
 
 CARRIED = 0.9
 # Of all classes together, and of each.
@@ -68,7 +66,7 @@ def redundancy(
         num_classes: C.
         generator: draws the samples of large classes.
         most_examples: how many are looked at, of all classes together.
-        on_progress: told how many classes are done.
+        on_progress: called with the number of classes that are done, and of all.
     """
     most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
     per_class = []
@@ -89,18 +87,11 @@ def carrying(features_nD: Tensor, share: float = CARRIED) -> int:
     """How many of the examples carry a share of the gain; one at least."""
     similarity = scaled_cosine(Vectors(features_nD))
     levels = store_levels(similarity, fit_scale(similarity, "24-bit"))
-    chosen_n = lazy_greedy(levels, len(levels))
-    values_n = _values(levels, chosen_n)
-    # What the first has is no gain: whatever is chosen has about as much.
-    wanted = values_n[0] + share * (values_n[-1] - values_n[0])
-    return 1 + int((values_n < wanted).sum())
-
-
-def _values(levels: StoredLevels, chosen_n: Tensor) -> Tensor:
-    """The sum of highest levels after each choice; n float64, of whole numbers."""
     best_n = torch.zeros_like(levels.matrix_NT[0])
-    values_n = torch.empty(len(chosen_n), dtype=torch.float64)
-    for place, row in enumerate(chosen_n.tolist()):
+    values_n = torch.empty(len(levels), dtype=torch.float64)
+    for place, row in enumerate(lazy_greedy(levels, len(levels)).tolist()):
         torch.maximum(best_n, levels.matrix_NT[row], out=best_n)
         values_n[place] = best_n.sum(dtype=torch.int64)
-    return values_n
+    # The first's value is no gain: any choice has about as much.
+    wanted = values_n[0] + share * (values_n[-1] - values_n[0])
+    return 1 + int((values_n < wanted).sum())

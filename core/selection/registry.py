@@ -1,66 +1,82 @@
 """Registry: every strategy by name, in the order in which users see them.
 
-Messages and listings are made of this one dict. To add a strategy: its file with a
-`STRATEGY`, its line here.
+Users' own strategies follow those of this package. `strategy` registers one where its module is
+imported; a module that an entry point of the group `lipt.strategy` names is imported in every
+process of the service.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
 from lipt.common.errors import UnknownNameError
+from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies import (
-    adacore,
-    aum,
     auto,
     cal,
     ccs,
-    clip_score,
     clipcov,
     craig,
     crest,
-    disagreement,
-    dual,
-    el2n,
     facility_location,
-    forgetting,
     glister,
     gradmatch,
-    grand,
-    graph_cut,
     herding,
-    kcenter,
-    log_det,
+    learners,
     milo,
     moderate,
+    one_by_one,
+    random_draws,
     sas,
-    stratified,
-    subzerocore,
-    uncertainty,
-    uniform,
+    scores,
     zcore,
 )
 from lipt.core.selection.strategy import Strategy
 
-_IN_ORDER = (
+_BUILT_IN = (
     # the default
-    auto.STRATEGY,
+    auto.AUTO,
     # baselines
-    *(uniform.UNIFORM, uniform.UNIFORM_PER_CLASS),
+    *(random_draws.UNIFORM, random_draws.UNIFORM_PER_CLASS),
     # scores of one model
-    *(el2n.STRATEGY, grand.STRATEGY),
-    *(uncertainty.ENTROPY, uncertainty.MARGIN, uncertainty.LEAST_CONFIDENCE),
+    *(scores.EL2N, scores.GRAND, scores.ENTROPY, scores.MARGIN, scores.LEAST_CONFIDENCE),
     # gradient matching, or descent of the validation loss
-    *(adacore.STRATEGY, craig.STRATEGY, crest.STRATEGY, gradmatch.STRATEGY, glister.STRATEGY),
+    *(craig.ADACORE, craig.CRAIG, crest.CREST, gradmatch.GRADMATCH, glister.GLISTER),
     # coverage of the data
-    *(facility_location.STRATEGY, subzerocore.STRATEGY, graph_cut.STRATEGY, log_det.STRATEGY),
-    *(kcenter.STRATEGY, herding.STRATEGY, cal.STRATEGY, moderate.STRATEGY, ccs.STRATEGY),
+    *(facility_location.FACILITY_LOCATION, facility_location.SUBZEROCORE),
+    *(one_by_one.GRAPH_CUT, one_by_one.LOG_DET, one_by_one.KCENTER),
+    *(herding.HERDING, cal.CAL, moderate.MODERATE, ccs.CCS),
     # random coverage of the features
-    *(stratified.STRATEGY, zcore.STRATEGY, milo.STRATEGY),
+    *(random_draws.STRATIFIED, zcore.ZCORE, milo.MILO),
     # training dynamics of the learners
-    *(forgetting.STRATEGY, aum.STRATEGY, dual.STRATEGY, disagreement.STRATEGY),
+    *(learners.FORGETTING, learners.AUM, learners.DUAL, learners.DISAGREEMENT),
     # the user's own features
-    *(sas.STRATEGY, clipcov.STRATEGY, clip_score.STRATEGY),
+    *(sas.SAS, clipcov.CLIPCOV, clipcov.CLIP_SCORE),
 )
-STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _IN_ORDER}
+STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
+ENTRY_POINTS = "lipt.strategy"
+
+
+def strategy(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
+    """Register the decorated function as a strategy, by its name.
+
+    Args:
+        about: the fields of `Strategy` besides the function; `summary` at least.
+
+    Raises:
+        ValueError: a strategy of this package has that name.
+    """
+
+    def register(function: Callable[..., Selection]) -> Strategy:
+        found = Strategy(function, **about)
+        if STRATEGIES.get(found.name) in _BUILT_IN:
+            raise ValueError(f"there is a strategy {found.name!r} already. Rename the function.")
+        STRATEGIES[found.name] = found
+        return found
+
+    return register
 
 
 def find_strategy(name: str) -> Strategy:
@@ -74,3 +90,11 @@ def find_strategy(name: str) -> Strategy:
             f"there is no strategy {name!r}. Choose one of: {', '.join(STRATEGIES)}."
         )
     return STRATEGIES[name]
+
+
+def _import_registered() -> None:
+    for entry in entry_points(group=ENTRY_POINTS):
+        entry.load()
+
+
+_import_registered()

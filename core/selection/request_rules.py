@@ -1,20 +1,18 @@
-"""Request rules: strategies that can choose without labels, for other targets, after a warm-up.
+"""Request rules: choices without labels, for other targets than classes, after a warm-up.
 
-Every refusal is made before anything is computed, and says what to do about it.
+Every refusal is made before anything is computed.
 
-Who can pay for the labels of K examples has to choose them before there are any. A strategy then
-sees features, and which images are near copies, of examples that are all of one class. What was
-trained or measured on labels is out: errors, the soup, the learners, equal shares of the classes,
-and a choice among proxies by how often they are right.
+Without labels a strategy sees features and near-duplicates of examples that are all of one class.
+Whatever was trained or measured on labels is refused: errors, the soup, the learners, equal
+shares of the classes, and a choice among proxies by accuracy.
 
-Errors and features are there for all kinds of targets, as a last-layer gradient is residual times
-feature. What reads probabilities of classes off them, or asks learners for these, needs classes.
+Errors and features exist for all kinds of targets, as a last-layer gradient is residual times
+feature. Strategies that read probabilities of classes off them need classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Self
 
@@ -22,9 +20,9 @@ from lipt.common.errors import InvalidRequestError, OverLimitError, ProxyError, 
 from lipt.common.targets.kinds import TargetKind, kinds_in_words
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
 from lipt.core.results import Outcome
+from lipt.core.selection.options import LIPT, PRETRAINING, WarmUp
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.strategy import OF_A_MODEL, Balance, Need, Strategy
-from lipt.core.selection.warm_up_option import LIPT, NAME, WarmUp
 
 _MADE_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.COPIES})
 # theta* may have been trained on the run's data, and so may weights that it began with.
@@ -41,31 +39,18 @@ class Labels(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """What a request says; where it says nothing, labels are given.
+        """A request's `labels`; an empty one stands for given.
 
         Raises:
-            InvalidRequestError: it says something else.
+            InvalidRequestError: there is no such value.
         """
         if text and text not in set(cls):
             raise InvalidRequestError(f"labels = {text!r}: choose one of {', '.join(cls)}.")
         return cls(text or cls.GIVEN)
 
 
-@dataclass(frozen=True)
-class Unlabelled:
-    """What a request comes to.
-
-    options: the strategy's, texts by name; `space` is among them where it has one.
-    proxy: what makes the features; the soup, which is not looked at, where they are the
-        user's own as they are.
-    """
-
-    options: Mapping[str, str]
-    proxy: Proxy
-
-
 def works_without_labels(strategy: Strategy) -> bool:
-    """Whether a strategy can choose when it sees no labels; its options have their defaults."""
+    """Whether a strategy can choose without labels by its default options."""
     return _can(strategy, _among_features(strategy, {}))
 
 
@@ -78,44 +63,54 @@ def without_labels(
     own_features: bool,
     own_weights: bool,
     images: bool = True,
-) -> Unlabelled:
-    """What a request that no label may enter comes to; classes are not balanced.
+) -> tuple[Mapping[str, str], Proxy]:
+    """The options and the proxy of a request that no label may enter.
 
     Args:
-        strategy: what is to choose.
+        strategy: from the registry.
         options: texts by name, as given.
-        balanced: what the user says of it; None where that is nothing.
-        proxy: what the user says of it; empty where that is nothing.
+        balanced: as requested, or None.
+        proxy: as requested, or empty.
         own_features: whether the request brings features.
         own_weights: whether it brings weights to select on.
-        images: whether that is what examples are.
+        images: whether examples are images.
+
+    Returns:
+        All options, `space` among them where the strategy has one; and what makes the features.
 
     Raises:
-        InvalidRequestError: the strategy looks at labels, with a list of those that do not; or
-            there are weights to select on.
+        InvalidRequestError: the strategy looks at labels, or there are weights to select on.
         StrategyOptionError: an option does not exist or asks for gradients, or classes are to
             be balanced.
         ProxyError: there is no such proxy, or it was trained or chosen by labels.
     """
     resolved = _among_features(strategy, options)
     if not _can(strategy, resolved):
-        able = (name for name, known in STRATEGIES.items() if works_without_labels(known))
         raise InvalidRequestError(
             f"strategy {strategy.name!r} cannot choose with labels=none: it looks at labels, or at "
-            f"what a model makes of them. Choose one of: {', '.join(able)}."
+            f"what a model makes of them. {_choose(works_without_labels)}"
         )
     if balanced:
         raise StrategyOptionError(
-            "balanced=true and labels=none were both given: which class an example is of is what "
-            "its label says. Leave `balanced` unset."
+            "balanced=true and labels=none were both given: without labels classes are unknown. "
+            "Leave `balanced` unset."
         )
     if own_weights:
         raise InvalidRequestError(
-            "weights and labels=none were both given: weights are trained on labels, so nothing "
-            "looks at them. Leave `weights` unset, and give the features of a network that has "
-            "seen none of these labels (--features FILE, or features=...)."
+            "weights and labels=none were both given: weights are trained on labels. Give features "
+            "of a network that has not seen these labels instead (--features FILE, or features=)."
         )
-    return Unlabelled(resolved, _proxy(proxy, own_features=own_features, images=images))
+    plain = Kind.PATCHES if images else Kind.COLUMNS
+    if not proxy:
+        return resolved, SOUP if own_features else Proxy((plain,))
+    parsed = Proxy.parse(proxy)
+    if why := _labels_in(parsed):
+        others = ", ".join(kind for kind in Kind if kind not in _TRAINED_ON_LABELS)
+        raise ProxyError(
+            f"the proxy {parsed} is unavailable with labels=none: {why}. Choose ridge: and one or "
+            f"more of {others}, joined by +, such as ridge:{plain}; or leave it out."
+        )
+    return resolved, parsed
 
 
 def _can(strategy: Strategy, options: Mapping[str, str]) -> bool:
@@ -130,44 +125,29 @@ def _among_features(strategy: Strategy, options: Mapping[str, str]) -> Mapping[s
     if given != _FEATURES:
         raise StrategyOptionError(
             f"option {_SPACE} of strategy {strategy.name!r} cannot be {given!r} with labels=none: "
-            f"gradients are those of a loss on labels. Leave it out, or give {_FEATURES!r}."
+            f"gradients need labels. Leave it out, or give {_FEATURES!r}."
         )
     return {**options, _SPACE: _FEATURES}
 
 
-def _proxy(text: str, *, own_features: bool, images: bool) -> Proxy:
-    plain = Kind.PATCHES if images else Kind.COLUMNS
-    if not text:
-        return SOUP if own_features else Proxy((plain,))
-    proxy = Proxy.parse(text)
-    if why := _labels_in(proxy):
-        others = ", ".join(kind for kind in Kind if kind not in _TRAINED_ON_LABELS)
-        raise ProxyError(
-            f"the proxy {proxy} cannot be had with labels=none: {why}. Choose ridge: followed by "
-            f"one or more of {others}, joined by +, such as ridge:{plain}; or leave it out, for "
-            f"features of your own as they are, or else {plain}."
-        )
-    return proxy
-
-
 def _labels_in(proxy: Proxy) -> str:
-    """How labels have come into a proxy's features; empty where they have not."""
+    """How labels have entered a proxy's features; empty where they have not."""
     if proxy.features is None:
         return "it is whichever is right about the most labels"
     trained = [kind for kind in _TRAINED_ON_LABELS if kind in (proxy.features or (Kind.SOUP,))]
     return f"labels have gone into {' and '.join(trained)}" if trained else ""
 
 
-def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKind) -> None:
-    """Refuse a strategy that needs other targets than there are.
+def _choose(able: Callable[[Strategy], bool]) -> str:
+    names = (name for name, strategy in STRATEGIES.items() if able(strategy))
+    return f"Choose one of: {', '.join(names)}."
 
-    Args:
-        strategy: what is to choose.
-        options: texts by name, as given.
-        kind: of the data's targets.
+
+def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKind) -> None:
+    """Refuse a strategy that does not work with the data's targets.
 
     Raises:
-        InvalidRequestError: it cannot choose; with those that can.
+        InvalidRequestError: it does not; the message lists those that do.
         StrategyOptionError: an option does not exist, or its value is not allowed.
     """
     kinds = strategy.kinds_for(strategy.parse_options(options))
@@ -175,39 +155,34 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
         return
     with_options = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
     given = f" with {with_options}" if with_options else ""
-    able = (name for name, known in STRATEGIES.items() if kind in known.default_kinds())
     raise InvalidRequestError(
         f"strategy {strategy.name!r}{given} works with {kinds_in_words(kinds)} data, and the "
-        f"coordinator's is {kind.words}. Choose one of: {', '.join(able)}."
+        f"coordinator's is {kind.words}. {_choose(lambda other: kind in other.default_kinds())}"
     )
 
 
 def asks_for_warm_up(options: Mapping[str, str]) -> bool:
-    """Whether a question's options, not parsed yet, ask for another pre-training than LiPT."""
-    return options.get(NAME, LIPT) != LIPT
+    """Whether options, not parsed yet, ask for an ordinary warm-up in place of LiPT."""
+    return options.get(PRETRAINING, LIPT) != LIPT
 
 
 def canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]:
     """The options, the warm-up by its one text, and left out where it is LiPT.
 
     Raises:
-        StrategyOptionError: it is none, or the strategy cannot have one.
+        StrategyOptionError: there is no such warm-up, or the strategy cannot have one.
     """
     given = dict(options)
-    if NAME not in given:
-        return given
-    if given[NAME] == LIPT:
-        del given[NAME]
-        return given
-    if not strategy.can_be_warmed_up:
-        able = ", ".join(name for name, known in STRATEGIES.items() if known.can_be_warmed_up)
-        raise StrategyOptionError(
-            f"strategy {strategy.name!r} cannot choose with {NAME}={given[NAME]}: "
-            f"{_why_not(strategy)}. Leave {NAME!r} out, or choose one of: {able}."
-        )
-    given[NAME] = strategy.parse_options({NAME: given[NAME]})[NAME]
-    if given[NAME] == LIPT:
-        del given[NAME]
+    if asks_for_warm_up(given):
+        if not strategy.can_be_warmed_up:
+            raise StrategyOptionError(
+                f"strategy {strategy.name!r} cannot choose with {PRETRAINING}="
+                f"{given[PRETRAINING]}: {_why_not(strategy)}. Leave {PRETRAINING!r} out. "
+                f"{_choose(lambda other: other.can_be_warmed_up)}"
+            )
+        given[PRETRAINING] = strategy.parse_options({PRETRAINING: given[PRETRAINING]})[PRETRAINING]
+    if not asks_for_warm_up(given):
+        given.pop(PRETRAINING, None)
     return given
 
 
@@ -223,26 +198,25 @@ def require_warm_up(
     own_features: bool,
     max_epochs: float,
 ) -> None:
-    """Refuse a warm-up that does not go with what else is asked for, or costs too much.
+    """Refuse a warm-up that contradicts the rest of the request, or costs too much.
 
     Args:
-        warm_up: what is asked for.
-        strategy: what is to choose by it.
-        needs: of the strategy, with its options.
+        warm_up: as requested.
+        strategy: from the registry.
+        needs: the strategy's, with its options.
         run: whose model it is.
         labels: whether they may enter the choice.
-        proxy: what the question says of it; empty where that is nothing.
-        own_weights: whether the question brings weights.
+        proxy: as requested, or empty.
+        own_weights: whether the request brings weights.
         own_features: whether it brings features.
-        max_epochs: the most that may be asked for.
+        max_epochs: the operator's limit.
 
     Raises:
-        StrategyOptionError: the strategy does not look at a model, asks the learners as well, or
-            has no mean over several models.
-        InvalidRequestError: it does not go together with the rest of the question.
+        StrategyOptionError: the strategy needs the learners, or has no mean over several models.
+        InvalidRequestError: it contradicts the rest of the request, or would change nothing.
         OverLimitError: it is longer than `max_epochs`.
     """
-    asked = f"{NAME}={warm_up}"
+    asked = f"{PRETRAINING}={warm_up}"
     if labels is Labels.NONE:
         raise InvalidRequestError(
             f"{asked} and labels=none were both given: a warm-up trains on all labels. Leave one "
@@ -250,8 +224,8 @@ def require_warm_up(
         )
     if own_weights:
         raise InvalidRequestError(
-            f"{asked} and weights were both given: either the warm-up's model is looked at, or "
-            "yours. Leave one of them out."
+            f"{asked} and weights were both given: select on the warm-up's model, or on yours. "
+            "Leave one of them out."
         )
     if proxy and not Proxy.parse(proxy).is_own_head:
         raise InvalidRequestError(
@@ -260,36 +234,35 @@ def require_warm_up(
         )
     if Need.DYNAMICS in needs:
         raise StrategyOptionError(
-            f"strategy {strategy.name!r} cannot choose with {asked} and these options: they ask "
-            f"the run's learners, of which a warm-up has none. Leave {NAME!r} or those options out."
+            f"strategy {strategy.name!r} needs the run's learners with these options, and {asked} "
+            f"has none. Leave {PRETRAINING!r} or those options out."
         )
     if not needs & (OF_A_MODEL - {Need.FEATURES} if own_features else OF_A_MODEL):
         raise InvalidRequestError(
             f"strategy {strategy.name!r} looks at no model here, so that {asked} would change "
-            f"nothing. Leave {NAME!r} out{', or the features' if own_features else ''}."
+            f"nothing. Leave {PRETRAINING!r} out{', or the features' if own_features else ''}."
         )
+    one = f"Ask for one model, {PRETRAINING}={WarmUp(warm_up.epochs)}"
     if warm_up.models > 1 and not strategy.averages:
-        able = ", ".join(name for name, known in STRATEGIES.items() if known.averages)
         raise StrategyOptionError(
-            f"strategy {strategy.name!r} has no mean over {warm_up.models} models ({asked}). Ask "
-            f"for one, {NAME}={WarmUp(warm_up.epochs)}, or choose one of: {able}."
+            f"strategy {strategy.name!r} has no mean over {warm_up.models} models ({asked}). "
+            f"{one}. {_choose(lambda other: other.averages)}"
         )
     if warm_up.models > 1 and run.config.initialization.weights_sha256 is not None:
         raise InvalidRequestError(
-            f"{asked} asks for {warm_up.models} random beginnings, and run {run.name} begins with "
-            f"given weights. Ask for one model, {NAME}={WarmUp(warm_up.epochs)}."
+            f"{asked} needs {warm_up.models} random initial weights, and run {run.name} begins "
+            f"with given ones. {one}."
         )
     if warm_up.counted_epochs > max_epochs:
         raise OverLimitError(
             f"{asked} takes {warm_up.counted_epochs:g} epochs of training (a model counts as one "
-            f"at least), and limits.warm_up_epochs allows {max_epochs:g}. Ask for fewer epochs or "
-            "models, or have the operator raise it."
+            f"at least), and limits.warm_up_epochs allows {max_epochs:g}. Ask for fewer."
         )
 
 
 def _why_not(strategy: Strategy) -> str:
     if Need.DYNAMICS in strategy.default_needs():
-        return "it asks the run's learners, of which a warm-up has none"
+        return "it needs the run's learners"
     if strategy.proxy != "soup":
         return f"it judges by the proxy {strategy.proxy}, not by a model's own head"
     return "it looks at no model"

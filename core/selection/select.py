@@ -17,8 +17,7 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.subsets import require_budget
 from lipt.common.targets.kinds import kinds_in_words
-from lipt.core.selection.quotas import class_quotas
-from lipt.core.selection.selection import Selection
+from lipt.core.selection.selection import Selection, class_quotas
 from lipt.core.selection.strategy import Need, Strategy
 from lipt.core.signals.signals import Signals
 
@@ -39,7 +38,7 @@ def select(
 
     Args:
         strategy: from the registry.
-        signals: with what the strategy needs; of labels alone where that is nothing.
+        signals: with the strategy's needs.
         budget: K, in 1..N.
         balanced: from `strategy.resolve_balance`.
         seed: for strategies that draw.
@@ -50,12 +49,23 @@ def select(
 
     Raises:
         BudgetError: the budget is outside 1..N.
-        SignalsError: signals are not finite, some that the strategy needs are missing, or they are
-            of targets that it cannot choose by.
+        SignalsError: signals are missing, not finite, or of targets that it does not work with.
     """
     require_budget(budget, len(signals))
-    _require_kind(strategy, signals, options)
-    _require_signals(strategy, signals, options)
+    kinds = strategy.kinds_for(options)
+    if signals.kind not in kinds:
+        raise SignalsError(
+            f"strategy {strategy.name!r} works with {kinds_in_words(kinds)} data, and the signals "
+            f"are of {signals.kind.words} data. Choose another strategy."
+        )
+    for need in sorted(strategy.needs_for(options)):
+        for model in (signals, *signals.others):
+            for name, values in _values(model, need).items():
+                if values is None or not values.numel():
+                    raise SignalsError(
+                        f"strategy {strategy.name!r} needs {name}. {_REMEDIES[need]}"
+                    )
+                _require_finite(values, name)
     signals = strategy.prepared(signals, seed=seed, options=options)
     if balanced and not strategy.balances_itself:
         parts = list(_select_per_class(strategy, signals, budget, seed=seed, options=options))
@@ -63,12 +73,11 @@ def select(
         parts = [_apply(strategy, signals, budget, balanced=balanced, seed=seed, options=options)]
     indices_K = torch.cat([part.indices_K for part in parts])
     weights_K = torch.cat([part.weights_K for part in parts])
-    reasons = [part.stopped_early for part in parts if part.stopped_early]
     order_K = indices_K.argsort()
     return Selection(
         indices_K[order_K],
         weights_K[order_K],
-        stopped_early=" ".join(reasons),
+        stopped_early=" ".join(part.stopped_early for part in parts if part.stopped_early),
         # Of a strategy that saw all classes at once.
         findings=parts[0].findings if len(parts) == 1 else {},
     )
@@ -82,14 +91,9 @@ def _select_per_class(
         if not quota:
             continue
         rows = torch.nonzero(signals.labels_N == label).flatten().cpu()
-        class_seed = derive_seed(seed, "selection-class", label)
+        own_seed = derive_seed(seed, "selection-class", label)
         part = _apply(
-            strategy,
-            signals.of_class(label),
-            quota,
-            balanced=True,
-            seed=class_seed,
-            options=options,
+            strategy, signals.of_class(label), quota, balanced=True, seed=own_seed, options=options
         )
         reason = f"class {label}: {part.stopped_early}" if part.stopped_early else ""
         yield Selection(rows[part.indices_K], part.weights_K, stopped_early=reason)
@@ -112,30 +116,11 @@ def _apply(
     enough = len(indices_K) == budget or (len(indices_K) < budget and selection.stopped_early)
     if not (len(indices_K) == num_distinct == len(weights_K) and enough and in_range and weighted):
         raise RuntimeError(
-            f"strategy {strategy.name!r} answered with {len(indices_K)} indices, {num_distinct} of "
-            f"them distinct, and {len(weights_K)} weights, for a budget of {budget} "
-            f"among {len(signals)} examples. This is a defect of the strategy: please report it."
+            f"strategy {strategy.name!r} answered with {len(indices_K)} indices ({num_distinct} "
+            f"distinct) and {len(weights_K)} weights, for a budget of {budget} among "
+            f"{len(signals)} examples. This is a defect of the strategy: please report it."
         )
     return Selection(indices_K, weights_K, selection.stopped_early, selection.findings)
-
-
-def _require_kind(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:
-    kinds = strategy.kinds_for(options)
-    if signals.kind not in kinds:
-        raise SignalsError(
-            f"strategy {strategy.name!r} works with {kinds_in_words(kinds)} data, and the signals "
-            f"are of {signals.kind.words} data. Choose another strategy."
-        )
-
-
-def _require_signals(strategy: Strategy, signals: Signals, options: Mapping[str, Any]) -> None:
-    for need in sorted(strategy.needs_for(options)):
-        models = (signals, *signals.others)
-        checked = [item for model in models for item in _values(model, need).items()]
-        for name, values in checked:
-            if values is None or not values.numel():
-                raise SignalsError(f"strategy {strategy.name!r} needs {name}. {_REMEDIES[need]}")
-            _require_finite(values, name)
 
 
 def _require_finite(values: Tensor, name: str) -> None:
@@ -153,20 +138,17 @@ def _require_finite(values: Tensor, name: str) -> None:
     require_finite_rows(finite_N, torch.arange(len(values)), name)
 
 
+_NOT_COMPUTED = "They were not computed: compute them with the run's weights first."
 _REMEDIES = {
-    Need.SIGNALS: "They were not computed: compute them with the run's weights first.",
+    Need.SIGNALS: _NOT_COMPUTED,
     Need.FEATURES: "They were not computed: compute them first, or give your own.",
-    Need.GRADIENT_NORMS: "They were not computed: compute them with the run's weights first.",
+    Need.GRADIENT_NORMS: _NOT_COMPUTED,
     Need.VALIDATION: "The run has none: set validation.fraction above 0.",
-    Need.DYNAMICS: (
-        "They are known only to a run with learners, on its own weights: leave `weights` unset."
-    ),
+    Need.DYNAMICS: "Only a run with learners has it, on its own weights: leave `weights` unset.",
     Need.COPIES: "They were not looked for: look for them in the run's data first.",
     Need.PAIRED_FEATURES: (
-        "Give a safetensors file with the two tensors `features` (N x d) and `paired_features` "
-        "(N x p), one row per example each: `lipt subset get --features FILE.safetensors`, or "
-        'client.subset(..., features={"features": ..., "paired_features": ...}); or open data that '
-        "has both, features:FILE with `paired_features`."
+        "Give a safetensors file with the tensors `features` and `paired_features`, a row per "
+        "example: `lipt subset get --features FILE.safetensors`, or client.subset(features=...)."
     ),
 }
 

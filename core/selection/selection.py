@@ -1,16 +1,19 @@
-"""Selection: what a strategy answers with, and the simplest ways to make one.
+"""Selection: a strategy's answer, the simplest ways to make one, and shares of a budget.
 
-Shapes: N examples, K budget.
+Shapes: N examples, K budget, C classes, G groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from lipt.common.errors import BudgetError
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,9 @@ class Selection:
 
     indices_K: int64, distinct, in the order of choice.
     weights_K: float32, one per index; ones where the strategy has no weights.
-    stopped_early: why there are fewer than the budget, as a sentence; empty where there
-        are not. A strategy that has nothing left to gain says so, and never pads.
-    findings: what a strategy that looks before it chooses has found and decided, as JSON.
+    stopped_early: why there are fewer than the budget, as a sentence; else empty. A strategy that
+        has nothing left to gain says so and does not pad.
+    findings: what a strategy found in the data and decided, as JSON.
     """
 
     indices_K: Tensor
@@ -44,20 +47,107 @@ def keep_largest(scores_N: Tensor, budget: int) -> Selection:
 
 
 def draw_by_weight(log_weights_N: Tensor, budget: int, *, generator: torch.Generator) -> Selection:
-    """Draw `budget` examples, in the order of the draw.
+    """Draw `budget` examples without replacement, in the order of the draw.
 
-    The K largest of log weight + Gumbel noise, all drawn at once (Efraimidis & Spirakis 2006,
-    "Weighted random sampling with a reservoir").
-
-    What has no weight (a logarithm of -inf) is taken when nothing else is left, the lowest
-    id first.
+    The K largest of log weight + Gumbel noise (Efraimidis & Spirakis 2006, "Weighted random
+    sampling with a reservoir"). Examples without weight (-inf) come last, the lowest id first.
 
     Args:
         log_weights_N: up to a constant, in any floating type.
         budget: K, in 1..N.
-        generator: where the noise is drawn; on the CPU.
+        generator: on the CPU.
     """
     waits_N = torch.empty(len(log_weights_N), dtype=torch.float64)
     waits_N.exponential_(generator=generator)
     noise_N = -waits_N.clamp_min(torch.finfo(torch.float64).tiny).log()
     return keep_largest(log_weights_N + noise_N.to(log_weights_N.device), budget)
+
+
+def draw_from_groups(
+    groups_N: Tensor, quotas_G: Sequence[int], *, generator: torch.Generator
+) -> Tensor:
+    """Draw `quotas_G[g]` examples of each group g; K int64, on the groups' device."""
+    # Shuffled, then sorted by group: the first of each group are a random draw from it.
+    shuffle_N = torch.randperm(len(groups_N), generator=generator).to(groups_N.device)
+    order_N = shuffle_N[groups_N[shuffle_N].argsort(stable=True)]
+    groups = torch.split(order_N, groups_N.bincount(minlength=len(quotas_G)).tolist())
+    return torch.cat([group[:quota] for group, quota in zip(groups, quotas_G, strict=True)])
+
+
+def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
+    """Share a budget equally among classes, none above its size (water-filling).
+
+    What a small class cannot give is shared by the others. Seats that are left when the shares
+    are equal go to the largest classes, ties to the lowest one.
+
+    Args:
+        counts_C: examples of each class; 0 for one that is absent.
+        budget: in 0..sum(counts_C).
+
+    Returns:
+        One quota per class; they sum to `budget`.
+
+    Raises:
+        BudgetError: the budget is outside 0..sum(counts_C).
+    """
+    _require_enough(counts_C, budget)
+    quotas = [0] * len(counts_C)
+    left = budget
+    while left:
+        growing = [label for label, count in enumerate(counts_C) if quotas[label] < count]
+        share = left // len(growing)
+        if share == 0:
+            growing.sort(key=lambda label: (-counts_C[label], label))
+            for label in growing[:left]:
+                quotas[label] += 1
+            return tuple(quotas)
+        for label in growing:
+            more = min(share, counts_C[label] - quotas[label])
+            quotas[label] += more
+            left -= more
+    return tuple(quotas)
+
+
+def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]:
+    """Share a budget among groups in proportion to their sizes; arguments as `class_quotas`.
+
+    What rounding down leaves goes to the largest remainders, ties to the lowest group.
+    """
+    _require_enough(counts_G, budget)
+    total = max(1, sum(counts_G))
+    shares = [divmod(budget * count, total) for count in counts_G]
+    quotas = [whole for whole, _ in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda group: (-shares[group][1], group))
+    for group in by_remainder[: budget - sum(quotas)]:
+        quotas[group] += 1
+    return tuple(quotas)
+
+
+def worth_counting(
+    counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
+) -> tuple[int, ...]:
+    """How many examples of each class count for its quota: those whose labels are right.
+
+    An equal share of a rare class could be filled with wrong labels. Where the budget needs more
+    than are right, all classes count as many more in proportion.
+
+    Args:
+        counts_C: examples of each class.
+        wrong_C: share of each class whose labels are wrong, in [0, 1].
+        budget: in 0..sum(counts_C).
+
+    Returns:
+        One count per class, none above its size; they sum to the budget at least.
+    """
+    wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
+    spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0
+    pairs = zip(wrong_C, counts_C, strict=True)
+    return tuple(math.ceil((1 - spared * share) * count) for share, count in pairs)
+
+
+def _require_enough(counts: Sequence[int], budget: int) -> None:
+    if not 0 <= budget <= sum(counts):
+        raise BudgetError(
+            f"budget {budget} cannot be shared among {sum(counts)} examples. "
+            f"Choose one in 0..{sum(counts)}."
+        )

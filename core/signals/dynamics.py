@@ -1,15 +1,12 @@
-"""Dynamics: what the learners make of every example on their way, and statistics over it.
+"""Dynamics: the learners' outputs for every example on their way, and statistics over them.
 
 Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs of it. Here n
 learners have each been trained for K steps anyway, and their states give the same statistics. All
-learners share theta*, which is therefore counted once.
-
-A learner that was trained on an example is sure of its label even where that is wrong. So only
-theta* and the other learners count; a learner beside which there is no other counts, too.
+learners share theta*, which is therefore counted once. A learner that was trained on an example is
+sure of its label even where that is wrong, so it does not count for it, unless it is the only one.
 
 Every sum is taken one state after the other: equal examples have equal statistics to the last bit,
-wherever they stand, as long as the same learners count. Only running reductions are kept, never
-the outputs of all states.
+wherever they stand, as long as the same learners count.
 
 Shapes: N examples, B of a batch, C classes, L learners, T moments of each (theta* first).
 """

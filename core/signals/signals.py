@@ -1,10 +1,9 @@
-"""Signals: what is known of each example, on which every strategy selects.
+"""Signals: the values of each example on which every strategy selects.
 
 The last layer's gradient of example i is the outer product of its error e_i, the gradient of
 its loss by the outputs (softmax - onehot, sigmoid - labels, or output - number), and its feature
 with a one for the bias, [h_i, 1]. So its inner products are (e_i . e_j)(h_i . h_j + 1) and its
-norm is |e_i| sqrt(|h_i|^2 + 1), exactly: N x (C + d) numbers stand for the N x C (d + 1) that
-nobody can store.
+norm is |e_i| sqrt(|h_i|^2 + 1), exactly: N x (C + d) numbers in place of N x C (d + 1).
 
 Shapes: N examples, C classes (labels, or numbers), D features, P of the other half of a
 pair, K chosen rows.
@@ -15,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -32,27 +31,21 @@ _TENSORS = ("errors_NC", "features_ND", "labels_N", "gradient_norms_N")
 
 @dataclass(frozen=True)
 class Signals:
-    """What is known of N examples; row i of every tensor is the same example.
+    """Signals of N examples; row i of every tensor is the same example.
 
-    errors_NC: as above; N x 0 where the strategy does not look at them. float32, or float16
-        where all examples together would be too large: read it in blocks.
-    features_ND: what enters the last layer, likewise.
-    labels_N: int64; zeros where no label may be looked at. Of examples without a single class
-        the strata that they are grouped in.
-    gradient_norms_N: norms of the gradients of all parameters, where they were asked for.
+    errors_NC: N x 0 where they are not used. float32, or float16 where all examples together
+        would be too large: read it in blocks.
+    features_ND: inputs of the last layer, likewise.
+    labels_N: int64; zeros where no label may be used. Of examples without a single class the
+        strata that they are grouped in.
+    gradient_norms_N: of all parameters.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
-    dynamics: how the learners came to see the examples, where that was asked for.
-    paired_features_NP: the other half of each example (a caption's features, say), float32,
-        for strategies on pairs.
-    pictures_N: int64, the same for examples that are near copies of each other, for
-        strategies that keep one of them.
-    second_errors_NC: errors as of a second head, taught by the labels that are trusted, where it
-        is sure that others are wrong.
-    validation: what is known of the run's validation examples, for strategies that look
-        at the loss there. It stays whole in `take`.
-    others: the same examples' signals as other models have them, for scores that are means over
-        several models.
-    kind: of the examples' targets: what can be made of errors and labels.
+    paired_features_NP: the other half of each example (a caption's features, say), float32.
+    pictures_N: int64, the same for near-duplicates.
+    second_errors_NC: of a second head, on trusted labels, where others are surely wrong.
+    validation: signals of the run's validation examples. They stay whole in `take`.
+    others: the same examples' signals by other models, for scores that are means over models.
+    kind: of the examples' targets.
     """
 
     errors_NC: Tensor
@@ -84,14 +77,14 @@ class Signals:
         return type(self)(**taken)
 
     def mean_over_models(self, score: Callable[[Signals], Tensor]) -> Tensor:
-        """The mean of a score over all models that have looked at the examples; N."""
+        """The mean of a score over this model and the others; N."""
         scores_N = score(self)
         for other in self.others:
             scores_N = scores_N + score(other)
         return scores_N / (1 + len(self.others)) if self.others else scores_N
 
     def learners(self) -> Dynamics:
-        """How the learners came to see the examples."""
+        """The learners' dynamics, which have to be there."""
         return given(self.dynamics, "dynamics of the learners")
 
     def of_class(self, label: int) -> Self:
@@ -110,7 +103,7 @@ class Signals:
 
     @classmethod
     def load(cls, path: Path) -> Signals:
-        """Map what `save` wrote into memory: pages are read as they are used."""
+        """Map a file of `save` into memory: pages are read as they are used."""
 
         def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Signals:
             # A file of an older version says nothing of the kind.
@@ -127,20 +120,20 @@ def probabilities_of(errors: Tensor, labels: Tensor, dtype: torch.dtype = torch.
 
 
 def given(values: ValueT | None, what: str) -> ValueT:
-    """What a strategy needs, where it is there."""
+    """Values that a strategy needs."""
     if values is None:
         raise SignalsError(f"the signals have no {what}: compute them first, or give them.")
     return values
 
 
 def labels_only(labels_N: Tensor, kind: TargetKind = TargetKind.CLASS) -> Signals:
-    """Signals for strategies that look at nothing but the labels."""
+    """Signals for strategies that use nothing but the labels."""
     empty = torch.empty(len(labels_N), 0)
     return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N, kind=kind)
 
 
 def unlabelled(num_examples: int) -> Signals:
-    """Signals where nothing is known of any label: all examples are of one class."""
+    """Signals without labels: all examples are of one class."""
     return labels_only(torch.zeros(num_examples, dtype=torch.int64))
 
 
@@ -148,11 +141,7 @@ _SHARE_OF_FREE_MEMORY = 0.5
 
 
 def place(signals: Signals, device: torch.device) -> Signals:
-    """The signals on the device where they fit, else where they are.
-
-    Half of the free memory is the strategies': for the float32 rows of a block, a class's
-    products, a kernel's block.
-    """
+    """The signals on the device where they fit, else where they are."""
     if device.type != "cuda":
         return signals
     free_bytes, _ = torch.cuda.mem_get_info(device)
@@ -160,19 +149,18 @@ def place(signals: Signals, device: torch.device) -> Signals:
 
 
 def fits(signals: Signals, free_bytes: int) -> bool:
-    """Whether the signals take at most half of what is free."""
+    """Whether the signals take at most half of what is free; the rest is the strategies'."""
     return num_bytes(signals) <= free_bytes * _SHARE_OF_FREE_MEMORY
 
 
 def num_bytes(signals: Signals) -> int:
-    """What all tensors take, those of the validation split and of the learners included."""
+    """Bytes of all tensors, those of the validation split and of the learners included."""
     return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(signals))
 
 
 def moved(signals: Signals, device: torch.device) -> Signals:
     """The same signals with every tensor on the device."""
-    placed: Signals = _moved(signals, device)
-    return placed
+    return cast("Signals", _moved(signals, device))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

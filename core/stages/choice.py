@@ -23,19 +23,17 @@ from lipt.common.process.devices import device_name, versions
 from lipt.common.subsets import Examples
 from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.results import Trajectories
+from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.request_rules import Labels
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import Need
-from lipt.core.selection.warm_up_option import WarmUp
-from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals, labels_only, place, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import copies_of
-from lipt.core.stages.proxy import Facts, proxied_features, proxied_signals
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import Facts, ProxyQuestion, proxied_features, proxied_signals
 from lipt.core.stages.warm_up import (
     ComputeSignals,
     WarmedUp,
@@ -47,59 +45,63 @@ from lipt.core.stages.warm_up import (
 )
 from lipt.core.workspace import Workspace
 
+# Needs that a proxy answers.
+OF_A_PROXY = frozenset({Need.SIGNALS, Need.VALIDATION, Need.FEATURES})
+
 
 @dataclass(frozen=True)
 class Question:
-    """Which subset is wanted: `budget` examples by a strategy on given weights."""
+    """The subset that is wanted: `budget` examples by a strategy on given weights.
+
+    weights: theta_p or the user's own; theta* where an ordinary warm-up begins with it.
+    features: the user's own, in place of the model's.
+    trajectories: the learners, for strategies and proxies that use them.
+    preset: that gave the options, for the record.
+    proxy: that signals are computed with; None for the weights with their own head.
+    backbone: identity of the operator's network, where the proxy may use it.
+    labels: `none` where no label may enter the choice.
+    initial: theta*, where the proxy may use it.
+    teacher: the proxy whose head gives soft labels, where they are wanted.
+    """
 
     config: RunConfig
     inputs: InputFormat
-    # theta_p or the user's own; theta* where an ordinary warm-up begins with it.
     weights: BlobName
     strategy: str
     budget: int
     balanced: bool
     options: tuple[tuple[str, str], ...]
-    # The user's own, in place of the model's.
     features: BlobName | None = None
-    # What the learners were on their way, for strategies and proxies that look at it.
     trajectories: Trajectories | None = None
-    # What the options were asked for by, for the record.
     preset: str | None = None
-    # What signals are computed with, where it is not the weights with their own head.
     proxy: str | None = None
-    # What stands for the operator's network, where the proxy may look at it.
     backbone: str | None = None
-    # `none` where no label may enter the choice.
     labels: Labels | None = None
-    # theta*, where the proxy may look at it.
     initial: BlobName | None = None
-    # The proxy whose head gives soft labels, where they are wanted.
     teacher: str | None = None
 
     @property
     def judged_by(self) -> str | None:
-        """The proxy; None where neither a head nor a soup has a say."""
+        """The proxy; None where neither a head nor a soup is used."""
         return self.proxy or (str(SOUP) if self.labels is None else None)
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the strategy looks at."""
+        """The inputs of the strategy with these options."""
         strategy = find_strategy(self.strategy)
         return strategy.needs_for(strategy.parse_options(dict(self.options)))
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What came of a question.
+    """The answer to a question.
 
-    Attributes:
-        selection: indices, ascending, are ids; and their weights.
-        device: what the strategy ran on.
-        findings: what the strategy has found in the data and decided, as JSON.
-        proxy: facts of the proxy, for a manifest; None where no proxy was looked at.
-        warmed: the ordinary warm-up's costs, where there was one.
-        soft: soft labels of the chosen examples, where they are wanted.
+    selection: ids, ascending, and their weights.
+    device: that the strategy ran on.
+    findings: of the strategy about the data, as JSON.
+    proxy: facts of the proxy, for a manifest; None where there was none.
+    warmed: the ordinary warm-up's costs, where there was one.
+    soft: soft labels of the chosen examples, where they are wanted.
     """
 
     selection: Selection
@@ -111,7 +113,7 @@ class Chosen:
 
     @property
     def examples(self) -> Examples:
-        """Ids, weights and soft labels: what a subset's digest is taken of."""
+        """Ids, weights and soft labels, of which a subset's digest is taken."""
         return Examples(
             self.selection.indices_K.to(torch.int64).numpy(),
             self.selection.weights_K.float().numpy(),
@@ -120,7 +122,7 @@ class Chosen:
 
 
 def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
-    """What a manifest says of a question and what came of it."""
+    """The manifest of a question and its answer."""
     return {
         "strategy": question.strategy,
         "preset": question.preset,
@@ -144,149 +146,131 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
 def choose(
     workspace: Workspace, question: Question, *, compute: ComputeSignals = model_signals
 ) -> Chosen:
-    """Compute what the strategy looks at, and select."""
-    return _Choosing(workspace, question, compute).run()
+    """Compute the strategy's inputs, and select.
+
+    Raises:
+        SignalsError: the strategy chooses nothing, or the model's outputs are not finite.
+    """
+    strategy, needs = find_strategy(question.strategy), question.needs
+    with span("signals", strategy=question.strategy):
+        inputs = _Inputs(workspace, question, needs, compute)
+        signals, facts, warmed = inputs.computed()
+    workspace.report(f"selecting by {question.strategy}", 0, 1)
+    # What is drawn from labels alone is the same everywhere: no device has to be woken up.
+    alone = not needs and question.features is None
+    device = torch.device("cpu") if alone else workspace.device
+    with (
+        pinned_kernels(question.config.evaluation_threads),
+        span("select", strategy=question.strategy, budget=question.budget),
+    ):
+        chosen = select(
+            strategy,
+            place(signals, device),
+            question.budget,
+            balanced=question.balanced,
+            seed=derive_seed(question.config.seed, "selection"),
+            options=strategy.parse_options(dict(question.options)),
+        )
+    if not len(chosen.indices_K):
+        raise SignalsError(
+            f"strategy {question.strategy!r} chooses nothing for a budget of "
+            f"{question.budget}: {chosen.stopped_early} Select on other weights, or by "
+            "another strategy."
+        )
+    soft = inputs.soft_labels(chosen.indices_K.cpu())
+    ids_K = workspace.numbering.ids(chosen.indices_K)
+    findings = _by_id(chosen.findings, workspace.numbering)
+    selection = replace(chosen, indices_K=ids_K, findings=findings)
+    return Chosen(selection, device_name(device), findings, facts, warmed, soft)
 
 
 @dataclass(frozen=True)
-class _Choosing:
+class _Inputs:
     workspace: Workspace
     question: Question
+    needs: frozenset[Need]
     compute: ComputeSignals
 
-    def run(self) -> Chosen:
-        workspace, question = self.workspace, self.question
-        strategy = find_strategy(question.strategy)
-        needs = set(question.needs)
-        with span("signals", strategy=question.strategy):
-            warmed = self._warmed_up(needs)
-            if question.labels is None:
-                signals, facts = self._signals(needs, warmed)
-            else:
-                signals, facts = self._unlabelled(needs)
-        workspace.report(f"selecting by {question.strategy}", 0, 1)
-        # What is drawn from labels alone is the same everywhere: no device has to be woken up.
-        alone = not needs and question.features is None
-        device = torch.device("cpu") if alone else workspace.device
-        with (
-            pinned_kernels(question.config.evaluation_threads),
-            span("select", strategy=question.strategy, budget=question.budget),
-        ):
-            chosen = select(
-                strategy,
-                place(signals, device),
-                question.budget,
-                balanced=question.balanced,
-                seed=derive_seed(question.config.seed, "selection"),
-                options=strategy.parse_options(dict(question.options)),
+    def computed(self) -> tuple[Signals, Facts | None, WarmedUp | None]:
+        question, workspace, dataset = self.question, self.workspace, self.workspace.dataset
+        warm_up = WarmUp.among(dict(question.options))
+        needs_model = bool(self.needs & OF_A_PROXY)
+        warmed, facts = None, None
+        if warm_up is not None:
+            warmed = warmed_up(
+                workspace,
+                WarmUpQuestion(question.config, question.inputs, question.weights, warm_up),
+                signals=needs_model,
+                gradient_norms=Need.GRADIENT_NORMS in self.needs,
             )
-        if not len(chosen.indices_K):
-            raise SignalsError(
-                f"strategy {question.strategy!r} chooses nothing for a budget of "
-                f"{question.budget}: {chosen.stopped_early} Select on other weights, or by "
-                "another strategy."
-            )
-        soft = self._soft_labels(chosen.indices_K)
-        ids_K = workspace.numbering.ids(chosen.indices_K)
-        findings = _by_id(chosen.findings, workspace.numbering)
-        selection = replace(chosen, indices_K=ids_K, findings=findings)
-        return Chosen(selection, device_name(device), findings, facts, warmed, soft)
+        # Before the model's pass over the data: they are refused for less.
+        own = self._own_features()
+        if warmed is not None:
+            signals = warmed.signals
+        elif question.labels is not None:
+            signals = unlabelled(len(dataset))
+            if question.proxy is not None:
+                signals, facts = proxied_features(workspace, self._proxy_question(question.proxy))
+        else:
+            signals = labels_only(dataset.labels_N, dataset.target.kind)
+            if question.proxy is not None and needs_model:
+                signals, facts = proxied_signals(workspace, self._proxy_question(question.proxy))
+            elif needs_model and (own is None or self.needs & {Need.SIGNALS, Need.VALIDATION}):
+                signals = self._cached("signals", self.compute)
+            if Need.GRADIENT_NORMS in self.needs:
+                norms_N = self._cached("gradients", model_norms).gradient_norms_N
+                signals = replace(signals, gradient_norms_N=norms_N)
+        return self._beside(signals, own, facts), facts, warmed
 
-    def _soft_labels(self, places_K: Tensor) -> SoftLabels | None:
+    def soft_labels(self, places_K: Tensor) -> SoftLabels | None:
+        """Those of the chosen examples, where they are wanted."""
         if self.question.teacher is None:
             return None
-        teacher = self._proxy_question(Proxy.parse(self.question.teacher))
+        teacher = self._proxy_question(self.question.teacher)
         signals, facts = proxied_signals(self.workspace, teacher)
         with pinned_kernels(self.question.config.evaluation_threads):
-            return soft_labels(signals, facts, places_K.cpu(), seed=self.question.config.seed)
+            return soft_labels(signals, facts, places_K, seed=self.question.config.seed)
 
-    def _warmed_up(self, needs: set[Need]) -> WarmedUp | None:
-        warm_up = WarmUp.among(dict(self.question.options))
-        if warm_up is None:
-            return None
-        return warmed_up(
-            self.workspace,
-            WarmUpQuestion(
-                self.question.config, self.question.inputs, self.question.weights, warm_up
-            ),
-            signals=bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}),
-            gradient_norms=Need.GRADIENT_NORMS in needs,
-        )
+    def _own_features(self) -> UserFeatures | None:
+        features, labels = self.question.features, self.question.labels
+        if features is not None:
+            self.workspace.report("reading the features", 0, 1)
+            return self.workspace.user_features(features)
+        paired = Need.PAIRED_FEATURES in self.needs and labels is None
+        return features_of_pairs(self.workspace.dataset) if paired else None
 
-    def _signals(self, needs: set[Need], warmed: WarmedUp | None) -> tuple[Signals, Facts | None]:
-        # Before the model's pass over the data: they are refused for less.
-        own = self._user_features()
-        if own is None and Need.PAIRED_FEATURES in needs:
-            own = features_of_pairs(self.workspace.dataset)
-        if warmed is not None:
-            signals, facts = warmed.signals, None
-        else:
-            signals, facts = self._judged(needs, own_features=own is not None)
+    def _beside(self, signals: Signals, own: UserFeatures | None, facts: Facts | None) -> Signals:
+        config, workspace = self.question.config, self.workspace
         if own is not None:
-            signals = replace(signals, paired_features_NP=own.paired_features_NP)
-            # A proxy's features are what it was asked for; pairs are those of one file.
-            if facts is None or Need.PAIRED_FEATURES in needs:
+            paired = Need.PAIRED_FEATURES in self.needs
+            if self.question.labels is None:
+                signals = replace(signals, paired_features_NP=own.paired_features_NP)
+            # A proxy's features are the ones asked for; pairs are those of one file.
+            if facts is None or paired:
                 signals = replace(signals, features_ND=own.features_ND)
-        if Need.DYNAMICS in needs and self.question.trajectories is not None:
-            signals = replace(signals, dynamics=self._dynamics(self.question.trajectories))
-        if Need.COPIES in needs:
-            signals = self._with_copies(signals)
-        if Need.VALIDATION in needs:
-            ids = self.workspace.split(self.question.config).validation_ids
+        if Need.DYNAMICS in self.needs and self.question.trajectories is not None:
+            inputs, trajectories = self.question.inputs, self.question.trajectories
+            dynamics = dynamics_of(workspace, config, inputs, trajectories)
+            signals = replace(signals, dynamics=dynamics)
+        if Need.COPIES in self.needs:
+            copies = copies_of(workspace, config.evaluation_threads)
+            signals = replace(signals, pictures_N=copies.pictures_N)
+        if Need.VALIDATION in self.needs:
+            ids = workspace.split(config).validation_ids
             signals = replace(signals, validation=signals.take(ids) if len(ids) else None)
-        return signals, facts
+        return signals
 
-    def _judged(self, needs: set[Need], *, own_features: bool) -> tuple[Signals, Facts | None]:
-        signals, facts = self._labels_only(), None
-        looks = bool(needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES})
-        errors = bool(needs & {Need.SIGNALS, Need.VALIDATION})
-        if self.question.proxy is not None and looks:
-            signals, facts = proxied_signals(
-                self.workspace, self._proxy_question(Proxy.parse(self.question.proxy))
-            )
-        elif errors or (Need.FEATURES in needs and not own_features):
-            signals = self._cached("signals", self.compute)
-        if Need.GRADIENT_NORMS in needs:
-            norms = self._cached("gradients", model_norms)
-            signals = replace(signals, gradient_norms_N=norms.gradient_norms_N)
-        return signals, facts
-
-    def _unlabelled(self, needs: set[Need]) -> tuple[Signals, Facts | None]:
-        own = self._user_features()
-        signals, facts = unlabelled(len(self.workspace.dataset)), None
-        if self.question.proxy is not None:
-            signals, facts = proxied_features(
-                self.workspace, self._proxy_question(Proxy.parse(self.question.proxy))
-            )
-        elif own is not None:
-            signals = replace(signals, features_ND=own.features_ND)
-        if Need.COPIES in needs:
-            signals = self._with_copies(signals)
-        return signals, facts
-
-    def _with_copies(self, signals: Signals) -> Signals:
-        copies = copies_of(self.workspace, self.question.config.evaluation_threads)
-        return replace(signals, pictures_N=copies.pictures_N)
-
-    def _dynamics(self, trajectories: Trajectories) -> Dynamics:
-        return dynamics_of(self.workspace, self.question.config, self.question.inputs, trajectories)
-
-    def _proxy_question(self, proxy: Proxy) -> ProxyQuestion:
+    def _proxy_question(self, proxy: str) -> ProxyQuestion:
+        asked = self.question
         return ProxyQuestion(
-            self.question.config,
-            self.question.inputs,
-            proxy,
-            self.question.weights,
-            self.question.features,
-            self.question.trajectories,
-            self.question.initial,
+            asked.config,
+            asked.inputs,
+            Proxy.parse(proxy),
+            asked.weights,
+            asked.features,
+            asked.trajectories,
+            asked.initial,
         )
-
-    def _user_features(self) -> UserFeatures | None:
-        if self.question.features is None:
-            return None
-        self.workspace.report("reading the features", 0, 1)
-        return self.workspace.user_features(self.question.features)
 
     def _cached(self, kind: str, compute: ComputeSignals) -> Signals:
         workspace, question = self.workspace, self.question
@@ -307,9 +291,6 @@ class _Choosing:
                 workspace, config, inputs, workspace.loaded_model(config, weights)
             ),
         )
-
-    def _labels_only(self) -> Signals:
-        return labels_only(self.workspace.dataset.labels_N, self.workspace.dataset.target.kind)
 
 
 def _by_id(findings: Mapping[str, Any], numbering: Numbering) -> Mapping[str, Any]:

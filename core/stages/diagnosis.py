@@ -1,14 +1,14 @@
-"""Diagnosis: findings about labels, duplicates and balance."""
+"""Diagnosis of a data set by the signals of a proxy, and the near-duplicates in it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
-import torch
+from torch import Tensor
 
 from lipt.common.data import Dataset, all_labels
 from lipt.common.data.parallel import Progress, map_rows
@@ -35,18 +35,15 @@ from lipt.core.diagnosis.duplicates import (
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.redundancy import Redundancy, redundancy
-from lipt.core.signals.signals import Signals
-from lipt.core.stages.proxy import proxied_signals
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion, proxied_signals
 from lipt.core.workspace import Workspace
-
-# Copies of a data set: which examples are there more than once, looked for once, kept on disk.
-#
-# Pictures may be nearly the same; of other examples only equal ones are copies.
 
 
 def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
-    """Which example each one is a copy of, the same for all who ask."""
+    """The duplicates of the data set, found once.
+
+    Pictures may be nearly the same; of other examples only equal ones are copies.
+    """
     dataset = workspace.dataset
 
     def compute() -> Copies:
@@ -73,88 +70,73 @@ def _digests(dataset: Dataset, on_progress: Progress) -> list[bytes]:
     return list(map_rows(digest, range(len(dataset)), num_threads=1, progress=on_progress))
 
 
-# Diagnosing: all findings about a data set, by the signals of a proxy.
-
-
 def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
-    """Look through the data by the signals of a proxy."""
+    """Look through the data by the signals of a proxy.
+
+    Raises:
+        ProxyError: its head has learned from the labels that it would judge.
+    """
     if question.proxy.is_own_head:
         raise ProxyError(
             f"the proxy {question.proxy} cannot diagnose: its head has learned from the "
             "labels that it would judge. Choose auto or ridge:..., such as ridge:patches."
         )
-    clock = _Clock()
-    with clock.of("signals"):
+    config, dataset, seconds = question.config, workspace.dataset, dict[str, float]()
+    num_classes, generator = len(dataset.class_names), partial(derive_generator, config.seed)
+
+    @contextmanager
+    def timed(part: str) -> Iterator[None]:
+        started = monotonic()
+        yield
+        seconds[part] = monotonic() - started
+
+    with timed("signals"):
         signals, proxy = proxied_signals(workspace, question)
-    with pinned_kernels(question.config.evaluation_threads):
-        findings, needed = _find(workspace, question, signals, proxy, clock)
-    labels_N = all_labels(workspace.dataset)
+    labels_N, features_ND = signals.labels_N, signals.features_ND
+    with pinned_kernels(config.evaluation_threads):
+        with timed("label_errors"):
+            if signals.kind is TargetKind.CLASS:
+                errors = find_label_errors(signals)
+            else:
+                errors = fit_of_targets(signals, num_classes)
+        with timed("duplicates"):
+            copies = copies_of(workspace, config.evaluation_threads)
+            duplicates = find_duplicates(labels_N, errors.quality_N, copies)
+        with timed("outliers"):
+            outliers = find_outliers(features_ND, generator=generator("diagnosis: outliers"))
+        with timed("redundancy"):
+            needed = redundancy(
+                features_ND,
+                labels_N,
+                num_classes,
+                generator=generator("diagnosis: redundancy"),
+                on_progress=workspace.progress("measuring redundancy"),
+            )
+        with timed("learnability"):
+            curve = learning_curve(
+                features_ND,
+                labels_N,
+                num_classes,
+                float(proxy["accuracy"]),
+                wanted=HeadTargets.of(dataset),
+                generator=generator("diagnosis: learning curve"),
+                on_progress=workspace.progress("measuring a learning curve"),
+            )
+    every_N = all_labels(dataset)
+    findings = Findings(errors, duplicates, outliers, curve)
     return diagnosis_of(
-        findings.by_id(workspace.numbering, labels_N),
-        labels_N=labels_N,
-        class_names=workspace.dataset.class_names,
+        findings.by_id(workspace.numbering, every_N),
+        labels_N=every_N,
+        class_names=dataset.class_names,
         kind=signals.kind,
         proxy=proxy,
-        redundancy=_facts(needed, signals),
-        seconds=clock.seconds,
+        redundancy=_redundancy(needed, labels_N),
+        seconds=seconds,
     )
 
 
-def _find(
-    workspace: Workspace, question: ProxyQuestion, signals: Signals, proxy: Facts, clock: _Clock
-) -> tuple[Findings, Redundancy]:
-    labels_N, num_classes = signals.labels_N, len(workspace.dataset.class_names)
-
-    def generator(purpose: str) -> torch.Generator:
-        return derive_generator(question.config.seed, f"diagnosis: {purpose}")
-
-    def progress(activity: str) -> Callable[[int, int], None]:
-        return workspace.progress(activity)
-
-    with clock.of("label_errors"):
-        if signals.kind is TargetKind.CLASS:
-            errors = find_label_errors(signals)
-        else:
-            errors = fit_of_targets(signals, num_classes)
-    with clock.of("duplicates"):
-        copies = copies_of(workspace, question.config.evaluation_threads)
-        duplicates = find_duplicates(labels_N, errors.quality_N, copies)
-    with clock.of("outliers"):
-        outliers = find_outliers(signals.features_ND, generator=generator("outliers"))
-    with clock.of("redundancy"):
-        needed = redundancy(
-            signals.features_ND,
-            labels_N,
-            num_classes,
-            generator=generator("redundancy"),
-            on_progress=progress("measuring redundancy"),
-        )
-    with clock.of("learnability"):
-        curve = learning_curve(
-            signals.features_ND,
-            labels_N,
-            num_classes,
-            float(proxy["accuracy"]),
-            wanted=HeadTargets.of(workspace.dataset),
-            generator=generator("learning curve"),
-            on_progress=progress("measuring a learning curve"),
-        )
-    return Findings(errors, duplicates, outliers, curve), needed
-
-
-@dataclass(frozen=True)
-class _Clock:
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def of(self, part: str) -> Iterator[None]:
-        started = monotonic()
-        yield
-        self.seconds[part] = monotonic() - started
-
-
-def _facts(needed: Redundancy, signals: Signals) -> Facts:
-    counts = signals.labels_N.bincount(minlength=len(needed.per_class)).tolist()
+def _redundancy(needed: Redundancy, labels_N: Tensor) -> Facts:
+    counts = labels_N.bincount(minlength=len(needed.per_class)).tolist()
     return {
         "share_for_90": needed.share,
         "examples_for_90": needed.examples,

@@ -1,6 +1,6 @@
-"""Asking for a subset: what a query comes to.
+"""Asking for a subset: from a trainer's query to a question with weights and options.
 
-Every refusal that follows from the question alone is made here, before anything is computed.
+Every refusal that follows from the query alone is made here, before anything is computed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
 from lipt.core.results import Outcome, Trajectories
+from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.request_rules import (
     Labels,
@@ -26,14 +27,22 @@ from lipt.core.selection.request_rules import (
     require_warm_up,
     without_labels,
 )
-from lipt.core.selection.strategy import Need
-from lipt.core.selection.warm_up_option import WarmUp
-from lipt.core.stages.choice import Question
+from lipt.core.selection.strategy import Need, Strategy
+from lipt.core.stages.choice import OF_A_PROXY, Question
 
 
 @dataclass(frozen=True)
 class SubsetQuery:
-    """What a trainer asks for."""
+    """The request of a trainer.
+
+    weights: of the run's model, in place of theta_p.
+    features: the user's own, in place of the model's.
+    previous: digest of the subset that the trainer has; empty where it has none.
+    preset: one of the strategy's, for options that are not given; empty for the defaults.
+    proxy: that signals are computed with; the strategy's default where empty.
+    labels: `none` where they may not enter the choice.
+    soft_labels: whether a ridge head's chances come with the examples, as targets to train on.
+    """
 
     run: str
     strategy: str
@@ -41,20 +50,24 @@ class SubsetQuery:
     budget: int | None
     balanced: bool | None
     options: Mapping[str, str]
-    # Other weights of the run's model in place of theta_p.
     weights: BlobName | None
-    # The user's own features in place of the model's.
     features: BlobName | None = None
-    # The digest of the subset that the trainer has; empty where it has none.
     previous: str = ""
-    # One of the strategy's, for what is not given; empty for the defaults.
     preset: str = ""
-    # What signals are computed with; the strategy's default where empty.
     proxy: str = ""
-    # Whether labels may enter the choice; they may where empty.
     labels: str = ""
-    # Whether a ridge head's chances come with the examples, as targets to train on.
     soft_labels: bool = False
+
+    def budget_of(self, num_examples: int) -> int:
+        """The number of examples that are wanted."""
+        return resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=num_examples)
+
+    def options_of(self, strategy: Strategy, num_examples: int) -> Mapping[str, str]:
+        """The preset's options for such a budget, and in their place those that are given."""
+        share = self.budget_of(num_examples) / num_examples
+        preset = strategy.preset(self.preset)
+        options: Mapping[str, str] = preset.options(share, canonical(strategy, self.options))
+        return options
 
 
 def question_of(
@@ -66,19 +79,14 @@ def question_of(
     kind: TargetKind = TargetKind.CLASS,
     max_warm_up_epochs: float = math.inf,
 ) -> Question:
-    """What a query comes to."""
+    """The question of a query about a run, whose data has targets of a kind.
+
+    Raises:
+        LiptError: the query cannot be answered, with what to ask instead.
+    """
     strategy = find_strategy(query.strategy)
-    preset = strategy.preset(query.preset)
-    budget = resolve_budget(
-        fraction=query.fraction,
-        budget=query.budget,
-        num_examples=num_examples,
-    )
-    labels = Labels.parse(query.labels)
-    given: Mapping[str, str] = preset.options(
-        budget / num_examples, canonical(strategy, query.options)
-    )
-    warm_up = WarmUp.among(given)
+    given = query.options_of(strategy, num_examples)
+    labels, warm_up = Labels.parse(query.labels), WarmUp.among(given)
     if warm_up is not None:
         require_warm_up(
             warm_up,
@@ -91,10 +99,8 @@ def question_of(
             own_features=query.features is not None,
             max_epochs=max_warm_up_epochs,
         )
-    if labels is Labels.GIVEN:
-        require_kind(strategy, given, kind)
     if labels is Labels.NONE:
-        unlabelled = without_labels(
+        given, proxy = without_labels(
             strategy,
             given,
             balanced=query.balanced,
@@ -103,20 +109,19 @@ def question_of(
             own_weights=query.weights is not None,
             images=isinstance(run.inputs, ImageFormat),
         )
-        given, proxy, balanced = unlabelled.options, unlabelled.proxy, False
+        balanced = False
     else:
+        require_kind(strategy, given, kind)
         proxy = Proxy.parse(query.proxy or strategy.proxy)
-        balanced = strategy.resolve_balance(
-            preset.balanced if query.balanced is None else query.balanced
-        )
+        wanted = strategy.preset(query.preset).balanced
+        balanced = strategy.resolve_balance(wanted if query.balanced is None else query.balanced)
     teacher = _teacher(proxy, labels, kind) if query.soft_labels else None
     needs = strategy.needs_for(strategy.parse_options(given))
-    if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
+    if not needs & OF_A_PROXY:
         proxy = SOUP
     # The same before and after the learners have trained.
-    before_learners = warm_up is not None or proxy.judges_before_learners
-    own = run.initial_weights if before_learners else run.pretrained_weights
-    weights = query.weights or own
+    before_learners = warm_up is not None or needs_no_learners(query)
+    weights = query.weights or (run.initial_weights if before_learners else run.pretrained_weights)
     if run.inputs is None or weights is None:
         raise ValueError(f"run {run.name} is asked about without weights")
     return Question(
@@ -124,7 +129,7 @@ def question_of(
         inputs=run.inputs,
         weights=weights,
         strategy=strategy.name,
-        budget=budget,
+        budget=query.budget_of(num_examples),
         balanced=balanced,
         options=tuple(sorted(given.items())),
         preset=query.preset or None,
@@ -139,11 +144,7 @@ def question_of(
 
 
 def _teacher(proxy: Proxy, labels: Labels, kind: TargetKind) -> Proxy:
-    """The proxy whose head gives soft labels: the query's, or the best of what there is.
-
-    Raises:
-        InvalidRequestError: there can be none.
-    """
+    """The proxy whose head gives soft labels: the query's, or the best of what there is."""
     if labels is Labels.NONE:
         raise InvalidRequestError(
             "soft labels are made of labels, which this request leaves out. Ask for one of the two."
@@ -156,10 +157,10 @@ def _teacher(proxy: Proxy, labels: Labels, kind: TargetKind) -> Proxy:
 
 
 def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
-    """A run's theta*, where a proxy looks at it.
+    """A run's theta*, where a proxy uses it.
 
-    A choice among proxies does where theta* began with given weights: random ones are worth less
-    than what else there is.
+    `auto` does where theta* began with given weights: features of random ones are worth less than
+    the others.
     """
     given = run.config.initialization.weights_sha256 is not None
     asked = Kind.INITIAL in (proxy.features or ())
@@ -167,7 +168,7 @@ def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
 
 
 class Training(Enum):
-    """What has to be trained before a query can be answered."""
+    """Training that a query needs."""
 
     NOTHING = 0
     INITIAL_WEIGHTS = 1
@@ -175,13 +176,11 @@ class Training(Enum):
 
 
 def training_for(query: SubsetQuery, num_examples: int) -> Training:
-    """What has to be trained for a query: nothing where labels, columns or patches say enough."""
+    """Training for a query: nothing where labels, columns or patches are enough."""
     if needs_no_learners(query):
         return Training.INITIAL_WEIGHTS
     strategy = find_strategy(query.strategy)
-    budget = resolve_budget(fraction=query.fraction, budget=query.budget, num_examples=num_examples)
-    preset = strategy.preset(query.preset)
-    given = preset.options(budget / num_examples, canonical(strategy, query.options))
+    given = query.options_of(strategy, num_examples)
     needs = strategy.needs_for(strategy.parse_options(given))
     if Labels.parse(query.labels) is Labels.NONE:
         return Training.NOTHING
@@ -190,7 +189,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
     proxy = Proxy.parse(query.proxy or strategy.proxy)
     if query.soft_labels:
         needs, proxy = needs | {Need.SIGNALS}, Proxy(None) if proxy.is_own_head else proxy
-    if not needs & {Need.SIGNALS, Need.VALIDATION, Need.FEATURES}:
+    if not needs & OF_A_PROXY:
         return Training.NOTHING
     if proxy.is_own_head:
         own = query.features is not None or Need.PAIRED_FEATURES in needs

@@ -12,7 +12,7 @@ from lipt.core.selection.request_rules import works_without_labels
 from lipt.core.selection.strategy import Balance, Strategy
 
 # The reference stands in the strategy's entry, the letters in the page's legend.
-_LEFT_OUT = ("Shapes:", "Source:", "Sources:")
+_LEFT_OUT = ("Shapes:", "Source:", "Args:", "Returns:", "Raises:")
 
 
 def strategies() -> str:
@@ -76,9 +76,11 @@ def section(strategy: Strategy) -> str:
 
 
 def _explanation(strategy: Strategy) -> str:
-    """What the strategy's module says of it; its summary where that is nothing."""
+    """The docstring of its module, or of its function in a module of several."""
     module = inspect.getmodule(strategy.function)
-    paragraphs = inspect.cleandoc((module and module.__doc__) or strategy.summary).split("\n\n")
+    alone = sum(inspect.getmodule(other.function) is module for other in STRATEGIES.values()) == 1
+    described = (module if alone else strategy.function).__doc__ or strategy.summary
+    paragraphs = inspect.cleandoc(described).split("\n\n")
     kept = (paragraph for paragraph in paragraphs if not paragraph.startswith(_LEFT_OUT))
     return "\n\n".join(kept).replace("<", "&lt;").replace("*", "\\*")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lipt.common.backoff import Backoff, RetryPolicy, retry
+from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.errors import (
     CorruptBlobError,
     LiptError,
@@ -47,11 +47,6 @@ def run(transfer: Transfer, *, max_failures: int = 3) -> tuple[str, list[float]]
 
 def test_pauses_double_up_to_the_longest() -> None:
     assert run(Transfer(0, 0, 0, 0, 0), max_failures=6) == ("done", [1.0, 2.0, 4.0, 4.0, 4.0])
-
-
-def test_a_pause_is_half_to_all_of_the_backoff() -> None:
-    for drawn, seconds in ((0.0, 1.0), (0.5, 1.5)):
-        assert Backoff(1.0, 8.0, jitter=lambda: drawn).pause_seconds(2) == seconds  # noqa: B023
 
 
 def test_every_so_often_has_no_end_and_one_pause() -> None:

@@ -56,12 +56,6 @@ def test_a_fraction_outside_its_range_is_refused(fraction: float) -> None:
         budget_from_fraction(fraction, 100)
 
 
-def test_a_fraction_that_keeps_nothing_is_refused_with_the_smallest_that_does_not() -> None:
-    with pytest.raises(BudgetError, match=r"0\.004 of 100 examples keeps none.*at least 0\.005"):
-        budget_from_fraction(0.004, 100)
-    assert budget_from_fraction(0.005, 100) == 1
-
-
 @pytest.mark.parametrize("budget", [0, -3, 101])
 def test_a_budget_outside_its_range_is_refused(budget: int) -> None:
     with pytest.raises(BudgetError, match=rf"budget {budget} is outside 1\.\.100.*Choose"):
@@ -109,16 +103,6 @@ def test_indices_that_do_not_ascend_are_refused(indices: list[int]) -> None:
         InvalidRequestError, match=r"index 1 follows . at position 1.*each one once"
     ):
         subset_digest(indices, [1.0, 1.0])
-
-
-def test_an_index_that_is_no_whole_number_is_refused() -> None:
-    with pytest.raises(TypeError, match="Cannot cast"):
-        subset_digest([0.5, 1.5], [1.0, 1.0])
-
-
-def test_a_weight_per_index_is_needed() -> None:
-    with pytest.raises(InvalidRequestError, match=r"\[2\].*\[1\].*one weight per index"):
-        subset_digest([1, 2], [1.0])
 
 
 @pytest.mark.parametrize("position", [1, 3, 4, 5, 8, 9])
@@ -176,12 +160,6 @@ def test_another_number_of_classes_than_announced_is_refused(num_classes: int) -
         unpack(pack(packed), 30, num_classes)
 
 
-def test_a_random_tenth_takes_few_bits_and_equal_weights_almost_none() -> None:
-    drawn = np.cumsum(np.random.default_rng(0).geometric(0.1, 200_000))
-    assert 8 * len(pack(examples(drawn))) / len(drawn) < 5.6
-    assert 8 * len(pack(examples(np.arange(200_000)))) / 200_000 < 0.2
-
-
 @pytest.mark.parametrize("num_examples", [-1, 2, 4, 2**40], ids=["none", "fewer", "more", "huge"])
 def test_another_number_of_examples_than_announced_is_refused(num_examples: int) -> None:
     with pytest.raises(SubsetError, match="no file of a subset"):
@@ -222,3 +200,14 @@ def test_differences_go_on_from_block_to_block(monkeypatch: pytest.MonkeyPatch) 
     found = unpack(pack(packed), 11)
     assert found.indices_K.tolist() == packed.indices_K.tolist()
     assert found.weights_K.tolist() == packed.weights_K.tolist()
+
+
+def test_a_fraction_that_keeps_nothing_is_refused_with_the_smallest_that_does_not() -> None:
+    with pytest.raises(BudgetError, match=r"0\.004 of 100 examples keeps none.*at least 0\.005"):
+        budget_from_fraction(0.004, 100)
+    assert budget_from_fraction(0.005, 100) == 1
+
+
+def test_an_index_that_is_no_whole_number_is_refused() -> None:
+    with pytest.raises(TypeError, match="Cannot cast"):
+        subset_digest([0.5, 1.5], [1.0, 1.0])

@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from lipt.common.access.local_token import find_local_token
+from lipt.common.access.tokens import find_local_token
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ImageSpec

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import threading
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lipt.common.errors import ConfigError
+from lipt.common.config.run_config import RunConfig
+from lipt.common.config.values import validate
+from lipt.common.errors import ConfigError, CorruptBlobError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import images_in, to_model_input
 from lipt.common.inputs.specs import ImageSpec
@@ -15,10 +19,21 @@ from lipt.common.models import build_model
 from lipt.common.models.head import frozen_names
 from lipt.common.targets.values import SingleLabel
 from lipt.core import evaluation
-from lipt.core.evaluation import Evaluator, batch_size_for
+from lipt.core.evaluation import (
+    Evaluator,
+    Evaluators,
+    OpenWeights,
+    batch_norm_statistics,
+    batch_size_for,
+    has_batch_norm,
+    num_evaluated_together,
+    reestimate_batch_norm,
+)
+from lipt.core.soup import Soup, greedy_soup
+from tests.core.signals.made_up import IMAGE, made_up_dataset, made_up_network
 
 # Pixels reach the model as value / 255.
-IMAGE = ImageFormat(3, 1, 1, mean=(0.0,) * 3, std=(1.0,) * 3)
+PIXEL = ImageFormat(3, 1, 1, mean=(0.0,) * 3, std=(1.0,) * 3)
 
 
 class Channels(nn.Module):
@@ -33,7 +48,7 @@ def images(*values: tuple[int, int, int]) -> Tensor:
 
 
 def accuracy(model: nn.Module, shown: Tensor, labels_N: Tensor, batch_size: int = 128) -> float:
-    evaluator = Evaluator(model, IMAGE, "cpu", shown, SingleLabel(3), labels_N, None, batch_size)
+    evaluator = Evaluator(model, PIXEL, "cpu", shown, SingleLabel(3), labels_N, None, batch_size)
     return evaluator(model.state_dict()).accuracy
 
 
@@ -68,14 +83,6 @@ def test_outputs_that_are_not_finite_are_wrong(value: float) -> None:
     assert accuracy(Broken(), shown, torch.tensor([0, 2])) == 0.5
 
 
-def test_runs_in_evaluation_mode_and_restores_the_flags() -> None:
-    model = nn.Sequential(Channels(), nn.Dropout(0.9))
-    model.train()
-    shown = images(*[(0, 1, 0)] * 50)
-    assert accuracy(model, shown, torch.ones(50, dtype=torch.int64)) == 1.0
-    assert all(module.training for module in model.modules())
-
-
 def test_no_examples_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"over 0 examples.*validation\.fraction"):
         accuracy(Channels(), images()[:0], torch.empty(0).long())
@@ -90,7 +97,7 @@ def make_evaluator(*, reestimate: bool, batch_size: int = 128) -> Evaluator:
     model = nn.Sequential(nn.BatchNorm2d(3, affine=False), Channels())
     return Evaluator(
         model=model,
-        inputs=IMAGE,
+        inputs=PIXEL,
         device="cpu",
         examples_N=shown,
         target=SingleLabel(3),
@@ -131,35 +138,11 @@ def test_the_switch_evaluates_weights_as_they_come() -> None:
     assert fresh(stale(fresh)).accuracy > 0.8
 
 
-def test_earlier_weights_leave_no_trace() -> None:
-    evaluator = make_evaluator(reestimate=True)
-    weights = stale(evaluator)
-    first = evaluator(weights)
-    again = evaluator(weights | first.mended)
-    assert again.accuracy == first.accuracy
-    assert all(torch.equal(again.mended[name], first.mended[name]) for name in first.mended)
-
-
 def test_no_estimate_is_made_from_a_last_batch_of_one() -> None:
     # 129 images in batches of 128 are taken as 65 + 64; one value has no variance.
     scored = make_evaluator(reestimate=True)(stale(make_evaluator(reestimate=True)))
     assert scored.mended["0.num_batches_tracked"].item() == 2
     assert scored.mended["0.running_var"].isfinite().all()
-
-
-def test_a_model_without_batch_norm_has_nothing_to_mend() -> None:
-    shown = images((9, 1, 1))
-    evaluator = Evaluator(
-        model=Channels(),
-        inputs=IMAGE,
-        device="cpu",
-        examples_N=shown,
-        target=SingleLabel(3),
-        targets_N=torch.tensor([0]),
-        batch_norm_examples_M=shown,
-    )
-    scored = evaluator({})
-    assert (scored.accuracy, scored.mended) == (1.0, {})
 
 
 @pytest.mark.parametrize(("pixels", "size"), [(32, 64), (8, 1024), (4, 1024), (64, 16), (224, 16)])
@@ -191,7 +174,7 @@ def split_of(labels: list[int], batch_size: int) -> tuple[Evaluator, Shown]:
     model = Shown()
     shown = images(*[(9, 1, 1)] * len(labels))
     targets_N = torch.tensor(labels)
-    evaluator = Evaluator(model, IMAGE, "cpu", shown, SingleLabel(3), targets_N, None, batch_size)
+    evaluator = Evaluator(model, PIXEL, "cpu", shown, SingleLabel(3), targets_N, None, batch_size)
     return evaluator, model
 
 
@@ -203,12 +186,6 @@ def test_weights_are_given_up_once_they_cannot_be_above_the_floor() -> None:
     assert model.sizes == [2, 2]
     scored = evaluator(scaled(1.0), 3 / 6)
     assert scored.accuracy == evaluator(scaled(1.0)).accuracy == 4 / 6
-
-
-def test_a_score_that_is_the_floor_is_not_above_it() -> None:
-    evaluator, _ = split_of([0, 1], batch_size=2)
-    assert evaluator(scaled(1.0), 0.5).accuracy == -math.inf
-    assert evaluator(scaled(1.0), 0.49).accuracy == 0.5
 
 
 def test_model_inputs_are_made_once_and_as_many_as_there_is_room_for(
@@ -262,8 +239,171 @@ def test_features_are_computed_once_where_the_head_alone_differs() -> None:
     assert len(calls) == 3  # the plain one's
 
 
-def test_where_more_than_the_head_differs_every_layer_is_run() -> None:
-    evaluator, model = split_of([0, 1], batch_size=2)
-    evaluator(scaled(1.0))
-    evaluator(scaled(2.0))
-    assert model.sizes == [2, 2]
+def stale_layer(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
+    cast("Tensor", layer.running_mean).fill_(7.0)
+    cast("Tensor", layer.running_var).fill_(9.0)
+
+
+def statistics(layer: nn.Module) -> tuple[list[float], list[float]]:
+    mean, variance = cast("Tensor", layer.running_mean), cast("Tensor", layer.running_var)
+    return mean.tolist(), variance.tolist()
+
+
+def test_statistics_by_hand() -> None:
+    # Batches (0, 2) and (4, 10): means 1 and 7, unbiased variances 2 and 18.
+    layer = nn.BatchNorm1d(1)
+    stale_layer(layer)
+    reestimate_batch_norm(layer, [torch.tensor([[0.0], [2.0]]), torch.tensor([[4.0], [10.0]])])
+    assert statistics(layer) == ([4.0], [10.0])
+
+
+def test_a_smaller_last_batch_weighs_less() -> None:
+    # (0, 0, 3, 3) and (9, 11): mean 26 / 6; variances 3 and 2, weighted 4 : 2, so 16 / 6.
+    layer = nn.BatchNorm1d(1)
+    batches = [torch.tensor([[0.0], [0.0], [3.0], [3.0]]), torch.tensor([[9.0], [11.0]])]
+    reestimate_batch_norm(layer, batches)
+    mean, variance = statistics(layer)
+    assert mean == pytest.approx([26 / 6])
+    assert variance == pytest.approx([16 / 6])
+
+
+def test_nothing_but_statistics_changes() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, momentum=0.3), nn.Dropout(0.5))
+    model.train()
+    model[1].eval()
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    reestimate_batch_norm(model, [torch.ones(4, 2), torch.zeros(4, 2)])
+    assert [module.training for module in model.modules()] == [True, True, False, True]
+    assert model[1].momentum == 0.3
+    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
+    assert all(value.grad is None for value in model.parameters())
+
+
+def test_dropout_stays_off_so_that_estimates_repeat() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2))
+    model.train()
+    inputs = torch.randn(32, 2, generator=torch.Generator().manual_seed(2))
+    generator = torch.get_rng_state()
+    reestimate_batch_norm(model, [inputs])
+    first = statistics(model[1])
+    reestimate_batch_norm(model, [inputs])
+    assert statistics(model[1]) == first
+    assert first[0] == pytest.approx(inputs.mean(dim=0).tolist(), abs=1e-6)
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+@pytest.mark.parametrize(
+    "model", [nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False), nn.LayerNorm(2)]
+)
+def test_a_model_without_statistics_is_not_even_run(model: nn.Module) -> None:
+    assert not has_batch_norm(model)
+    reestimate_batch_norm(model, iter(()))
+    assert batch_norm_statistics(model) == {}
+
+
+def test_statistics_are_copies_under_the_names_of_the_state_dict() -> None:
+    shared = nn.BatchNorm1d(2)
+    model = nn.Sequential(shared, nn.Linear(2, 2), shared)
+    taken = batch_norm_statistics(model)
+    state = model.state_dict()
+    assert set(taken) == {name for name in state if name.startswith(("0.r", "2.r", "0.n", "2.n"))}
+    stale_layer(shared)
+    assert taken["0.running_mean"].tolist() == [0.0, 0.0]
+
+
+def test_frozen_statistics_stay_and_are_not_told() -> None:
+    layers = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+    for layer in layers:
+        stale_layer(layer)
+    model = nn.Sequential(*layers)
+    frozen = {f"0.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
+    reestimate_batch_norm(model, [torch.tensor([[0.0], [2.0]])], frozen)
+    assert statistics(model[0]) == ([7.0], [9.0])
+    # (0 - 7) / 3 and (2 - 7) / 3 have the mean -2.
+    assert statistics(model[1])[0] == pytest.approx([-2.0], abs=1e-5)
+    assert all(name.startswith("1.") for name in batch_norm_statistics(model, frozen))
+    assert has_batch_norm(model, frozen)
+    assert not has_batch_norm(model[:1], frozen)
+
+
+DATASET = made_up_dataset(120)
+EVERY = torch.arange(120)
+
+
+def evaluators(number: int) -> Evaluators:
+    first = Evaluator(
+        model=made_up_network(),
+        inputs=IMAGE,
+        device="cpu",
+        examples_N=DATASET.examples(EVERY),
+        target=SingleLabel(3),
+        targets_N=DATASET.labels_N,
+        batch_norm_examples_M=DATASET.examples(EVERY[:64]),
+        batch_size=32,
+    )
+    return Evaluators([first, *(first.twin(made_up_network()) for _ in range(1, number))])
+
+
+def learners(number: int) -> list[OpenWeights]:
+    # Made beforehand: they draw from the process's generator.
+    made = [made_up_network(seed=seed).state_dict() for seed in range(number)]
+    return [lambda weights=weights: weights for weights in made]
+
+
+def soup_of(num_evaluators: int) -> Soup:
+    scored = evaluators(num_evaluators)
+    return greedy_soup(learners(4), scored, num_alphas=5, on_progress=lambda *_: None)
+
+
+def test_a_soup_is_the_same_to_the_bit_however_many_are_scored_at_a_time() -> None:
+    one, several = soup_of(1), soup_of(3)
+    assert several.ingredients == one.ingredients
+    assert all(torch.equal(several.weights[name], one.weights[name]) for name in one.weights)
+
+
+def test_as_many_are_scored_at_a_time_as_there_are_evaluators() -> None:
+    # Broken, and so an error, unless two are open at the same time.
+    both, weights = threading.Barrier(2, timeout=60.0), made_up_network().state_dict()
+
+    def opened() -> Mapping[str, Tensor]:
+        both.wait()
+        return weights
+
+    assert len(list(evaluators(2)([opened] * 6, -math.inf))) == 6
+
+
+def test_each_thread_computes_alone() -> None:
+    seen: list[int] = []
+    weights = made_up_network().state_dict()
+
+    def opened() -> Mapping[str, Tensor]:
+        seen.append(torch.get_num_threads())
+        return weights
+
+    before = torch.get_num_threads()
+    list(evaluators(2)([opened] * 4, -math.inf))
+    assert seen == [1] * 4
+    assert torch.get_num_threads() == before
+
+
+def test_what_cannot_be_opened_is_told() -> None:
+    def damaged() -> Mapping[str, Tensor]:
+        raise CorruptBlobError("the learner's file was changed. Train it again.")
+
+    with pytest.raises(CorruptBlobError, match="was changed"):
+        list(evaluators(2)([*learners(2), damaged, *learners(1)], -math.inf))
+
+
+@pytest.mark.parametrize(
+    ("threads", "num_learners", "num_alphas", "together"),
+    [(1, 10, 10, 1), (2, 10, 10, 2), (64, 10, 10, 10), (64, 3, 21, 20), (64, 1, 1, 1)],
+)
+def test_no_more_are_scored_at_a_time_than_are_asked_for(
+    threads: int, num_learners: int, num_alphas: int, together: int
+) -> None:
+    given = {
+        "evaluation_threads": threads,
+        "learners": {"num_learners": num_learners},
+        "soup": {"num_alphas": num_alphas},
+    }
+    assert num_evaluated_together(validate(RunConfig, given)) == together

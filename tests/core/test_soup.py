@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -14,11 +13,10 @@ from hypothesis import strategies as st
 from lipt.common.config.run_config import SoupSearch
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
-from lipt.core.evaluation import Scored
+from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
 from lipt.core.soup import (
     Mixture,
-    OpenWeights,
     Ratios,
     Soup,
     greedy_soup,
@@ -80,50 +78,10 @@ def test_two_learners_by_hand() -> None:
     ]
 
 
-def test_a_learner_that_does_not_help_is_discarded() -> None:
-    soup = greedy([vector(0.5), vector(0.9)], closeness(0.5))
-    assert soup.weights["w"].tolist() == [0.5]
-    assert not soup.ingredients[1].kept
-    assert soup.ingredients[1].alpha == 0.0
-    assert soup.ingredients[1].soup_accuracy == 1.0
-
-
 def test_an_equal_accuracy_is_no_improvement() -> None:
     soup = greedy([vector(0.3), vector(0.7)], lambda _: Scored(0.4, {}))
     assert soup.weights["w"].tolist() == pytest.approx([0.3])
     assert [item.kept for item in soup.ingredients.values()] == [True, False]
-
-
-def test_of_equally_good_alphas_the_smallest_is_taken() -> None:
-    # Every mixture of 0 and 1 is better than both, all alike.
-    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
-        return Scored(0.9 if 0 < weights["w"].item() < 1 else 0.5, {})
-
-    soup = greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=5)
-    assert soup.ingredients[1].alpha == 0.2
-
-
-def test_every_ratio_below_1_is_tried() -> None:
-    tried: list[float] = []
-
-    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
-        tried.append(weights["w"].item())
-        return Scored(0.5, {})
-
-    greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=4)
-    assert tried == [0.0, 1.0, 0.25, 0.5, 0.75]
-
-
-def test_order_is_by_accuracy_then_by_index() -> None:
-    accuracies = {1.0: 0.3, 2.0: 0.6, 3.0: 0.6, 4.0: 0.2}
-    evaluate = lambda weights: Scored(accuracies.get(weights["w"].item(), 0.0), {})  # noqa: E731
-    soup = greedy([vector(value) for value in accuracies], evaluate)
-    assert [(index, item.position) for index, item in soup.ingredients.items()] == [
-        (1, 0),
-        (2, 1),
-        (0, 2),
-        (3, 3),
-    ]
 
 
 def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
@@ -151,14 +109,6 @@ def test_progress_counts_every_evaluation() -> None:
     )
     # 3 alone, and for each of the 2 others 1/4, 2/4, 3/4.
     assert told == [(done, 9) for done in range(1, 10)]
-
-
-def test_one_learner_is_the_soup() -> None:
-    soup = greedy([vector(0.25)], closeness(0.5))
-    assert soup.weights["w"].tolist() == [0.25]
-    assert list(soup.ingredients.items()) == [
-        (0, Ingredient(position=0, accuracy=0.75, alpha=1.0, kept=True, soup_accuracy=0.75)),
-    ]
 
 
 def test_no_learner_is_an_error() -> None:
@@ -307,42 +257,6 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
     soup = uniform_soup(loaders(learners), evaluate, on_progress=ignore)
     found = {name: tensor.tolist() for name, tensor in soup.weights.items()}
     assert found == {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3, "mean": 7.0}
-
-
-def test_stirring_by_the_reported_alphas_gives_the_uniform_soup() -> None:
-    learners = [vector(float(value)) for value in (4, -2, 9, 1)]
-    soup = uniform_soup(loaders(learners), one_by_one(closeness(0.5)), on_progress=ignore)
-    stirred = learners[0]
-    for index, item in soup.ingredients.items():
-        stirred = dict(Mixture(stirred, learners[index], item.alpha))
-    torch.testing.assert_close(stirred, soup.weights)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["greedy", "uniform"])
-def test_at_most_three_models_are_in_memory(method: str) -> None:
-    # Nothing else has tensors of this size; float64 counts twice.
-    size, most = 4099, 0
-    model = torch.empty(size)
-
-    def load(value: float) -> OpenWeights:
-        return lambda: {"w": torch.full((size,), value)}
-
-    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
-        nonlocal most
-        model.copy_(weights["w"])
-        found = [item for item in gc.get_objects() if type(item) is torch.Tensor]
-        sizes = [item.itemsize // 4 for item in found if item.numel() == size]
-        most = max(most, sum(sizes))
-        return closeness(0.5)({"w": model})
-
-    learners = [load(value) for value in (0.0, 1.0, 0.2, 0.9, 0.4)]
-    if method == "greedy":
-        soup = greedy_soup(learners, one_by_one(evaluate), num_alphas=10, on_progress=ignore)
-        assert sum(item.kept for item in soup.ingredients.values()) > 1
-    else:
-        uniform_soup(learners, one_by_one(evaluate), on_progress=ignore)
-    assert 2 <= most <= 3
 
 
 @pytest.mark.parametrize(

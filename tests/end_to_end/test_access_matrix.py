@@ -19,8 +19,7 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from lipt.common.access.local_token import METADATA_KEY, find_local_token
-from lipt.common.access.tokens import Token
+from lipt.common.access.tokens import METADATA_KEY, Token, find_local_token
 from lipt.common.network.tls import split_address
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import access_pb2, access_pb2_grpc

@@ -68,15 +68,3 @@ def test_most_flipped_labels_are_found_and_shown(
     assert page.count("<img") >= 48
     assert "label errors" in done.stdout
     assert f"page: {out / 'diagnosis.html'}" in done.stdout
-
-
-def test_the_same_question_is_answered_from_the_store(cluster: Cluster) -> None:
-    with cluster.client() as client:
-        first = client.diagnose()
-        told: list[str] = []
-        again = client.diagnose(on_progress=lambda progress: told.append(str(progress)))
-    assert told == []
-    assert first.manifest == again.manifest
-    assert all(
-        np.array_equal(column, again.columns()[name]) for name, column in first.columns().items()
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -142,18 +141,3 @@ def test_read_only_state_directory_is_refused_with_the_remedy(cluster: Cluster) 
         text = cluster.launch_coordinator("--state-dir", str(state)).refused()
     assert f"state directory {state} cannot be used: " in text
     assert "--state-dir" in text
-
-
-def test_worker_whose_cache_cannot_be_written_any_more_goes_on_without(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    cluster.start_coordinator()
-    worker = cluster.start_worker("worker")
-    worker.wait_for("joined")
-    cache = cluster.directory / "cache-worker"
-    shutil.rmtree(cache)
-    cache.write_text("no directory any more")
-    with cluster.client() as client:
-        run = client.wait(client.start_run(small_run).run_id)
-    worker.wait_for("event=retried detail=caching .*Not a directory.*Doing without")
-    assert [(it.state, it.attempts) for it in run.learners] == [(LearnerState.DONE, 1)] * 4

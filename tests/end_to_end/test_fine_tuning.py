@@ -11,10 +11,8 @@ import torch
 
 from lipt.common.data import open_dataset
 from lipt.common.errors import (
-    ConfigError,
     LearnerRejectedError,
     RunNotReadyError,
-    WeightsError,
 )
 from lipt.common.states import RunState
 from lipt.common.weights.files import read_container
@@ -117,41 +115,6 @@ def test_a_head_is_trained_on_a_backbone_of_other_classes(cluster: Cluster, back
     shown = cluster.lipt("run", "show", "fine").stdout
     assert note in shown
     assert "all-but-head frozen" in shown
-
-
-def test_part_of_a_backbone_is_frozen(cluster: Cluster, backbone: Path) -> None:
-    cluster.start_coordinator(*HIGH)
-    with cluster.client() as client:
-        settings = overrides("conv1.*", "bn1.*", "blocks.0.*")
-        run = client.start_run(settings, initial_weights=backbone)
-        cluster.start_worker("one")
-        first = client.wait(run.run_id)
-        assert first.state is RunState.READY, first.message
-        theta, theta_p = (
-            weights_of(client.weights(first.run_id, kind)) for kind in ("initial", "pretrained")
-        )
-        whole = client.wait(client.start_run(overrides(), initial_weights=backbone).run_id)
-    frozen = {name for name in theta if name.startswith(("conv1.", "bn1.", "blocks.0."))}
-    assert all(torch.equal(theta[name], theta_p[name]) for name in frozen)
-    # Statistics of the other layers are those of the soup.
-    assert not torch.equal(theta["blocks.2.bn1.running_mean"], theta_p["blocks.2.bn1.running_mean"])
-    assert max(sizes(first)) < min(sizes(whole))
-
-
-def test_what_does_not_fit_is_refused_before_the_run_begins(
-    cluster: Cluster, backbone: Path
-) -> None:
-    cluster.start_coordinator(*HIGH)
-    whole = {"model": "resnet8", "learners": LEARNERS}
-    with cluster.client() as client:
-        # Both have five classes, and so the head fits.
-        assert client.start_run(whole, initial_weights=backbone).note == ""
-        with pytest.raises(WeightsError, match="the weights differ from the model's in"):
-            client.start_run({**overrides(), "model": "resnet18"}, initial_weights=backbone)
-        with pytest.raises(ConfigError, match=r"'layer1\.\*' matches none of the model's 29"):
-            client.start_run(overrides("layer1.*"), initial_weights=backbone)
-        with pytest.raises(ConfigError, match="new_head is for weights that a run starts from"):
-            client.start_run(overrides())
 
 
 def test_a_learner_that_hands_in_what_is_frozen_is_refused(

@@ -15,14 +15,11 @@ import grpc
 import pytest
 
 from lipt.common.access.tokens import WORKER_SECRET
-from lipt.common.blobs.blob import BlobName, blob_to_proto
-from lipt.common.errors import ForeignBlobError, ForeignWorkerError, LiptError
+from lipt.common.errors import ForeignWorkerError, LiptError
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
 from lipt.v1 import (
-    blob_pb2,
-    blob_pb2_grpc,
     info_pb2,
     info_pb2_grpc,
     run_pb2,
@@ -51,14 +48,11 @@ class Impostor:
     """A peer that makes calls as it likes, and what it finds published."""
 
     workers: Any
-    blobs: Any
-    runs: Any
     worker_id: str
     assignment_id: str
     epoch: int
     # Of a learner of the other run.
     replayed: Any
-    theta_p: Any
     metadata: tuple[tuple[str, str], ...]
 
     @property
@@ -108,13 +102,10 @@ def impostor_beside(
             )
         yield Impostor(
             workers,
-            blob_pb2_grpc.BlobServiceStub(channel),
-            runs,
             worker_id=shown.worker_id,
             assignment_id=f"{now.run_id}/{leased[0].index}",
             epoch=leased[0].attempts,
             replayed=before.learners[0].result,
-            theta_p=before.pretrained_weights,
             metadata=((WORKER_SECRET, shows),) if shows else (),
         )
 
@@ -167,62 +158,3 @@ def test_what_is_published_of_a_worker_is_of_no_use_to_others(cluster: Cluster, 
     assert [learner.loss for learner in final.learners] == [1.0, 1.0]
     replayed = impostor.replayed.sha256
     assert replayed not in {it.result.sha256 for it in final.learners if it.result}
-
-
-def test_a_worker_reads_and_sends_nothing_but_its_own_learners_files(cluster: Cluster) -> None:
-    cluster.start_coordinator()
-    with cluster.client() as client:
-        victim = cluster.play_worker("victim")
-        old = client.start_run({**RUN, "seed": 1})
-        for _ in range(2):
-            victim.submit(victim.take())
-        client.wait(old.run_id)
-        new = client.start_run({**RUN, "seed": 2})
-        theirs = victim.take()
-        with impostor_beside(
-            cluster, victim, old=old.run_id, new=new.run_id, shows=OWN
-        ) as impostor:
-            reading = impostor.blobs.ReadBlob
-            some = blob_to_proto(BlobName.of(b"x"))
-
-            def read(blob: Any) -> str:
-                return str(impostor.refusal(reading, blob_pb2.ReadBlobRequest(blob=blob)))
-
-            status = blob_pb2.GetUploadStatusRequest(blob=some)
-            # Nobody's learner yet.
-            assert "this one has none" in read(blob_to_proto(theirs.shard))
-            error = impostor.refusal(impostor.blobs.GetUploadStatus, status)
-            assert isinstance(error, ForeignBlobError)
-            assert "sends blobs while it has a learner, and this one has none" in str(error)
-            writing = impostor.blobs.WriteBlob
-            upload = blob_pb2.WriteBlobRequest(blob=some)
-            refused = impostor.refusal(lambda it, **kept: writing(iter([it]), **kept), upload)
-            assert isinstance(refused, ForeignBlobError)
-            # Now it has one.
-            own = worker_pb2.RegisterRequest(
-                instance_id=OWN, protocol=worker_pb2.ProtocolVersion(major=1, minor=3)
-            )
-            registered = impostor.workers.Register(own, timeout=CALL_SECONDS)
-            asking = worker_pb2.AcquireAssignmentRequest(
-                worker_id=registered.worker_id, wait_seconds=CALL_SECONDS / 2
-            )
-            mine = impostor.workers.AcquireAssignment(
-                asking, timeout=CALL_SECONDS, metadata=impostor.metadata
-            ).assignment
-            assert mine.assignment_id != theirs.assignment_id
-            for blob in (blob_to_proto(theirs.shard), impostor.theta_p, impostor.replayed):
-                assert f"is not of this worker's assignment {new.name}/" in read(blob)
-            for blob in (mine.shard, mine.initial_weights):
-                request = blob_pb2.ReadBlobRequest(blob=blob)
-                chunks = reading(request, timeout=CALL_SECONDS, metadata=impostor.metadata)
-                assert sum(len(it.chunk.data) for it in chunks) == blob.size_bytes
-            # A learner of this run has one file, and may be trained a second time.
-            for content in (b"1", b"2"):
-                named = blob_pb2.GetUploadStatusRequest(blob=blob_to_proto(BlobName.of(content)))
-                for _ in range(2):
-                    impostor.blobs.GetUploadStatus(
-                        named, timeout=CALL_SECONDS, metadata=impostor.metadata
-                    )
-            third = impostor.refusal(impostor.blobs.GetUploadStatus, status)
-            assert "is one more than the 2 that may be sent for learner" in str(third)
-        victim.submit(theirs)

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from lipt.common.data import open_dataset, open_pairs
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import InvalidRequestError
 from lipt.common.states import RunState
-from lipt.common.weights.files import pack
 from lipt.trainer import Client
 from lipt.trainer.views import RunView
 from tests.cluster import Cluster
@@ -76,30 +74,6 @@ def test_a_table_of_numbers_and_categories(cluster: Cluster, tmp_path: Path) -> 
     assert train(cluster, data, test, "mlp", "--strategy", "auto", "--fraction", "0.1") > 0.8
 
 
-def test_texts(cluster: Cluster) -> None:
-    data, test, model = "pydocs-train", "pydocs-test", "text:tiny"
-    with serve(cluster, data, model) as client:
-        assert len(client.subset(strategy="craig", fraction=0.1)) == 217
-    # The most frequent of the eight has 0.17.
-    flags = ("--strategy", "uniform_per_class", "--fraction", "0.3")
-    assert train(cluster, data, test, model, *flags) > 0.25
-
-
-def test_features_and_pairs(cluster: Cluster, tmp_path: Path) -> None:
-    sources = []
-    for part in ("train", "test"):
-        digits = open_dataset(f"digits-{part}")
-        pixels_ND = digits.images(torch.arange(len(digits))).flatten(1).float()
-        tensors = {"X": pixels_ND, "y": digits.labels_N, "paired_features": pixels_ND.flip(1)}
-        path = tmp_path / f"{part}.safetensors"
-        path.write_bytes(pack(tensors))
-        sources.append(f"features:{path}")
-    with serve(cluster, sources[0], "linear") as client:
-        assert len(client.subset(strategy="clipcov", fraction=0.1)) == 144
-    flags = ("--strategy", "kcenter", "--fraction", "0.1")
-    assert train(cluster, *sources, "linear", *flags) > 0.6
-
-
 READER_ALLOWED = ("--allow-module", "tests.sentences")
 READER_RUN: dict[str, Any] = {
     "model": "tests.sentences:reader",
@@ -141,13 +115,6 @@ def test_dictionaries_of_tensors_go_from_workers_to_main_training(cluster: Clust
     )  # fmt: skip
     assert trained.returncode == 0, trained.stderr
     assert json.loads(trained.stdout)["test_accuracy"] > 0.5
-
-
-def test_a_value_that_is_not_finite_is_refused_at_the_start(cluster: Cluster) -> None:
-    coordinator = cluster.launch_coordinator(
-        "--data", "tests.sentences:with_missing_figure", *READER_ALLOWED
-    )
-    assert "row 5 has a value that is not finite in column 'figures'" in coordinator.refused()
 
 
 MODULE = "tests.measurements"
@@ -242,13 +209,6 @@ def test_labels_of_images_go_from_workers_to_main_training(cluster: Cluster) -> 
         "--set", "augmentation=none",
     )  # fmt: skip
     assert score > 0.7
-
-
-def test_what_is_no_target_is_refused_at_the_start(cluster: Cluster) -> None:
-    coordinator = cluster.launch_coordinator("--data", f"{MODULE}:boxes", *ALLOWED)
-    refused = coordinator.refused()
-    assert "single-label, multi-label or regression" in refused
-    assert "choose by features" in refused
 
 
 SWAPS = ((7, 23), (11, 40), (2, 58))

@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lipt.common.errors import OverLimitError, RunFailedError
+from lipt.common.errors import RunFailedError
 from lipt.common.states import LearnerState, RunState
 from tests.cluster import Cluster
 from tests.end_to_end.doomed_worker import DEADLY
 
-MOST = 2**31 - 1
 SMALL = {"num_learners": 1, "num_steps": 1, "batch_size": 16}
 RUN = {"model": "resnet8", "soup": {"num_alphas": 1, "batch_norm_examples": 16}}
 DOOMED_WORKER = (str(Path(__file__).with_name("doomed_worker.py")),)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (
-            {"learners": {**SMALL, "cpu_threads": MOST}},
-            r"learners\.cpu_threads = 2147483647: .* over limits\.worker_threads = 256 threads\.",
-        ),
-        (
-            {"learners": SMALL, "evaluation_threads": MOST},
-            r"evaluation_threads = 2147483647: .* over limits\.compute_threads = \d+ threads",
-        ),
-    ],
-)
-def test_threads_that_no_machine_has_are_refused_with_the_figures(
-    cluster: Cluster, overrides: dict[str, Any], words: str
-) -> None:
-    cluster.start_coordinator()
-    with cluster.client() as client:
-        with pytest.raises(OverLimitError, match=words):
-            client.start_run({**RUN, **overrides})
-        assert client.runs() == []
 
 
 def test_run_that_ends_its_workers_does_not_starve_the_one_behind_it(cluster: Cluster) -> None:

@@ -92,33 +92,6 @@ def test_training_that_is_killed_ends_in_the_same_weights(
     assert same_weights(cluster, "undisturbed", "resumed")
 
 
-@pytest.mark.parametrize("redraw", ["random", "stale", "infobatch"])
-def test_training_on_redrawn_examples_is_killed_and_ends_in_the_same_weights(
-    cluster: Cluster, tmp_path: Path, redraw: str
-) -> None:
-    (tmp_path / "stopping.py").write_text(STOPPING)
-    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    # A tenth of 1,442 examples is three batches; InfoBatch's epochs are longer: its first is 23.
-    fraction, epochs, stop_at = ("0.5", "6", "40") if redraw == "infobatch" else ("0.1", "6", "11")
-    flags = ("--data", "digits-train", "--redraw", redraw, "--fraction", fraction)
-    flags += ("--model", "stopping:net", "--allow-module", "stopping", "--set", "batch_size=64")
-    flags += ("--epochs", epochs)
-    undisturbed = start_training(cluster, "undisturbed", *flags, **environment)
-    flags += ("--checkpoint", str(tmp_path / "c.safetensors"), "--checkpoint-seconds", "0")
-    killed = start_training(cluster, "killed", *flags, **environment, STOP_AT=stop_at)
-    assert undisturbed.wait() == 0, undisturbed.text()
-    killed.wait_for("stopped here")
-    assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
-    done = len(log_of(cluster, "killed"))
-    assert done >= 2 - (redraw == "infobatch")
-    resumed = start_training(cluster, "resumed", *flags, **environment)
-    assert resumed.wait() == 0, resumed.text()
-    digests = [record["subset_digest"] for record in log_of(cluster, "undisturbed")]
-    assert len(set(digests)) > 2
-    assert [record["subset_digest"] for record in log_of(cluster, "resumed")] == digests[done:]
-    assert same_weights(cluster, "undisturbed", "resumed")
-
-
 def test_training_with_re_selection_is_killed_and_ends_in_the_same_weights(
     cluster: Cluster, small_run: dict[str, object], tmp_path: Path
 ) -> None:

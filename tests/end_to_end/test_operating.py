@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import urllib.request
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner
 
-from lipt.common.errors import UnknownRunError
 from lipt.common.states import RunState
 from lipt.coordinator.state.commands import app
 from tests.cluster import Cluster
@@ -33,7 +30,7 @@ def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(
         second = worker.take()
         worker.submit(second)
         expected = client.wait(run_id)
-        collecting = ["-m", "lipt.coordinator.state", "gc", "--state-dir", str(directory)]
+        collecting = ["-m", "lipt.trainer.cli", "state", "gc", "--state-dir", str(directory)]
         assert f"serving {cluster.address}" in cluster.start("gc", collecting).refused()
         state("check", "--state-dir", directory)
     assert coordinator.stop() == 0
@@ -54,48 +51,6 @@ def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(
     cleaned = state("gc", "--min-age-hours", "0", "--state-dir", copy)
     assert "removed 1 files" in cleaned  # the shard of its last learner
     state("check", "--state-dir", copy)
-
-
-def test_refusals_and_reassignments_are_counted_and_logged(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    coordinator = cluster.start_coordinator("--metrics-listen", "127.0.0.1:0")
-    address = coordinator.wait_for(r"metrics on (\S+)/metrics")[1]
-    learners = {**small_run["learners"], "num_learners": 1}
-    with cluster.client() as client:
-        run = client.start_run({**small_run, "learners": learners})
-        with pytest.raises(UnknownRunError):
-            client.run("nobody")
-        worker = cluster.play_worker("w")
-        worker.client.release(worker.worker_id, worker.take())
-        worker.client.release(worker.worker_id, worker.take(), "my disk is full\nevent=x")
-        again = worker.take()
-        worker.submit(again)
-        client.wait(run.run_id)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://{address}/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    for line in (
-        'lipt_events_total{detail="UNKNOWN_RUN",event="call_refused"} 1.0',
-        'lipt_events_total{detail="",event="learner_returned"} 1.0',
-        'lipt_events_total{detail="",event="learner_failed"} 1.0',
-        'lipt_events_total{detail="",event="learner_reassigned"} 2.0',
-        'lipt_events_total{detail="ready",event="run_ended"} 1.0',
-        'lipt_runs{state="ready"} 1.0',
-        "lipt_workers 1.0",
-        "lipt_leases 0.0",
-        'lipt_queue{lane="cheap"} 0.0',
-        'lipt_queue{lane="dear"} 0.0',
-    ):
-        assert line in lines
-    log = coordinator.text()
-    assert "event=call_refused detail=UNKNOWN_RUN method=/lipt.v1.RunService/GetRun" in log
-    assert (
-        r'event=learner_failed run=run-1 learner=0 worker=w reason="my disk is full\nevent=x"'
-        in log
-    )
-    assert "event=learner_reassigned run=run-1 learner=0 worker=w" in log
-    assert coordinator.stop() == 0
 
 
 def test_metrics_are_not_shown_to_other_machines_unasked(cluster: Cluster) -> None:

@@ -77,43 +77,6 @@ def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(
         assert other.pretrained_weights != alone.pretrained_weights
 
 
-def test_other_methods_and_given_weights_make_a_run_of_their_own(
-    client: Client, tmp_path: Path
-) -> None:
-    learners = {"num_learners": 2, "num_steps": 1, "num_minibatches": 2, "batch_size": 16}
-    first = client.wait(
-        client.start_run(
-            {
-                "learners": learners,
-                "initialization": {"steps": 2, "batch_size": 32},
-                "augmentation": {"method": "crop_flip"},
-                "pruning": {"method": "snip", "density_min": 0.5, "density_max": 0.5},
-                "soup": {"method": "uniform", "batch_norm_examples": 32},
-            }
-        ).run_id
-    )
-    assert first.state is RunState.READY, first.message
-    kept = [learner.ingredient.kept for learner in first.learners if learner.ingredient]
-    assert kept == [True, True]
-    path = tmp_path / "theta_p.safetensors"
-    client.save_weights(path, first.run_id)
-    given = client.upload_weights(path)
-    second = client.wait(
-        client.start_run(
-            {
-                "learners": learners,
-                "initialization": {"weights_sha256": given.sha256},
-                "pruning": {"method": "random"},
-            }
-        ).run_id
-    )
-    assert second.initial_weights == first.pretrained_weights
-    everything = client.subset(second.run_id, "grand", fraction=1.0, options={"parameters": "all"})
-    assert everything.indices.tolist() == list(range(1797))
-    reselected = client.subset(second.run_id, "grand", budget=50, weights=path)
-    assert reselected.digest == client.subset(first.run_id, "grand", budget=50).digest
-
-
 def test_user_s_own_data_and_model_from_one_short_file(
     cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -140,38 +103,3 @@ def test_user_s_own_data_and_model_from_one_short_file(
         assert {learner.worker for learner in run.learners} == {"friend"}
         assert len(client.subset(run.run_id, "grand", budget=20)) == 20
     assert friend.stop() == 0
-
-
-def test_real_images_give_500_of_each_class(cluster: Cluster, cifar10_jpeg: Path) -> None:
-    cluster.start_coordinator("--data", f"parquet:{cifar10_jpeg}")
-    for name in ("one", "two"):
-        cluster.start_worker(name)
-    overrides = {
-        "learners": {"num_learners": 2, "num_steps": 1, "batch_size": 64},
-        "soup": {"num_alphas": 2, "batch_norm_examples": 64},
-    }
-    with cluster.client() as client:
-        run = client.wait(client.start_run(overrides).run_id)
-        assert run.state is RunState.READY, run.message
-        subset = client.subset(run.run_id, "grand", fraction=0.1)
-    # Rows are ordered by class: 5,000 of each.
-    counts = np.bincount(subset.indices // 5000, minlength=10)
-    assert counts.tolist() == [500] * 10
-    assert len(set(subset.indices.tolist())) == 5000
-
-
-def test_exact_encodings_give_the_same_soup_and_the_others_a_smaller_one(
-    client: Client, small_run: dict[str, Any]
-) -> None:
-    finals = {}
-    for encoding in ("bitmask", "planes", "bfloat16_planes"):
-        learners = {**small_run["learners"], "encoding": encoding}
-        run = client.start_run({**small_run, "learners": learners}, name=encoding)
-        finals[encoding] = client.wait(run.run_id)
-        assert finals[encoding].state is RunState.READY
-    bitmask, planes, rounded = finals.values()
-    assert planes.pretrained_weights == bitmask.pretrained_weights
-    assert rounded.pretrained_weights != bitmask.pretrained_weights
-    sizes = [final.costs.bytes_from_workers for final in finals.values() if final.costs]
-    assert sizes[1] < 0.9 * sizes[0]
-    assert sizes[2] < 0.5 * sizes[0]

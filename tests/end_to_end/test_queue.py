@@ -7,9 +7,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from queue import SimpleQueue
 from typing import Any
 
 import grpc.aio
@@ -150,33 +148,6 @@ def test_job_under_way_ends_when_nobody_waits_for_it_any_more(
     asyncio.run(ask())
     coordinator.wait_for("event=job_dropped detail=computing job=SelectSubset")
     assert num_subsets(cluster) == 2
-
-
-def test_more_requests_than_may_wait_are_refused_and_the_client_asks_again(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    coordinator, dear_lane = start(cluster, FEW, small_run)
-    reached = ["beginning", ", 1 ahead", ", 2 ahead", "asking again"]
-    with cluster.client() as client, ThreadPoolExecutor(len(reached)) as threads:
-        subsets = []
-        with standing_still(dear_lane):
-            # One after another, each as far as it comes.
-            for number, words in enumerate(reached):
-                told = SimpleQueue[str]()
-                subsets.append(
-                    threads.submit(
-                        client.subset,
-                        "r",
-                        "facility_location",
-                        budget=20 + number,
-                        on_progress=lambda progress, told=told: told.put(str(progress)),  # type: ignore[misc]
-                    )
-                )
-                while words not in told.get(timeout=PATIENCE_SECONDS):
-                    pass
-        assert [len(subset.result()) for subset in subsets] == [20, 21, 22, 23]
-    refused = coordinator.wait_for("event=call_refused detail=QUEUE_FULL .*")[0]
-    assert "2 requests of this caller wait to be computed, 2 may. Ask again in" in refused
 
 
 def test_cancelled_run_takes_what_is_computed_for_it_along(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -72,58 +70,3 @@ def trained_on(views: Iterator[Any], processes: Callable[[], set[int]]) -> str:
             if learner.state is LearnerState.LEASED and pid.isdecimal() and int(pid) in processes():
                 return str(learner.worker)
     raise AssertionError("the run ended before a worker of that node had a learner")
-
-
-# A pass over the digits of some ten seconds for three processes, in 29 ranges.
-LONG_PASS = """
-[lease]
-duration_seconds = 2.0
-[dataset]
-source = "digits"
-image_size = 128
-[compute]
-scoring_range = 64
-"""
-
-
-def test_node_that_vanishes_with_its_ranges_changes_no_subset(
-    cluster: Cluster, nodes: RayNodes, small_run: dict[str, Any]
-) -> None:
-    one = {"num_learners": 1, "num_steps": 1, "batch_size": 16, "num_minibatches": 1}
-    run = {**small_run, "learners": one, "seed": 7, "evaluation_threads": 1}
-    cluster.start_coordinator("--data", "digits", *cluster.config(LONG_PASS))
-    with cluster.client() as client, ThreadPoolExecutor() as threads:
-        blind = cluster.start_worker("blind")
-        for name in ("alone", "on-ray"):
-            client.wait(client.start_run(run, name=name).run_id)
-        assert blind.stop() == 0
-        alone = client.subset("alone", "grand", fraction=0.1)
-        # Both runs have the same weights: what was computed for one would do for the other.
-        shutil.rmtree(cluster.state / "signals")
-
-        pool = cluster.start(
-            "pool",
-            [
-                *(*POOL, "--coordinator", cluster.address, "--ray", nodes.address),
-                *("--workers", "2", "--min-workers", "2", "--", "--worker-data", "digits"),
-                *("--cache-dir", str(cluster.directory / "cache")),
-            ],
-        )
-        views = client.watch_service(interval_seconds=0.2)
-        next(view for view in views if sum(one.name != "blind" for one in view.workers) == 2)
-        wanted = threads.submit(client.subset, "on-ray", "grand", fraction=0.1)
-        wait_for_a_range(views, nodes)
-        nodes.vanish()
-        assert wanted.result().digest == alone.digest
-    assert pool.stop() == 0
-
-
-def wait_for_a_range(views: Iterator[Any], nodes: RayNodes) -> None:
-    """Return as soon as a worker on the node that is doomed has a range."""
-    for view in views:
-        for worker in view.workers:
-            pid = worker.name.rpartition("-")[2]
-            scores = worker.assignment.startswith("examples") and pid.isdecimal()
-            if scores and int(pid) in nodes.processes_of_the_doomed():
-                return
-    raise AssertionError("no worker of that node had a range")

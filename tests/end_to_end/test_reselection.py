@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
 from lipt.common.data import open_dataset
-from lipt.common.errors import WeightsError
 from lipt.common.models import build_model
-from lipt.trainer import Client, ReselectingSampler, Reselection
+from lipt.trainer import Client, ReselectingSampler
 
 
 @pytest.mark.smoke
@@ -41,10 +39,3 @@ def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> No
                     parameter.add_(0.05 * torch.randn_like(parameter))
     assert [selected.epoch for selected in reselection.history] == [1, 2, 3, 4]
     assert len({selected.digest for selected in reselection.history}) > 1
-
-
-def test_another_architecture_is_refused_when_it_is_first_selected_on(client: Client) -> None:
-    reselection = Reselection(client, nn.Linear(2, 3), "grand", run="first", budget=20, every=1)
-    reselection.before_epoch(0)
-    with pytest.raises(WeightsError, match=r"weight.*model"):
-        reselection.before_epoch(1)

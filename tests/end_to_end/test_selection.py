@@ -11,10 +11,7 @@ import torch
 
 from lipt.common.data import open_dataset
 from lipt.common.errors import (
-    InvalidRequestError,
-    ProxyError,
     SignalsError,
-    StrategyOptionError,
     WeightsError,
 )
 from lipt.common.weights.files import pack
@@ -24,44 +21,12 @@ from tests.cluster import Cluster
 
 NUM_EXAMPLES = 1797
 
-# Strategies of one's own are registered where the coordinator is started: this one has
-# nothing left to gain after three examples of a class.
-FRUGAL = """
-from dataclasses import replace
-import torch
-from lipt.coordinator.cli import main
-from lipt.core.selection import registry
-from lipt.core.selection.selection import unweighted
-from lipt.core.selection.strategy import NOTHING, Strategy
-
-def frugal(signals, budget):
-    return replace(unweighted(torch.arange(3)), stopped_early="three are enough.")
-
-strategy = Strategy(frugal, "three", "", cost="1", needs=NOTHING)
-registry.STRATEGIES["frugal"] = strategy
-
-if __name__ == "__main__":
-    main()
-"""
-
 
 @pytest.fixture(scope="module")
 def pixels_ND() -> torch.Tensor:
     """Features that no model made."""
     dataset = open_dataset("digits")
     return dataset.images(torch.arange(NUM_EXAMPLES)).flatten(1).float() / 255
-
-
-def test_own_features_are_selected_on(client: Client, pixels_ND: torch.Tensor) -> None:
-    model_s = client.subset("first", "kcenter", budget=40)
-    own = client.subset("first", "kcenter", budget=40, features={"features": pixels_ND})
-    assert own.digest != model_s.digest
-    assert own.manifest["features_sha256"]
-    assert model_s.manifest["features_sha256"] is None
-    half = client.subset("first", "kcenter", budget=40, features={"features": pixels_ND.half()})
-    assert len(half) == 40
-    latent = client.subset("first", "sas", budget=40, features={"features": pixels_ND})
-    assert len(set(latent.indices.tolist())) == 40
 
 
 def test_pairs_are_asked_for_and_then_selected_on(client: Client, pixels_ND: torch.Tensor) -> None:
@@ -139,86 +104,3 @@ def scaled(weights: Weights, factor: float) -> Weights:
     """The same model with other logits: its last layer is larger."""
     (head,) = (name for name, values in weights.items() if values.ndim == 2)
     return weights | {head: weights[head] * factor}
-
-
-def test_an_early_stop_is_said_and_never_padded(cluster: Cluster) -> None:
-    frugal = cluster.directory / "frugal.py"
-    frugal.write_text(FRUGAL)
-    cluster.start_coordinator(program=[str(frugal)])
-    cluster.start_worker("one")
-    with cluster.client() as client:
-        learners = {"num_learners": 1, "num_steps": 1, "batch_size": 16}
-        soup = {"num_alphas": 1, "batch_norm_examples": 16}
-        client.wait(client.start_run({"learners": learners, "soup": soup}).run_id)
-        subset = client.subset("latest", "frugal", budget=50)
-        again = client.subset("latest", "frugal", budget=50)
-    assert len(subset) == 30
-    assert subset.manifest["budget"] == 50
-    assert "class 0: three are enough." in subset.stopped_early
-    assert again == subset
-
-
-IMAGES = """
-import torch
-from sklearn.datasets import load_digits
-
-images_NCHW = torch.as_tensor(load_digits().images[:400] * 15, dtype=torch.uint8)[:, None]
-
-
-def odd_and_even():
-    return [(image, row % 2) for row, image in enumerate(images_NCHW)]
-
-
-def halves():
-    return [(image, row // 200) for row, image in enumerate(images_NCHW)]
-"""
-
-
-def choose(directory: Path, source: str) -> dict[str, list[int]]:
-    """What 20 images to label, by strategy, at a coordinator of its own with the smallest run."""
-    (directory / "images.py").write_text(IMAGES)
-    with Cluster(directory) as cluster:
-        path = {"PYTHONPATH": str(directory)}
-        cluster.start_coordinator("--data", f"images:{source}", environment=path)
-        cluster.start_worker("one")
-        started = cluster.lipt(
-            *("run", "start", "--num-learners", "1", "--set", "learners.num_steps=1", "--watch")
-        )
-        assert started.returncode == 0, started.stderr
-        chosen = {}
-        for strategy in ("stratified", "facility_location", "uniform"):
-            out = directory / f"{strategy}.npy"
-            got = cluster.lipt(
-                *("subset", "get", "--labels", "none", "--strategy", strategy),
-                *("--budget", "20", "--out", str(out)),
-            )
-            assert got.returncode == 0, got.stderr
-            chosen[strategy] = np.load(out).tolist()
-        return chosen
-
-
-def test_placeholders_for_labels_do_not_matter(tmp_path_factory: pytest.TempPathFactory) -> None:
-    chosen = choose(tmp_path_factory.mktemp("first"), "odd_and_even")
-    assert [len(set(rows)) for rows in chosen.values()] == [20] * 3
-    assert choose(tmp_path_factory.mktemp("second"), "halves") == chosen
-
-
-def test_it_is_a_subset_of_its_own(client: Client) -> None:
-    given = client.subset("first", "kcenter", budget=30, balanced=False, proxy="ridge:patches")
-    none = client.subset("first", "kcenter", budget=30, labels="none")
-    again = client.subset("first", "kcenter", budget=30, labels="none", proxy="ridge:patches")
-    assert none == again
-    # From the store: also the seconds that it took are the same.
-    assert none.manifest == again.manifest
-    assert (given.manifest["labels"], none.manifest["labels"]) == ("given", "none")
-    assert given.manifest["proxy"]["accuracy"] > 0.9
-    assert set(none.manifest["proxy"]) == {"proxy", "features", "num_features", "seconds"}
-
-
-def test_what_labels_went_into_is_refused_with_the_remedy(client: Client) -> None:
-    with pytest.raises(InvalidRequestError, match=r"Choose one of: uniform, facility_location,"):
-        client.subset("first", budget=5, labels="none")
-    with pytest.raises(ProxyError, match="labels have gone into learners"):
-        client.subset("first", "kcenter", budget=5, labels="none", proxy="ridge:learners")
-    with pytest.raises(StrategyOptionError, match="Leave `balanced` unset"):
-        client.subset("first", "kcenter", budget=5, labels="none", balanced=True)

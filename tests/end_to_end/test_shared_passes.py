@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.blobs.blob import BlobName
 from lipt.common.data import open_dataset
-from lipt.common.errors import ForeignBlobError, StaleLeaseError
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out
 from lipt.common.signals.passes import score_range
@@ -21,7 +19,7 @@ from lipt.common.weights.specs import Weights
 from lipt.worker.client import ScoringAssignment
 from tests.cluster import COORDINATOR, SMALL_RUN, Cluster, LoggedProcess
 from tests.end_to_end.patient_coordinator import PATIENT
-from tests.played_worker import REPORT, PlayedWorker
+from tests.played_worker import PlayedWorker
 
 pytest.importorskip("sklearn")
 
@@ -120,20 +118,6 @@ def test_a_worker_that_vanishes_and_one_that_lies_change_nothing(
         assert wanted.result() == digest
     coordinator.wait_for("has sent signals that its examples do not have: all of its 1 ranges")
     assert coordinator.wait_for(r"of 15 ranges, (\d+) by (\d+) workers").groups() == ("1", "1")
-
-
-def test_a_result_that_comes_after_the_end_is_not_used(cluster: Cluster, digest: str) -> None:
-    serve(cluster)
-    late = cluster.play_worker("late", has_data=True)
-    with ThreadPoolExecutor() as threads:
-        wanted = threads.submit(subset_digest, cluster)
-        held = late.take_range()
-        values = scored(late, held)
-        assert wanted.result() == digest
-    with pytest.raises(ForeignBlobError):
-        late.submit_range(held, values)
-    with pytest.raises(StaleLeaseError, match="nobody needs it any more"):
-        late.client.commit(late.worker_id, held, BlobName.of(b"result"), REPORT)
 
 
 @pytest.mark.smoke

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from queue import SimpleQueue
 from typing import Any
@@ -121,28 +120,6 @@ def test_service_that_is_still_importing_ends_with_status_0(
     assert not (cluster.directory / "lipt.db").exists()
 
 
-def test_worker_of_a_batch_system_that_is_still_importing_is_not_done(cluster: Cluster) -> None:
-    process = cluster.start(
-        "worker",
-        ["-X", "importtime", "-m", "lipt.worker", "--max-learners", "1"],
-        {"LIPT_STOPPED_STATUS": "143"},
-    )
-    process.wait_for(r"\| +torch$")
-    assert process.stop() == 143
-
-
-def test_coordinator_that_is_still_starting_ends_cleanly(cluster: Cluster) -> None:
-    source = "import time\ndef data():\n    print('opening', flush=True)\n    time.sleep(3600)\n"
-    (cluster.directory / "slow_data.py").write_text(source)
-    path = f"{cluster.directory}:{os.environ.get('PYTHONPATH', '')}"
-    coordinator = cluster.launch_coordinator(
-        "--data", "slow_data:data", environment={"PYTHONPATH": path}
-    )
-    coordinator.wait_for("opening")
-    assert ends_in_time(coordinator) == 0
-    assert "Traceback" not in coordinator.text()
-
-
 def test_worker_whose_coordinator_does_not_answer_ends_in_time(
     cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
@@ -161,21 +138,3 @@ def test_worker_whose_coordinator_does_not_answer_ends_in_time(
             assert [it.process.wait(GRACE_SECONDS) for it in (polling, training)] == [0, 0]
         finally:
             coordinator.send(signal.SIGCONT)
-
-
-def test_restarted_coordinator_takes_up_what_the_drained_one_left(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    coordinator = cluster.start_coordinator()
-    learners = {**LONG_RUN, "num_learners": 2}
-    with cluster.client() as client:
-        run = client.start_run({**small_run, "learners": learners})
-        worker = cluster.play_worker("w")
-        first = worker.take()
-        worker.submit(first)
-        second = worker.take()
-        assert ends_in_time(coordinator) == 0
-        cluster.start_coordinator("--listen", cluster.address)
-        worker.submit(second)
-        final = client.wait(run.run_id)
-    assert [item.attempts for item in final.learners] == [1, 1]

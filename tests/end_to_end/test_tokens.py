@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,27 +19,6 @@ from lipt.common.weights.files import pack
 from lipt.trainer import Client
 from tests.certificates import Certificates
 from tests.cluster import Cluster
-
-# Loads what it takes as the user that may read it, then becomes nobody.
-AS_NOBODY = """
-import os, sys
-from lipt.common.errors import LiptError
-from lipt.trainer.client.client import Client
-with Client(sys.argv[1]) as client:
-    client.info()
-os.setgroups([])
-os.setgid(65534)
-os.setuid(65534)
-try:
-    with Client(sys.argv[1]) as client:
-        client.runs()
-except LiptError as error:
-    print(error.reason, error)
-try:
-    print(open(sys.argv[2]).read())
-except PermissionError:
-    print("unreadable")
-"""
 
 
 def elsewhere(directory: Path) -> dict[str, str]:
@@ -73,20 +49,6 @@ def test_who_finds_no_local_token_is_refused_until_it_has_a_token(
     listed = cluster.lipt("token", "list").stdout
     assert [line.split()[1:4] for line in listed.splitlines()[1:]] == [["guest", "worker", "valid"]]
     assert made.stdout.strip() not in listed
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_other_user_of_the_machine_is_refused(cluster: Cluster) -> None:
-    cluster.start_coordinator()
-    done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, cluster.address, str(cluster.state / "admin.token")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    refusal, file = done.stdout.splitlines()
-    assert refusal.startswith("UNAUTHENTICATED this coordinator serves the user that started it")
-    assert file == "unreadable"
 
 
 @pytest.mark.smoke

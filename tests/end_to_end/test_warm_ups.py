@@ -6,9 +6,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from lipt.common.errors import OverLimitError, StrategyOptionError
 from lipt.common.states import RunState
 from lipt.trainer import Client, Subset
 from lipt.trainer.views import ProgressView
@@ -22,34 +19,6 @@ def begin(client: Client) -> None:
     """A run "alone" that has its theta*, and never a learner."""
     client.start_run({**SMALL_RUN, "seed": 5}, name="alone")
     next(view for view in client.watch("alone") if view.state is RunState.TRAINING)
-
-
-def test_a_warm_up_needs_no_worker_and_is_told_by_itself(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
-        cluster.start_coordinator(*cluster.config("[limits]\nwarm_up_epochs = 6\n"))
-        with cluster.client() as client:
-            begin(client)
-
-            def ask(strategy: str, pretraining: str) -> Subset:
-                options = {"pretraining": pretraining}
-                return client.subset("alone", strategy, budget=50, options=options)
-
-            first, other = ask("grand", "epochs:1x3"), ask("el2n", "epochs:1.0x3")
-            assert first.manifest["options"] == other.manifest["options"]
-            costs, later = first.manifest["costs"], other.manifest["costs"]
-            assert costs["warm_up_seconds"] == later["warm_up_seconds"] > 0
-            assert later["selection_seconds"] > 0
-            with pytest.raises(OverLimitError, match=r"7 epochs.*limits\.warm_up_epochs allows 6"):
-                ask("grand", "epochs:1x7")
-            with pytest.raises(StrategyOptionError, match=r"looks at no model"):
-                ask("uniform", "epochs:1")
-        out = tmp_path / "subset.json"
-        asked = ["--strategy", "grand", "--budget", "50", "--option", "pretraining=epochs:1x3"]
-        done = cluster.lipt("subset", "get", "--run", "alone", *asked, "--out", str(out))
-        assert done.returncode == 0, done.stderr
-        assert Subset.from_json(out.read_text()).digest == first.digest
-        listed = cluster.lipt("strategies").stdout
-        assert "epochs:NxR" in listed
 
 
 class Killer:

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from lipt.common.states import RunState
 from tests.cluster import Cluster
 
@@ -65,19 +63,8 @@ def test_worker_that_allows_a_module_which_it_lacks_says_so_at_its_start(cluster
     assert "lipt-worker: --allow-module absent_module: there is no module" in worker.refused()
 
 
-POOL = ("-m", "lipt.worker.pool")
 # The script, for a command that is plugged in is found by what is installed.
 UP = (str(Path(sys.executable).with_name("lipt")), "up")
-
-
-def test_flag_that_no_worker_knows_ends_the_pool_with_the_worker_s_own_words(
-    cluster: Cluster,
-) -> None:
-    cluster.start_coordinator()
-    flags = ["--coordinator", cluster.address, "--min-workers", "1", "--", "--nonsense"]
-    refused = cluster.start("pool", [*POOL, *flags]).refused()
-    assert "lipt-worker-pool: worker 0 does not take its arguments" in refused
-    assert "No such option: --nonsense" in refused
 
 
 def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
@@ -99,18 +86,6 @@ def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
     assert "coordinator | " in up.text()
     assert "worker 0 | " in up.text()
     assert "Traceback" not in up.text()
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--data", "digits", "--workers", "0"], "lipt: workers = 0"),
-        (["--data", "absent:data"], "lipt: the coordinator has ended with status 1: see above"),
-    ],
-)
-def test_up_that_cannot_serve_says_why(flags: list[str], sentence: str, cluster: Cluster) -> None:
-    where = ["--listen", "127.0.0.1:0", "--state-dir", str(cluster.state)]
-    assert sentence in cluster.start("up", [*UP, *flags, *where]).refused()
 
 
 def test_up_ends_with_its_coordinator(cluster: Cluster) -> None:

@@ -49,6 +49,11 @@ def test_defaults_fit_the_data_of_the_readme(served: Cluster) -> None:
     assert "learners.batch_size 159 in place of 256" in oldest.fitted
 
 
+def test_a_strategy_of_ones_own(run_example: Run) -> None:
+    said = run_example("own_strategy.py").stdout
+    assert said.startswith("<Subset of 180 of 1,797 (10.0%) examples; strategy: doubted;")
+
+
 def test_the_data_is_diagnosed(run_example: Run) -> None:
     first, *issues, last = run_example("diagnose.py").stdout.splitlines()
     assert first.startswith("<Diagnosis of 1,797 examples")
@@ -121,6 +126,11 @@ def test_weights_of_a_subset_count_in_the_loss(run_example: Run) -> None:
     )
     assert match is not None, said
     assert int(match[1]) > 1
+
+
+def test_soft_labels_are_trained_on(run_example: Run) -> None:
+    said = run_example("soft_labels.py").stdout
+    assert re.fullmatch(r"9\d\.\d% right\n", said), said
 
 
 @pytest.mark.smoke

@@ -16,7 +16,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning.learner import PROCESS_BYTES
+from lipt.common.planning import PROCESS_BYTES
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.planning.plan import DataFigures

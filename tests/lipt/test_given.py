@@ -20,7 +20,7 @@ def test_a_model_is_found_by_its_name_as_long_as_it_is_kept() -> None:
     name = given.name
     del given
     gc.collect()
-    with pytest.raises(ConfigError, match="has no attribute"):
+    with pytest.raises(ConfigError, match="has no function"):
         load_factory(name, allowed_modules=[MODULE])
 
 

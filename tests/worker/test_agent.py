@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,15 +10,12 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import (
-    ConfigError,
     DataError,
-    IncompatibleProtocolError,
     LearnerRejectedError,
     LearnerStoppedError,
     LiptError,
     OverLimitError,
     StaleLeaseError,
-    UnauthenticatedError,
     UnknownRunError,
     UnknownWorkerError,
     UnreachableError,
@@ -125,14 +121,6 @@ def test_worker_joins_once_and_takes_one_learner_after_the_other(world: World) -
     assert world.pauses == []
 
 
-def test_what_keeps_it_from_learners_is_said_once(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.fake.idle_reason = "cannot train run r, for it does not allow `mine`"
-    world.live(None, None, None)
-    assert caplog.text.count("no learner for this worker: it cannot train run r") == 1
-
-
 def test_worker_ends_after_so_many_learners_and_failed_ones_do_not_count(world: World) -> None:
     world.fake.assignments = [make_assignment(index) for index in range(4)]
     world.work = [fail(DataError("bad.")), succeed]
@@ -168,16 +156,6 @@ def test_worker_without_a_learner_for_so_long_ends(world: World, clock: Clock) -
     assert world.done == [("worker-1", "r/0")]
 
 
-def test_worker_whose_coordinator_is_away_has_nothing_to_do_either(
-    world: World, clock: Clock
-) -> None:
-    world.when_paused = lambda: setattr(clock, "now", clock.now + 25.0)
-    world.fake.assignments = [UnreachableError("away."), UnreachableError("away.")]
-    agent = world.agent(max_idle_seconds=40.0, clock=clock)
-    agent.run()
-    assert world.fake.waits == [30.0, 15.0]
-
-
 def test_restarted_coordinator_is_joined_again_as_the_same_instance(world: World) -> None:
     world.live(make_assignment(0), UnknownWorkerError("who?"), make_assignment(1))
     first, second = world.fake.registered
@@ -187,47 +165,6 @@ def test_restarted_coordinator_is_joined_again_as_the_same_instance(world: World
     assert world.pauses == []
 
 
-def test_worker_whose_commit_meets_a_restarted_coordinator_joins_again(world: World) -> None:
-    world.work = [fail(UnknownWorkerError("who?")), succeed]
-    world.live(make_assignment(0), UnknownWorkerError("who?"), make_assignment(1))
-    assert world.done == [("worker-1", "r/0"), ("worker-2", "r/1")]
-    assert world.fake.released == []
-
-
-def test_coordinator_that_is_away_is_tried_again_until_it_answers_and_complained_of_once(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.fake.refusals["register"] = [UnreachableError("nobody answers.") for _ in range(3)]
-    with caplog.at_level(logging.WARNING):
-        world.live(make_assignment(0))
-    assert world.done == [("worker-1", "r/0")]
-    assert len(world.pauses) == 3
-    assert all(seconds > 0 for seconds in world.pauses)
-    assert world.events.count(EventKind.RETRIED, "joining") == 3
-    assert caplog.text.count("Trying again until 127.0.0.1:50051 answers") == 1
-
-
-def test_refusal_after_an_absence_is_complained_of_once_as_well(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    away, refused = UnreachableError("nobody answers."), UnauthenticatedError("no token.")
-    world.fake.refusals["register"] = [away, away, refused, refused]
-    with caplog.at_level(logging.WARNING):
-        world.live(make_assignment(0))
-    assert world.done == [("worker-1", "r/0")]
-    assert caplog.text.count("nobody answers.") == 1
-    assert caplog.text.count("no token.") == 1
-
-
-def test_each_absence_is_complained_of_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    away = UnreachableError("nobody answers.")
-    with caplog.at_level(logging.WARNING):
-        world.live(away, away, make_assignment(0), away)
-    # It joined between them.
-    assert caplog.text.count("Trying again until") == 3
-    assert len(world.fake.registered) == 4
-
-
 def test_stop_while_the_coordinator_is_away_ends_the_worker(world: World) -> None:
     world.fake.refusals["register"] = [UnreachableError("nobody answers.")] * 100
     agent = world.agent()
@@ -235,19 +172,6 @@ def test_stop_while_the_coordinator_is_away_ends_the_worker(world: World) -> Non
     agent.run()
     assert world.events.count(EventKind.RETRIED, "joining") == 1
     assert world.fake.num_interrupts == 1
-
-
-def test_coordinator_of_another_major_version_ends_the_worker(world: World) -> None:
-    world.fake.refusals["register"] = [IncompatibleProtocolError("Install the same lipt.")]
-    with pytest.raises(IncompatibleProtocolError, match="the same lipt"):
-        world.live()
-    assert world.pauses == []
-
-
-def test_assignment_that_this_version_does_not_know_does_not_end_the_worker(world: World) -> None:
-    world.live(ConfigError("pruning method '99'."), make_assignment(1))
-    assert world.done == [("worker-2", "r/1")]
-    assert len(world.pauses) == 1
 
 
 def test_learners_are_counted_by_how_they_ended(world: World) -> None:
@@ -263,29 +187,44 @@ def test_learners_are_counted_by_how_they_ended(world: World) -> None:
     assert world.outcomes() == expected
 
 
-def test_learner_that_cannot_be_trained_here_is_given_back_with_the_reason(world: World) -> None:
-    world.work = [fail(DataError("the shard has 3 images.")), succeed]
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (DataError("the shard has 3 images."), "DataError: the shard has 3 images."),
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
+        # A user's model may end the process, it thinks.
+        (SystemExit("enough"), "SystemExit: enough"),
+    ],
+)
+def test_learner_that_fails_is_given_back_with_the_reason_and_not_counted_as_in(
+    world: World, caplog: pytest.LogCaptureFixture, error: BaseException, reason: str
+) -> None:
+    world.work = [fail(error), succeed]
     world.live(make_assignment(0), make_assignment(1))
-    assert world.fake.released == [("worker-1", "r/0", "DataError: the shard has 3 images.")]
+    assert world.fake.released == [("worker-1", "r/0", reason)]
     assert world.done[1] == ("worker-1", "r/1")
+    assert world.outcomes() == {"failed": 1, "in": 1}
     # Not at once: it could be offered the very same again.
     assert len(world.pauses) == 1
+    assert ("Traceback" in caplog.text) is not isinstance(error, LiptError)
 
 
-def test_unforeseen_error_is_logged_with_its_traceback_and_given_back(
-    world: World, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "error",
+    [
+        LearnerRejectedError("it is not finite."),
+        StaleLeaseError("too late."),
+        UnknownRunError("gone."),
+        UnknownWorkerError("who?"),
+    ],
+)
+def test_learner_that_the_coordinator_refuses_is_not_given_back(
+    world: World, error: LiptError
 ) -> None:
-    world.work = [fail(ZeroDivisionError("by zero"))]
-    world.live(make_assignment(0))
-    assert world.fake.released == [("worker-1", "r/0", "ZeroDivisionError: by zero")]
-    assert "Traceback" in caplog.text
-
-
-def test_model_that_exits_the_process_is_a_failed_learner(world: World) -> None:
-    world.work = [fail(SystemExit("enough"))]
-    world.live(make_assignment(0))
-    assert world.fake.released == [("worker-1", "r/0", "SystemExit: enough")]
-    assert world.outcomes() == {"failed": 1}
+    world.work = [fail(error), succeed]
+    world.live(make_assignment(0), make_assignment(1))
+    assert world.fake.released == []
+    assert world.pauses == []
 
 
 def test_learner_that_is_too_much_is_given_back_as_that_and_the_next_is_taken(
@@ -296,25 +235,6 @@ def test_learner_that_is_too_much_is_given_back_as_that_and_the_next_is_taken(
     assert world.fake.declined == [("worker-1", "r/0", "learners.cpu_threads = 9: too many.")]
     assert world.fake.released == []
     assert [name for _, name in world.done] == ["r/0", "r/1"]
-
-
-def test_refused_learner_is_not_given_back_for_its_attempt_is_counted_already(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.work = [fail(LearnerRejectedError("it is not finite.")), succeed]
-    world.live(make_assignment(0), make_assignment(1))
-    assert world.fake.released == []
-    assert world.pauses == []
-    assert "learner r/0 was refused: it is not finite." in caplog.text
-
-
-@pytest.mark.parametrize("error", [StaleLeaseError("too late."), UnknownRunError("gone.")])
-def test_learner_that_is_somebody_else_s_is_left_to_them(world: World, error: LiptError) -> None:
-    world.work = [fail(error), succeed]
-    world.live(make_assignment(0), make_assignment(1))
-    assert world.fake.released == []
-    assert world.pauses == []
-    assert len(world.done) == 2
 
 
 def test_lease_that_is_lost_in_mid_training_stops_the_learner_and_the_next_one_is_taken(
@@ -356,19 +276,3 @@ def test_stop_while_training_gives_the_learner_back_without_waiting_for_its_end(
     assert stopped == [True]
     assert world.outcomes() == {"stopped": 1}
     assert len(world.fake.assignments) == 1
-
-
-def test_worker_that_stops_ends_though_nobody_takes_its_learner_back(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    agent = world.agent()
-
-    def train(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
-        agent.stop()
-        assert world.fake.given_back.wait(PATIENCE_SECONDS)
-
-    world.work = [train]
-    world.fake.assignments = [make_assignment(0)]
-    world.fake.refusals["release"] = [UnreachableError("nobody answers.")]
-    agent.run()
-    assert "giving learner r/0 back: nobody answers." in caplog.text

@@ -15,11 +15,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.data import Shard, open_dataset, pack_shard
 from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import (
-    DataError,
-    FactoryNotAllowedError,
-    LearnerRejectedError,
     LearnerStoppedError,
-    StaleLeaseError,
     StateError,
     UnknownBlobError,
     UnreachableError,
@@ -221,39 +217,6 @@ def test_what_it_took_is_measured(world: World) -> None:
     assert sums(WAITED) == {(): 0.25}
 
 
-def test_log_says_how_long_training_waited(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.training.result = replace(LEARNER, waited_seconds=1.5)
-    with caplog.at_level("INFO"):
-        world.run()
-    (line,) = [message for message in caplog.messages if "is in" in message]
-    assert "loss 0.500, 3.0 s; of 3.0 s of training it waited 1.5 s for data" in line
-
-
-def test_image_files_reach_training_as_they_are(world: World) -> None:
-    files = [b"P5 1 1 255\n" + bytes([row]) for row in range(8)]
-    size = len(files[0])
-    content = pack(
-        {
-            "encoded": torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8),
-            "offsets": torch.arange(9) * size,
-            "labels": torch.arange(8),
-        }
-    )
-    world.run(replace(world.assignment, shard=world.fake.blobs.store.put_bytes(content)))
-    (shard,) = world.training.shards
-    assert isinstance(shard, EncodedShard)
-    assert shard.examples.rows(torch.tensor([5])).unique().tolist() == [5]
-
-
-def test_next_learner_of_the_run_does_not_fetch_theta_star_again(world: World) -> None:
-    world.run()
-    world.run()
-    theta, shard = world.assignment.initial_weights, world.assignment.shard
-    assert world.fake.blobs.reads == [theta, shard, shard]
-    assert world.fake.committed[1][2].bytes_received == shard.size_bytes
-    assert same(*world.training.initial)
-
-
 def test_theta_star_that_the_cache_s_disk_has_changed_is_fetched_again(world: World) -> None:
     world.run()
     theta = world.assignment.initial_weights
@@ -283,38 +246,11 @@ def test_full_disk_under_the_cache_is_done_without(
     assert world.events.count(EventKind.RETRIED, "caching") == 1
 
 
-def test_model_that_this_worker_does_not_allow_is_refused_before_any_training(
-    world: World,
-) -> None:
-    task = replace(TASK, model="os:system")
-    with pytest.raises(FactoryNotAllowedError, match="--allow-module"):
-        world.run(replace(world.assignment, task=task))
-    assert world.training.shards == []
-    assert world.fake.committed == []
-
-
 def test_weights_of_another_model_are_refused_before_any_training(world: World) -> None:
     other = world.fake.blobs.store.put_bytes(pack({"w": torch.zeros(2)}))
     with pytest.raises(WeightsError, match="missing, the model has"):
         world.run(replace(world.assignment, initial_weights=other))
     assert world.training.shards == []
-
-
-def test_blob_that_the_coordinator_does_not_have_fails_the_learner(world: World) -> None:
-    missing = BlobName.of(b"never made")
-    for lost in ({"initial_weights": missing}, {"shard": missing}):
-        with pytest.raises(UnknownBlobError):
-            world.run(replace(world.assignment, **lost))  # type: ignore[arg-type]
-    assert world.training.shards == []
-
-
-@pytest.mark.parametrize("error", [DataError("bad."), ZeroDivisionError("by zero")])
-def test_training_that_fails_hands_nothing_in(world: World, error: Exception) -> None:
-    world.training.result = error
-    with pytest.raises(type(error)):
-        world.run()
-    assert world.fake.committed == []
-    assert world.pauses == []
 
 
 @pytest.mark.parametrize("trouble", [AWAY, FULL])
@@ -356,17 +292,6 @@ def test_worker_that_stops_waits_no_longer_for_a_coordinator_that_is_away(world:
     assert world.fake.committed == []
 
 
-@pytest.mark.parametrize(
-    "refusal", [StaleLeaseError("too late."), LearnerRejectedError("not finite.")]
-)
-def test_refused_learner_is_not_handed_in_again(world: World, refusal: Exception) -> None:
-    world.fake.refusals["commit"] = [refusal]
-    with pytest.raises(type(refusal)):
-        world.run()
-    assert world.fake.committed == []
-    assert world.pauses == []
-
-
 def test_result_that_the_coordinator_s_disk_has_changed_is_sent_again_and_not_trained_again(
     world: World,
 ) -> None:
@@ -375,10 +300,3 @@ def test_result_that_the_coordinator_s_disk_has_changed_is_sent_again_and_not_tr
     assert len(world.training.shards) == 1
     assert len(world.fake.committed) == 1
     assert world.events.count(EventKind.RETRIED, "handing over") == 1
-
-
-def test_result_that_is_damaged_time_and_again_fails_the_learner(world: World) -> None:
-    world.fake.refusals["commit"] = [UnknownBlobError("it is not whole any more.")] * 2
-    with pytest.raises(UnknownBlobError):
-        world.run()
-    assert world.fake.committed == []

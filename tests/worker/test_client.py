@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,14 +11,23 @@ import pytest
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
-from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.config.values import scoring_to_proto, task_to_proto
-from lipt.common.errors import ConfigError
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.config.values import task_to_proto
+from lipt.common.errors import (
+    ConfigError,
+    LiptError,
+    StaleLeaseError,
+    TooManyCallsError,
+    UnknownRunError,
+    UnreachableError,
+)
 from lipt.common.images.formats import ImageFormat
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.client import CoordinatorClient, ScoringAssignment, with_secret
+from lipt.worker.client import CoordinatorClient, LeaseKeeper, with_secret
+from tests.worker.fake_client import FakeClient, make_assignment
 
 TASK = LearnerTask(
     model="resnet8",
@@ -111,13 +121,6 @@ def test_heartbeat_brings_the_progress_and_the_answer_whether_to_stop(
     assert beat.progress == progress
 
 
-def test_assignment_arrives_as_it_was_given(served: tuple[Fake, CoordinatorClient]) -> None:
-    assignment = served[1].acquire("w")
-    assert assignment is not None
-    assert (assignment.assignment_id, assignment.epoch) == ("r/0", 7)
-    assert assignment.task == TASK
-
-
 def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
     served: tuple[Fake, CoordinatorClient],
 ) -> None:
@@ -128,23 +131,6 @@ def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
     (released,) = fake.released
     assert (released.assignment_id, released.epoch) == ("r/0", 7)
     assert "pruning_method = '99'" in released.error
-
-
-@pytest.mark.parametrize("over_limits", [True, False])
-def test_learner_is_given_back_with_what_is_wrong(
-    served: tuple[Fake, CoordinatorClient], over_limits: bool
-) -> None:
-    fake, client = served
-    client.release("w", "r/0", 7, "too much", over_limits=over_limits)
-    (released,) = fake.released
-    assert (released.worker_id, released.assignment_id, released.epoch) == ("w", "r/0", 7)
-    assert (released.error, released.over_limits) == ("too much", over_limits)
-
-
-def test_interrupted_worker_asks_no_more(served: tuple[Fake, CoordinatorClient]) -> None:
-    client = served[1]
-    client.interrupt()
-    assert client.acquire("w") is None
 
 
 class Poll:
@@ -185,37 +171,6 @@ def test_result_goes_out_with_its_snapshots_in_order(
     (committed,) = fake.committed
     assert blob_from_proto(committed.result) == result
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
-
-
-def test_a_range_arrives_as_it_was_given(served: tuple[Fake, CoordinatorClient]) -> None:
-    fake, client = served
-    scoring = ScoringTask(
-        model="resnet8",
-        num_classes=10,
-        image=TASK.image,
-        fingerprint="f" * 64,
-        start=0,
-        stop=64,
-        batch_size=32,
-        threads=1,
-        half_features=True,
-        seed=2**63 + 1,
-    )
-    fake.assignment.ClearField("task")
-    fake.assignment.assignment_id = "scan-1/0"
-    fake.assignment.scoring.CopyFrom(scoring_to_proto(scoring))
-    assignment = client.acquire("w")
-    assert isinstance(assignment, ScoringAssignment)
-    assert (assignment.task, str(assignment)) == (scoring, "range scan-1/0")
-
-
-def test_a_range_of_no_examples_is_given_back(served: tuple[Fake, CoordinatorClient]) -> None:
-    fake, client = served
-    fake.assignment.ClearField("task")
-    fake.assignment.scoring.fingerprint = "f"
-    with pytest.raises(ConfigError):
-        client.acquire("w")
-    assert len(fake.released) == 1
 
 
 class Anything(grpc.GenericRpcHandler):
@@ -261,3 +216,76 @@ def test_each_kind_of_call_shows_the_secret_as_it_is_then(channel: grpc.Channel)
     assert calls() == {b"[]"}
     secrets.append("5" * 32)
     assert calls() == {b"['%s']" % (b"5" * 32)}
+
+
+# Far more than any machine needs: it is waited so long only by a test that fails.
+PATIENCE_SECONDS = 60.0
+OFTEN = 0.01
+TRAINING = worker_pb2.LEARNER_PHASE_TRAINING
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeClient:
+    return FakeClient(tmp_path)
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+def keeper(fake: FakeClient, events: Events, *, heartbeat_seconds: float = 3600.0) -> LeaseKeeper:
+    assignment = make_assignment(heartbeat_seconds=heartbeat_seconds)
+    return LeaseKeeper(fake.client, "w", assignment, events)
+
+
+def next_beat(fake: FakeClient) -> worker_pb2.LearnerProgress:
+    return fake.beats.get(timeout=PATIENCE_SECONDS)
+
+
+def test_news_go_out_at_once_and_not_with_the_next_heartbeat(
+    fake: FakeClient, events: Events
+) -> None:
+    with keeper(fake, events) as lease:
+        next_beat(fake)
+        lease.report(TRAINING, 1, 0.5)
+        assert next_beat(fake) == worker_pb2.LearnerProgress(
+            phase=TRAINING, step=1, num_steps=2, loss=0.5
+        )
+
+
+@pytest.mark.parametrize("error", [StaleLeaseError("somebody else's."), UnknownRunError("gone.")])
+def test_lease_that_is_somebody_else_s_is_lost_and_no_more_heartbeats_are_sent(
+    fake: FakeClient, events: Events, error: LiptError
+) -> None:
+    fake.refusals["heartbeat"] = [error]
+    with keeper(fake, events, heartbeat_seconds=OFTEN) as lease:
+        lease._thread.join(PATIENCE_SECONDS)
+        assert not lease._thread.is_alive()
+    assert lease.lost.is_set()
+    assert fake.beats.qsize() == 1
+    assert events.count(EventKind.RETRIED) == 0
+
+
+def test_coordinator_that_is_away_costs_heartbeats_and_not_the_lease(
+    fake: FakeClient, events: Events
+) -> None:
+    fake.refusals["heartbeat"] = [UnreachableError("away."), LiptError("internal error")]
+    with keeper(fake, events, heartbeat_seconds=OFTEN) as lease:
+        for _ in range(3):
+            next_beat(fake)
+        assert not lease.lost.is_set()
+    assert events.count(EventKind.RETRIED, "heartbeat") == 2
+
+
+def test_heartbeat_that_came_too_often_is_sent_again_no_sooner_than_it_is_told_to(
+    fake: FakeClient, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    fake.refusals["heartbeat"] = [TooManyCallsError("slowly.", retry_after_seconds=2.5)]
+    lease = keeper(fake, events, heartbeat_seconds=OFTEN)
+    monkeypatch.setattr(lease._left, "wait", pauses.append)
+    with lease:
+        for _ in range(2):
+            next_beat(fake)
+    assert pauses == [2.5]

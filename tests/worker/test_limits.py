@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import socket
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -13,19 +15,19 @@ import torch
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, LearnersConfig
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
-from lipt.common.data import Shard
 from lipt.common.data.shard import EncodedShard
-from lipt.common.errors import FactoryNotAllowedError, OverLimitError
+from lipt.common.errors import OverLimitError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
-from lipt.common.models.footprint import measure_model
-from lipt.common.planning.learner import PROCESS_BYTES, learner_memory
+from lipt.common.observability.metrics import Phases
+from lipt.common.planning import PROCESS_BYTES, learner_memory
 from lipt.common.process.machine import Machine
 from lipt.core.learner.learner import train_learner
-from lipt.worker import limits as limiting
+from lipt.worker.instruments import DEVICE_MEMORY, SECONDS, Metering, Phase
 from lipt.worker.limits import WorkerLimits
-from lipt.worker.settings import WorkerSettings
+from lipt.worker.settings import WorkerSettings, own_name
+from tests.clock import Clock
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.image_files import encoded, files_of
 from tests.worker.fake_client import TASK
@@ -59,10 +61,6 @@ def test_flags_are_the_limits() -> None:
     assert found.memory.at_most == 2 * 2**30
 
 
-def test_learner_within_the_limits_is_taken_on() -> None:
-    limits().require(TASK)
-
-
 def test_too_many_threads_are_refused_with_the_flag() -> None:
     with pytest.raises(OverLimitError) as refused:
         limits(max_threads=2).require(task(cpu_threads=3))
@@ -80,38 +78,17 @@ def test_too_much_memory_is_refused_with_the_figures() -> None:
         limits(max_memory="2GiB").require(large)
 
 
-def test_model_of_a_module_that_is_not_allowed_is_not_built() -> None:
-    with pytest.raises(FactoryNotAllowedError):
-        limits(allow_modules=()).require(TASK)
-
-
-def test_a_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[str] = []
-
-    def watched(model: Any, spec: str, **keywords: Any) -> Any:
-        measured.append(spec)
-        return measure_model(model, spec, **keywords)
-
-    monkeypatch.setattr(limiting, "measure_model", watched)
-    found = limits()
-    for seed in range(3):
-        found.require(replace(TASK, seed=seed))
-    found.require(replace(TASK, num_classes=7))
-    assert measured == [TASK.model] * 2
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("as_files", [False, True])
-def test_a_learner_takes_about_the_memory_that_is_planned(*, as_files: bool) -> None:
+def test_a_learner_takes_about_the_memory_that_is_planned() -> None:
     # In a process of its own: what earlier tests have given back to the allocator, and so is
     # resident already, would not be seen as taken.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
-        planned, taken = alone.submit(_planned_and_taken_bytes, as_files=as_files).result()
+        planned, taken = alone.submit(_planned_and_taken_bytes).result()
     # Some of what is needed was there before.
     assert planned / 4 < taken < planned * 1.5
 
 
-def _planned_and_taken_bytes(*, as_files: bool) -> tuple[int, int]:
+def _planned_and_taken_bytes() -> tuple[int, int]:
     learners = LearnersConfig(num_minibatches=1, num_steps=1, batch_size=256)
     image = ImageFormat(3, 32, 32, mean=(0.5,) * 3, std=(0.5,) * 3)
     given = replace(
@@ -130,9 +107,8 @@ def _planned_and_taken_bytes(*, as_files: bool) -> tuple[int, int]:
         small = replace(given, learners=learners.model_copy(update={"batch_size": size}))
         pixels_NCHW = torch.zeros(size, 3, 32, 32, dtype=torch.uint8)
         labels_N = torch.zeros(size, dtype=torch.int64)
-        shard: Shard | EncodedShard = Shard(pixels_NCHW, labels_N)
-        if as_files:
-            shard = EncodedShard(encoded(files_of(pixels_NCHW), image), labels_N)
+        # Encoded ones take more: they are decoded ahead.
+        shard = EncodedShard(encoded(files_of(pixels_NCHW), image), labels_N)
         train_learner(
             small,
             initial,
@@ -147,3 +123,18 @@ def _planned_and_taken_bytes(*, as_files: bool) -> tuple[int, int]:
     before = resident_bytes()
     train(256)
     return int(cost.total - PROCESS_BYTES), resident_bytes(peak=True) - before
+
+
+def test_a_worker_begins_with_joining_and_every_phase_has_a_figure() -> None:
+    clock = Clock()
+    metering = Metering(phases=Phases(*Phase, clock=clock))
+    clock.now += 2.0
+    shown = metering.readings(torch.device("cpu"))
+    assert shown[SECONDS] == {(phase.value,): 2.0 * (phase == "joining") for phase in Phase}
+    assert shown[DEVICE_MEMORY] == {}
+
+
+def test_workers_of_one_host_have_names_that_differ() -> None:
+    assert own_name("box", 7) == "box-7"
+    assert own_name("box", 8) == "box-8"
+    assert WorkerSettings().name == own_name(socket.gethostname(), os.getpid())

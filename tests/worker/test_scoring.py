@@ -13,8 +13,6 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import (
-    ConfigError,
-    FactoryNotAllowedError,
     ForeignBlobError,
     LearnerStoppedError,
     OtherDataError,
@@ -22,7 +20,6 @@ from lipt.common.errors import (
     StaleLeaseError,
 )
 from lipt.common.images.formats import ImageFormat
-from lipt.common.models import build_model
 from lipt.common.signals.passes import read_range, score_range
 from lipt.common.weights.files import pack
 from lipt.worker.assignment import Scorer
@@ -90,29 +87,6 @@ def test_the_range_s_values_are_handed_in(world: World) -> None:
     assert world.metering.meters.sums(BLOB_BYTES)["sent",] == name.size_bytes
 
 
-def test_the_next_range_of_the_pass_fetches_no_weights(world: World) -> None:
-    world.run()
-    world.run(start=190, stop=200)
-    assert world.fake.blobs.reads == [world.assignment.initial_weights]
-
-
-def test_what_a_model_draws_comes_from_the_task_s_seed(world: World) -> None:
-    task = replace(world.assignment.task, model="tests.tiny:shifted", seed=5)
-    world.run(model=task.model, seed=task.seed)
-    ((_, name, _, _),) = world.fake.committed
-    model = build_model(
-        task.model,
-        num_classes=10,
-        inputs=world.digits.inputs,
-        seed=5,
-        allowed_modules=("tests.tiny",),
-    )
-    model.load_state_dict(world.model.state_dict())
-    here = score_range(model.eval(), world.digits, task, device=CPU)
-    errors, _ = read_range(world.fake.blobs.store.read_bytes(name), task, 64)
-    assert torch.equal(errors, here["errors"])
-
-
 def test_data_is_opened_at_the_size_that_the_model_sees(world: World) -> None:
     large = ImageFormat(1, 16, 16, mean=(0.5,), std=(0.25,))
     assert world.scorer.dataset(replace(world.assignment.task, image=large)).inputs.height == 16  # type: ignore[union-attr]
@@ -155,16 +129,6 @@ def test_a_range_that_somebody_else_has_done_is_no_failure(world: World) -> None
     world.fake.blobs.failures = [ForeignBlobError("this one has none.")]
     with pytest.raises(StaleLeaseError, match="somebody was quicker"):
         world.run(start=0, stop=64)
-
-
-def test_a_worker_without_data_says_how_it_gets_some(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--worker-data"):
-        World(tmp_path, worker_data=None).run()
-
-
-def test_a_factory_that_is_not_allowed_is_not_imported(tmp_path: Path) -> None:
-    with pytest.raises(FactoryNotAllowedError):
-        World(tmp_path, allow_modules=()).run()
 
 
 def test_data_that_changes_while_it_is_scored_is_noticed(

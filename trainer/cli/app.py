@@ -21,8 +21,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from lipt.common.observability.exporting import exporting, wanted_exporters
-from lipt.common.observability.tracing import attached, span
+from lipt.common.observability.tracing import attached, exporting, span, wanted_exporters
 from lipt.common.terminal import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,

@@ -324,7 +324,6 @@ class Client(AbstractContextManager["Client"]):
             strategy=strategy,
             fraction=DEFAULT_FRACTION if fraction is None and budget is None else fraction,
             budget=budget,
-            balanced=balanced,
             options={name: _option_text(value) for name, value in (options or {}).items()},
             preset=preset,
             proxy=proxy,
@@ -332,6 +331,8 @@ class Client(AbstractContextManager["Client"]):
             soft_labels=soft_labels,
             previous=previous.digest if isinstance(previous, Subset) else previous,
         )
+        if balanced is not None:
+            request.balanced = balanced
         if weights is not None:
             request.weights.CopyFrom(blob_to_proto(self._upload(weights_source(weights))))
         if features is not None:

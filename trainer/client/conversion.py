@@ -86,7 +86,7 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
         return lambda values: tuple(map(each, values))
     if typing.get_origin(kind) is Mapping:
         return dict
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return functools.partial(view_of, kind)
     if kind is RunConfig:
         return lambda message: run_config_from_proto(message, RunConfig())

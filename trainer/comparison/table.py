@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.trainer.comparison.baselines import EVERYTHING, REDRAWN, label
 from lipt.trainer.writing.formatting import format_percent, table_lines
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,50 +75,51 @@ def evaluate(
         require_for(subset, data)
     both = _both(data, synthetic)
     ids_S = len(data) + torch.arange(len(synthetic.labels_N))
-    per_class = len(synthetic.labels_N) // len(synthetic.class_names)
-
-    def of(ids_K: Tensor, weights_K: Tensor, name: str) -> Subset:
-        return redrawn_subset(ids_K, weights_K, both.fingerprint, name)
-
-    def random(seed: int) -> Subset:
-        real = RealExamples.of(data, None, at_least=per_class)
-        generator = derive_generator(seed, "distillation-random-images")
-        labels = range(len(data.class_names))
-        ids_K = torch.cat([real.draw(label, per_class, generator) for label in labels])
-        return of(ids_K, torch.ones(len(ids_K)), "random")
-
-    sources: dict[str, Callable[[int], Subset | Stages]] = {}
+    # Arguments of `fit`, by the seed.
+    sources: dict[str, Callable[[int], dict[str, Any]]] = {}
     if synthetic.num_stages > 1:
-        sources[STAGED] = lambda _: Stages(synthetic.stages_N, both.fingerprint, ids_S)
-    sources[AT_ONCE] = lambda _: of(ids_S, torch.ones(len(ids_S)), "distilled")
-    sources[RANDOM] = random
+        stages = synthetic.stages_N, both.fingerprint, ids_S
+        sources[STAGED] = lambda _: {"reselect": Stages(*stages)}
+    at_once = _of(both, ids_S, torch.ones(len(ids_S)), "distilled")
+    sources[AT_ONCE] = lambda _: {"subset": at_once}
+    per_class = len(ids_S) // len(synthetic.class_names)
+    sources[RANDOM] = lambda seed: {"subset": _random(data, both, per_class, seed)}
     for name, subset in chosen.items():
-        columns = (torch.from_numpy(column.copy()) for column in (subset.indices, subset.weights))
-        same = of(*columns, subset.strategy)
-        sources[name] = lambda _, same=same: same  # type: ignore[misc]
-    num_steps = recipe.num_steps(len(synthetic.labels_N))
+        indices, weights = (torch.from_numpy(c.copy()) for c in (subset.indices, subset.weights))
+        same = _of(both, indices, weights, subset.strategy)
+        sources[name] = lambda _, same=same: {"subset": same}  # type: ignore[misc]
+    num_steps = recipe.num_steps(len(ids_S))
     outcomes = []
     for name, source_of in sources.items():
-        accuracies, num_images = [], 0
+        accuracies = []
         for seed in seeds:
             tell(f"training on {name}, seed {seed}")
-            source = source_of(seed)
-            fixed = isinstance(source, Subset)
             trained = fit(
                 model,
                 both,
-                subset=source if fixed else None,
                 test=test,
                 recipe=recipe.model_copy(update={"seed": seed, "steps": num_steps}),
                 schedule=_AT_THE_END,
                 device=device,
-                reselect=None if fixed else source,
                 allowed_modules=allowed_modules,
+                **source_of(seed),
             )
             accuracies.append(trained.looks[-1].accuracy)
-            num_images = len(source if fixed else source.subset)
+        num_images = len(chosen[name]) if name in chosen else len(ids_S)
         outcomes.append(Outcome(name, num_images, tuple(accuracies)))
     return outcomes
+
+
+def _of(both: Dataset, ids_K: Tensor, weights_K: Tensor, name: str) -> Subset:
+    return redrawn_subset(ids_K, weights_K, both.fingerprint, name)
+
+
+def _random(data: Dataset, both: Dataset, per_class: int, seed: int) -> Subset:
+    real = RealExamples.of(data, None, at_least=per_class)
+    generator = derive_generator(seed, "distillation-random-images")
+    labels = range(len(data.class_names))
+    ids_K = torch.cat([real.draw(label, per_class, generator) for label in labels])
+    return _of(both, ids_K, torch.ones(len(ids_K)), "random")
 
 
 def _both(data: Dataset, synthetic: SyntheticSet) -> Dataset:

@@ -9,7 +9,6 @@ Shapes: B examples of a batch, C classes, N examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +19,11 @@ from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.data import Dataset, input_format
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
-from lipt.common.inputs.specs import InputFormat, call_model
+from lipt.common.inputs.model_input import Stored
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode
-from lipt.common.targets.values import Target
 from lipt.core.learner.augmentation import augment_images
-from lipt.core.training import Sgd
+from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.recipe import Recipe
 
@@ -55,21 +52,9 @@ def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
     return augment_images(shifted_B, config, generator)
 
 
-@dataclass(frozen=True)
-class ForwardPass:
-    """How examples become logits, the same in training and in evaluation."""
-
-    inputs: InputFormat
-    target: Target
-    device: torch.device
-    memory_format: torch.memory_format
-    bfloat16: bool
-
-    def __call__(self, model: Callable[..., Any], examples_B: Stored) -> Tensor:
-        """The logits, B x C, of stored examples on any device."""
-        inputs_B = to_model_input(examples_B, self.inputs, self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-            return call_model(model, in_layout(inputs_B, self.memory_format))
+# On CPUs twice as fast as 512, whose activations fall out of the caches. A GPU has no such
+# edge, and is kept busy by large ones.
+_EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
 
 
 def place_model(

@@ -30,6 +30,7 @@ from lipt.common.errors import ConfigError, TrainingDivergedError
 from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
+from lipt.core.training import ForwardPass
 from lipt.trainer.main_training.examples import (
     Examples,
     LossDriven,
@@ -53,7 +54,7 @@ from lipt.trainer.main_training.records import (
     restore_generators,
     save_checkpoint,
 )
-from lipt.trainer.main_training.steps import ForwardPass, Steps, accuracy, place_model
+from lipt.trainer.main_training.steps import Steps, accuracy, place_model
 from lipt.trainer.subsets.subset import Subset
 
 

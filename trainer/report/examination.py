@@ -22,8 +22,7 @@ from lipt.common.images.formats import data_url
 from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.maps import placed, principal_components
-from lipt.common.sizes import format_bytes
-from lipt.common.text import escaped
+from lipt.common.text import escaped, format_bytes
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
 from lipt.trainer.writing.formatting import format_percent

@@ -1,4 +1,4 @@
-"""Atomic files: a file is either the old one or the new one, never half; and folders likewise."""
+"""Atomic files and folders: the old one or the new one, never half."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from lipt.common.imports import import_extra
 
 @contextmanager
 def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """A temporary name beside `path` that takes its place when the block succeeds.
+    """A temporary name beside `path` that replaces it when the block succeeds.
 
-    Until then nobody else can read it; then it has the permissions `mode`, or else those of a
-    user's own file.
-
-    The content is on the disk before the rename; a block that raises leaves
-    `path` as it was and nothing beside it.
+    It is private until then, and gets the permissions `mode`, or those of a user's own file. The
+    content is on the disk before the rename; a block that raises leaves `path` unchanged.
 
     Raises:
         OSError: the directory is missing or cannot be written to.
@@ -40,7 +37,7 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
 
 def place(temporary: Path, path: Path, *, mode: int | None = None) -> None:
-    """Give a finished temporary file its name, and permissions: else those of a user's own file."""
+    """Rename a finished temporary file, with permissions `mode` or those of a user's own file."""
     temporary.chmod(0o666 & ~_umask() if mode is None else mode)
     temporary.replace(path)
 
@@ -57,13 +54,10 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def making(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder` that takes its place when the block succeeds.
-
-    The files in it are on the disk before the rename, and the rename is when this returns; a
-    block that raises leaves nothing behind.
+    """A temporary folder beside `folder` that replaces it, durably, when the block succeeds.
 
     Raises:
-        FileExistsError: there is something in `folder`, or it is a file.
+        FileExistsError: `folder` is not empty, or a file.
         OSError: it cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -91,11 +85,8 @@ def _umask() -> int:
 def import_pyarrow(needed_for: str) -> tuple[Any, Any]:
     """The modules `pyarrow` and `pyarrow.parquet`.
 
-    Args:
-        needed_for: what is to be written or read, for the message.
-
     Raises:
-        MissingExtraError: pyarrow is not installed.
+        MissingExtraError: pyarrow is not installed; the message has `needed_for`.
     """
     arrow, parquet = (
         import_extra(module, package="pyarrow", extra="parquet", needed_for=needed_for)

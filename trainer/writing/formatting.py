@@ -32,11 +32,8 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Each setting whose values differ, with both: "its recipe.steps is 3, now it is 4".
 
     Args:
-        found: what stands in a file; JSON values by name, nested or not.
-        wanted: what is asked for now, likewise. What only one of them has is None in the other.
-
-    Returns:
-        Empty where they are equal.
+        found: a file's JSON values by name, nested or not.
+        wanted: the present ones. A name that only one of them has is None in the other.
     """
     return "; ".join(_each(found, wanted, within=""))
 
@@ -51,10 +48,9 @@ def _each(found: Mapping[str, Any], wanted: Mapping[str, Any], within: str) -> I
 
 
 def to_jsonable(value: Any) -> Any:
-    """A view, or anything made of views, as values that `json.dumps` takes.
+    """A view, or a container of views, as values that `json.dumps` takes.
 
-    Field names are the keys; times are ISO 8601; a float that JSON has no
-    literal for (a diverged loss) is null.
+    Field names are the keys; times are ISO 8601; infinities and NaN are null.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {

@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lipt.common.data.sources.storage import is_url, stat_remote
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.common.weights.files import write_packed
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,7 @@
 """Similarities of all pairs of examples: distances or cosines of their vectors, in blocks.
 
 In float32, for solvers that read N x N pairs. Two vectors whose difference float32 cannot
-resolve are taken as equal. Otherwise the distance of duplicates would be sqrt(rounding)
-instead of 0, a thousand times more than the rounding itself, and strategies would pay for
-examples that bring nothing new.
+resolve count as equal: else duplicates would be sqrt(rounding) apart instead of 0.
 
 Distances are made of differences of the factors, so that gradients that are nearly equal
 keep theirs. With f_i = [h_i, 1], A = |e_i - e_j|^2 and B = |h_i - h_j|^2,
@@ -14,17 +12,12 @@ keep theirs. With f_i = [h_i, 1], A = |e_i - e_j|^2 and B = |h_i - h_j|^2,
 for the difference is (e_i - e_j) (x) (f_i + f_j) / 2 + (e_i + e_j) / 2 (x) (f_i - f_j). A and B
 do not change when all errors, or all features, are shifted: they are taken of centred ones.
 
-Any row centres them; the nearer to most, the better. So one is taken that lies in the
-middle of a few, and not the mean: of a model that is nearly always right most errors are
-next to nothing, and the mean, which is that of the few others, is far from all of them.
-
 Shapes: N examples, n and m of them, S of a sample, D columns.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -36,90 +29,27 @@ from lipt.core.selection.gradients.vectors import CACHED_BYTES, Vectors, product
 RESOLUTION = 2.0**-20
 
 
-class PairwiseSimilarity(Protocol):
-    """Symmetric similarities of N examples; none is larger than that of equal examples."""
-
-    @property
-    def lowest(self) -> float:
-        """No similarity is smaller."""
-        ...
-
-    @property
-    def highest(self) -> float:
-        """No similarity is larger."""
-        ...
-
-    @property
-    def weights_N(self) -> Tensor | None:
-        """How well each example represents others of the same similarity; alike where None."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where the examples' vectors are."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """How many numbers stand for one example."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def block(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
-        """The similarities of some examples with others; n x m float32."""
-        ...
-
-    def take(self, ids_n: Tensor) -> Self:
-        """The similarities among some of the examples, with the same bounds."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Norms:
-    """Squared norms of a pair of factors, as the distance of gradients needs them.
-
-    error_halves_N, feature_halves_N: |e_i|^2 / 2 and |f_i|^2 / 2, float32.
-    offsets_N4, mirrored_N4: row i of one times row j of the other is
-        (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2), float32.
-    """
-
-    error_halves_N: Tensor
-    feature_halves_N: Tensor
-    offsets_N4: Tensor
-    mirrored_N4: Tensor
-
-    def take(self, ids_n: Tensor) -> _Norms:
-        return _Norms(
-            self.error_halves_N[ids_n],
-            self.feature_halves_N[ids_n],
-            self.offsets_N4[ids_n],
-            self.mirrored_N4[ids_n],
-        )
-
-
 @dataclass(frozen=True)
 class Proximity:
     """Minus the Euclidean distance, 0 for equal vectors.
 
-    features, errors, norms: of the vectors; no errors where they have one factor.
+    features, errors: centred factors; no errors where the vectors have one factor.
+    norms: of gradients: |e_i|^2 / 2 and |f_i|^2 / 2, each N, and two N x 4, of which row i of one
+        times row j of the other is (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2); all float32.
     limits_N: squared distances up to the sum of two of these are not resolved, float32.
+    lowest, highest: bounds of all pairs.
     """
 
     features: Centred
     errors: Centred | None
-    norms: _Norms | None
+    norms: tuple[Tensor, Tensor, Tensor, Tensor] | None
     limits_N: Tensor
     lowest: float
     highest: float = 0.0
+    weights_N: None = None
 
     def __len__(self) -> int:
         return len(self.limits_N)
-
-    @property
-    def weights_N(self) -> None:
-        """All represent alike."""
-        return None
 
     @property
     def device(self) -> torch.device:
@@ -133,29 +63,28 @@ class Proximity:
         return self.features.values_ND.shape[1] + num_errors
 
     def block(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
-        """See `PairwiseSimilarity`."""
+        """The similarities of some examples with others; n x m float32."""
         squares_nm = self.features.squared_distances(rows, columns)
         if self.errors is not None and self.norms is not None:
+            error_halves_N, feature_halves_N, offsets_N4, mirrored_N4 = self.norms
             apart_nm = self.errors.squared_distances(rows, columns)
-            halves_N = self.norms.error_halves_N
-            sums_nm = halves_N[rows, None] + halves_N[columns]
+            sums_nm = error_halves_N[rows, None] + error_halves_N[columns]
             squares_nm.mul_(sums_nm.sub_(apart_nm, alpha=0.5))
-            halves_N = self.norms.feature_halves_N
-            torch.add(halves_N[rows, None], halves_N[columns], out=sums_nm)
+            torch.add(feature_halves_N[rows, None], feature_halves_N[columns], out=sums_nm)
             squares_nm.addcmul_(apart_nm, sums_nm)
-            offsets_n4, mirrored_m4 = self.norms.offsets_N4[rows], self.norms.mirrored_N4[columns]
-            squares_nm.addmm_(offsets_n4, mirrored_m4.T, alpha=0.5)
+            squares_nm.addmm_(offsets_N4[rows], mirrored_N4[columns].T, alpha=0.5)
         # Below the resolution is 0; so is what rounding made negative.
         unresolved_nm = squares_nm <= self.limits_N[rows, None] + self.limits_N[columns]
         return squares_nm.masked_fill_(unresolved_nm, 0.0).sqrt_().neg_()
 
     def take(self, ids_n: Tensor) -> Proximity:
-        """See `PairwiseSimilarity`."""
+        """The similarities among some of the examples, with the same bounds."""
+        norms = self.norms
         return replace(
             self,
             features=self.features.take(ids_n),
             errors=None if self.errors is None else self.errors.take(ids_n),
-            norms=None if self.norms is None else self.norms.take(ids_n),
+            norms=norms and (norms[0][ids_n], norms[1][ids_n], norms[2][ids_n], norms[3][ids_n]),
             limits_N=self.limits_N[ids_n],
         )
 
@@ -164,22 +93,20 @@ class Proximity:
 class ScaledCosine:
     """(1 + cosine) / 2: 1 for the same direction, 0 for opposite ones.
 
-    vectors: of the N examples.
-    inverse_norms_N: one over their norms, float32.
+    inverse_norms_N: one over the vectors' norms, float32.
+    lowest, highest: bounds of all pairs, times the weights.
+    weights_N: how well each example represents others of the same similarity, float32, not
+        negative; alike where None.
     """
 
     vectors: Vectors
     inverse_norms_N: Tensor
     lowest: float = 0.0
     highest: float = 1.0
+    weights_N: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.vectors)
-
-    @property
-    def weights_N(self) -> None:
-        """All represent alike."""
-        return None
 
     @property
     def device(self) -> torch.device:
@@ -192,7 +119,7 @@ class ScaledCosine:
         return self.vectors.width
 
     def block(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
-        """See `PairwiseSimilarity`."""
+        """The similarities of some examples with others, without weights; n x m float32."""
         left, right = (self.vectors[ids].to(torch.float32) for ids in (rows, columns))
         products_nm = products(left, right)
         # Their product first: one after the other would round i, j differently from j, i.
@@ -201,46 +128,16 @@ class ScaledCosine:
         return products_nm.add_(1).mul_(0.5)
 
     def take(self, ids_n: Tensor) -> ScaledCosine:
-        """See `PairwiseSimilarity`."""
-        inverse_norms_n = self.inverse_norms_N[ids_n]
-        return replace(self, vectors=self.vectors[ids_n], inverse_norms_N=inverse_norms_n)
+        """The similarities among some of the examples, with the same bounds."""
+        return replace(
+            self,
+            vectors=self.vectors[ids_n],
+            inverse_norms_N=self.inverse_norms_N[ids_n],
+            weights_N=None if self.weights_N is None else self.weights_N[ids_n],
+        )
 
 
-@dataclass(frozen=True)
-class Weighed:
-    """Similarities of examples of which some represent others better than their like.
-
-    similarity: of the N examples, all alike.
-    weights_N: float32.
-    lowest, highest: bounds of weight times similarity.
-    """
-
-    similarity: PairwiseSimilarity
-    weights_N: Tensor
-    lowest: float
-    highest: float
-
-    def __len__(self) -> int:
-        return len(self.similarity)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the vectors are."""
-        return self.similarity.device
-
-    @property
-    def width(self) -> int:
-        """How many numbers stand for one vector."""
-        return self.similarity.width
-
-    def block(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
-        """See `PairwiseSimilarity`; without the weights, so that it is symmetric."""
-        return self.similarity.block(rows, columns)
-
-    def take(self, ids_n: Tensor) -> Weighed:
-        """See `PairwiseSimilarity`."""
-        taken = self.similarity.take(ids_n)
-        return replace(self, similarity=taken, weights_N=self.weights_N[ids_n])
+PairwiseSimilarity = Proximity | ScaledCosine
 
 
 def proximity(vectors: Vectors) -> Proximity:
@@ -256,8 +153,8 @@ def proximity(vectors: Vectors) -> Proximity:
             squared_norms(Vectors(vectors.errors_NC)),
             squared_norms(Vectors(vectors.features_ND)) + vectors.bias,
         )
-        scales_N = features.squares_N * norms.error_halves_N
-        scales_N += errors.squares_N * norms.feature_halves_N
+        scales_N = features.squares_N * norms[0]
+        scales_N += errors.squares_N * norms[1]
     unbounded = Proximity(features, errors, norms, RESOLUTION * scales_N, -torch.inf)
     farthest = min(
         float(unbounded.block(slice(0, 1), rows).min())
@@ -268,19 +165,16 @@ def proximity(vectors: Vectors) -> Proximity:
 
 def scaled_cosine(vectors: Vectors) -> ScaledCosine:
     """(1 + cosine) / 2; 1/2 for a vector that is zero, or whose square underflows."""
-    return ScaledCosine(vectors, _inverse_roots(squared_norms(vectors).float()))
+    squares_N = squared_norms(vectors).float()
+    tiny = torch.finfo(squares_N.dtype).tiny
+    return ScaledCosine(vectors, squares_N.rsqrt().masked_fill(squares_N < tiny, 0.0))
 
 
-def weighing(similarity: PairwiseSimilarity, weights_N: Tensor) -> Weighed:
-    """The same similarities, counted as much as the weight of who represents.
-
-    Args:
-        similarity: none below 0, so that a larger weight is never worse; without weights.
-        weights_N: not negative.
-    """
-    return Weighed(
+def weighing(similarity: ScaledCosine, weights_N: Tensor) -> ScaledCosine:
+    """The same similarities, counted as much as the weight (not negative) of who represents."""
+    return replace(
         similarity,
-        weights_N.float(),
+        weights_N=weights_N.float(),
         lowest=similarity.lowest * float(weights_N.min()),
         highest=similarity.highest * float(weights_N.max()),
     )
@@ -302,26 +196,21 @@ def weighted(
     return similarities_nm * similarity.weights_N[rows, None]
 
 
-def _norms(error_squares_N: Tensor, feature_squares_N: Tensor) -> _Norms:
-    """From float64, less what most of them are: differences of norms keep their digits."""
+def _norms(
+    error_squares_N: Tensor, feature_squares_N: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """From float64, less their medians: differences of norms keep their digits."""
     u_N = error_squares_N - error_squares_N.median()
     v_N = feature_squares_N - feature_squares_N.median()
     ones_N = torch.ones_like(u_N)
-    return _Norms(
-        error_halves_N=(error_squares_N / 2).float(),
-        feature_halves_N=(feature_squares_N / 2).float(),
-        offsets_N4=torch.stack([u_N * v_N, ones_N, -u_N, -v_N], dim=1).float(),
-        mirrored_N4=torch.stack([ones_N, u_N * v_N, v_N, u_N], dim=1).float(),
+    return (
+        (error_squares_N / 2).float(),
+        (feature_squares_N / 2).float(),
+        torch.stack([u_N * v_N, ones_N, -u_N, -v_N], dim=1).float(),
+        torch.stack([ones_N, u_N * v_N, v_N, u_N], dim=1).float(),
     )
 
 
-def _inverse_roots(squares_n: Tensor) -> Tensor:
-    """1 / sqrt, and 0 for what is too small for products of two of these to be finite."""
-    tiny = torch.finfo(squares_n.dtype).tiny
-    return squares_n.rsqrt().masked_fill(squares_n < tiny, 0.0)
-
-
-# Evenly spaced rows, of which the one in the middle is near enough to most of all.
 _NUM_SAMPLED = 16
 
 
@@ -329,8 +218,8 @@ _NUM_SAMPLED = 16
 class Centred:
     """Rows less a common row.
 
-    values_ND: float32, less that row already; or in half precision, as stored, so that they
-        take no more room: the row is then subtracted from every block that is read.
+    values_ND: float32, less that row already; or in half precision as stored, to save memory:
+        the row is then subtracted from every block that is read.
     centre_D: what is still to be subtracted, float32; None where nothing is.
     squares_N: squared norms of the centred rows, float32.
     """
@@ -355,9 +244,16 @@ class Centred:
 
 
 def centred(factor_ND: Tensor) -> Centred:
-    """Rows of any floating type, less one of them that is near to most."""
+    """Rows of any floating type, less the one in the middle of a few evenly spaced ones.
+
+    Not their mean: of a model that is nearly always right most errors are next to nothing, and
+    the mean, which is that of the few others, is far from all of them.
+    """
     num_rows, num_columns = factor_ND.shape
-    centre_D = _middle(factor_ND[:: -(-num_rows // _NUM_SAMPLED)].float())
+    sample_SD = factor_ND[:: -(-num_rows // _NUM_SAMPLED)].float()
+    distances_SS = torch.cdist(sample_SD, sample_SD, compute_mode="donot_use_mm_for_euclid_dist")
+    # The first of equals.
+    centre_D = sample_SD[distances_SS.sum(dim=1).argmin()]
     is_half = factor_ND.dtype.itemsize < torch.float32.itemsize
     values_ND = factor_ND if is_half else (factor_ND - centre_D).float()
     result = Centred(values_ND, centre_D if is_half else None, centre_D)
@@ -366,9 +262,3 @@ def centred(factor_ND: Tensor) -> Centred:
         for rows in row_blocks(num_rows, 8 * num_columns, CACHED_BYTES)
     ]
     return replace(result, squares_N=torch.cat(squares))
-
-
-def _middle(rows_SD: Tensor) -> Tensor:
-    """The row whose distances from all sum to the least, the first of equals; D."""
-    distances_SS = torch.cdist(rows_SD, rows_SD, compute_mode="donot_use_mm_for_euclid_dist")
-    return rows_SD[distances_SS.sum(dim=1).argmin()]

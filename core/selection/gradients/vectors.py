@@ -1,13 +1,11 @@
 """Vectors of examples, by their factors: last-layer gradients, features or errors.
 
 The gradient of example i is the outer product e_i (x) [h_i, 1], so every product is
-(e_i . e_j)(h_i . h_j + 1), two small matrix products in the place of one over C (D + 1)
-columns, and a sum of gradients is one matrix of C x (D + 1). A layer without a bias has no
-1. A feature or an error taken by itself is a vector with one factor.
+(e_i . e_j)(h_i . h_j + 1), and a sum of gradients is one matrix of C x (D + 1). A layer without a
+bias has no 1. A feature or an error taken by itself is a vector with one factor.
 
-`Rows` holds some examples' vectors against all, for greedy choice one by one. In float64, from
-blocks of rows: what is equal in the data differs by so little that it compares equal in
-float32. So equal examples tie wherever they stand, and on any block size.
+`Rows` and `ScaledCosine` hold some examples' vectors against all, for greedy choice one by one. In
+float64: vectors that are equal in the data then compare equal in float32, on any block size.
 
 Shapes: N examples, n and m of them, B of a block, C classes, D features.
 """
@@ -18,7 +16,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from importlib.util import find_spec
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -26,10 +25,15 @@ from torch import Tensor
 from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
 from lipt.core.signals.signals import Signals
 
-SpaceName = Literal["features", "gradients"]
+Space = Annotated[Literal["features", "gradients"], "compare features, or last-layer gradients"]
 
 # A block's products should stay in the processor's cache.
 CACHED_BYTES = 4 * 1024**2
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether `compiled_loops` can be imported and work on that device: numba is an extra."""
+    return device.type == "cpu" and find_spec("numba") is not None
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Vectors:
     """N vectors e_i (x) [h_i, 1], or h_i alone where there are no errors.
 
     features_ND: of any floating type, and with any leading dimensions; so are the errors.
-    bias: what the 1 is; 0 without a bias.
+    bias: the 1; 0 without a bias.
     """
 
     features_ND: Tensor
@@ -49,8 +53,7 @@ class Vectors:
 
     def __getitem__(self, rows: slice | Tensor | int) -> Vectors:
         """Some of the vectors, as stored; a slice copies nothing."""
-        errors_NC = None if self.errors_NC is None else self.errors_NC[rows]
-        return Vectors(self.features_ND[rows], errors_NC, self.bias)
+        return self.map(lambda factor: factor[rows])
 
     @property
     def device(self) -> torch.device:
@@ -76,7 +79,7 @@ class Vectors:
         return Vectors(change(self.features_ND), errors_NC, self.bias)
 
     def put(self, rows: slice, vectors: Vectors) -> None:
-        """Overwrite some of the vectors by others of the same kind."""
+        """Overwrite some of the vectors."""
         self.features_ND[rows] = vectors.features_ND
         if self.errors_NC is not None and vectors.errors_NC is not None:
             self.errors_NC[rows] = vectors.errors_NC
@@ -88,9 +91,9 @@ class Vectors:
 
 @dataclass(frozen=True)
 class LayerGradient:
-    """A vector written out: of the last layer's weight, C x D, and of its bias, C.
+    """A vector written out: of the last layer's weight, C x D, and of its bias, C or zeros.
 
-    The bias's is zero where there is none; C is 1 for vectors of one factor.
+    C is 1 for vectors of one factor.
     """
 
     weight_CD: Tensor
@@ -124,7 +127,7 @@ def gradients_of(signals: Signals) -> Vectors:
     return Vectors(signals.features_ND, signals.errors_NC, float(signals.has_bias))
 
 
-def in_space(signals: Signals, space: SpaceName) -> Vectors:
+def in_space(signals: Signals, space: Space) -> Vectors:
     """The examples' vectors in that space."""
     return gradients_of(signals) if space == "gradients" else Vectors(signals.features_ND)
 
@@ -152,9 +155,9 @@ def squared_norms(vectors: Vectors) -> Tensor:
     on_cpu = vectors.device.type == "cpu"
     squares = []
     for _, block in _blocks(vectors, 16, CACHED_BYTES // 2 if on_cpu else BLOCK_BYTES):
-        squares_B = _inner_self(block.features_ND)
+        squares_B = block.features_ND.double().square().sum(dim=-1)
         if block.errors_NC is not None:
-            squares_B.add_(block.bias).mul_(_inner_self(block.errors_NC))
+            squares_B.add_(block.bias).mul_(block.errors_NC.double().square().sum(dim=-1))
         squares.append(squares_B)
     return torch.cat(squares)
 
@@ -199,10 +202,6 @@ def _inner(left: Tensor, right: Tensor) -> Tensor:
     return left @ (right if right.dim() == 1 else right.mT)
 
 
-def _inner_self(values_BD: Tensor) -> Tensor:
-    return values_BD.double().square().sum(dim=-1)
-
-
 # Relative to a squared norm: more than the rounding of a squared distance, and less than
 # float32 features that differ can make of it.
 _RESOLUTION = 1e-12
@@ -220,7 +219,9 @@ class Rows:
     """
 
     def __init__(self, vectors: Vectors) -> None:
-        self._vectors = vectors.map(_double_if_small)
+        self._vectors = vectors.map(
+            lambda factor: factor.double() if 8 * factor.numel() <= _HELD_BYTES else factor
+        )
         self.squares_N = squared_norms(self._vectors)
 
     def __len__(self) -> int:
@@ -260,10 +261,9 @@ class Rows:
 
 
 class ScaledCosine:
-    """(1 + cosine) / 2 of all vectors: 1 for the same direction, 0 for opposite ones.
+    """(1 + cosine) / 2 of all vectors, in [0, 1] and positive semidefinite.
 
-    In [0, 1], as sums over a coverage need it, and positive semidefinite, as determinants
-    do. A zero vector has no direction: its cosine is 0, with itself, too.
+    A zero vector has no direction: its cosine is 0, with itself, too.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -286,7 +286,3 @@ class ScaledCosine:
         """Each example's similarity to all, itself included, added up; N float64."""
         cosines_N = self._rows.products_with_sum(self._inverse_norms_N) * self._inverse_norms_N
         return (len(self._rows) + cosines_N) / 2
-
-
-def _double_if_small(factor: Tensor) -> Tensor:
-    return factor.double() if 8 * factor.numel() <= _HELD_BYTES else factor

@@ -6,24 +6,28 @@ m is the identity, or another symmetric map that keeps lengths. The gain of addi
 
     own_e + scale * (z_e . m(sum_all z - 2 sum_S z) - z_e . m(z_e)),
 
-needs sums and no matrix of similarities: O(N P) for all examples, whatever S is.
-
-Even that is too much to do for every pick, and needless: an example far below the best
-does not overtake it for some time. Picks are made from a pool of the best gains, updated
-alone, as long as nothing outside can have risen above the pool's best; then all gains are
-updated. Picks whose mapped rows sum to u lower a gain by 2 scale z_e . u, and with c the
-direction of the mean mapped row,
+needs sums and no matrix of similarities: O(N P) for all examples, whatever S is. Picks are made
+from a pool of the best gains, updated alone, until a gain outside may have risen above the pool's
+best; then all gains are updated. Picks whose mapped rows sum to u lower a gain by 2 scale z_e . u,
+and with c the direction of the mean mapped row,
 
     z_e . u >= (z_e . c)(u . c) - |z_e across c| |u across c|,
 
-where the second part grows slowly: what picks have in common is mostly c. So outside gains
-are bounded from above without looking at their rows. The answer is plain greedy's, ties by
-the lowest position, for a pass over all rows in about a hundred picks.
+where the second part grows slowly: so outside gains are bounded from above without looking at
+their rows. The answer is plain greedy's, ties by the lowest position, for a pass over all rows in
+about a hundred picks.
 
-Rows are those of `unit_rows`, so all sums are exact and the answer does not depend on the
-pool or the blocks.
+Unit rows are on a grid that is coarse enough for sums of their products to be exact. Rounding
+every coordinate to a multiple of 2**-bits makes each product a multiple of 4**-bits, and float64
+adds those without rounding as long as the sum stays below 2**53 of them. So the answer does not
+depend on blocks, threads, the device or the order of the data. The price is an error of about
+2**-bits in a cosine: 2e-6 for 2,000 rows, 8e-6 for 20,000. Spherical k-means on such rows, with
+k-means++, finds latent classes of data whose labels are not to be used.
 
-Shapes: N examples, P coordinates of a row, M examples in the pool, O outside, B of a block.
+Shapes: N rows, P coordinates or D features of a row, M examples in the pool, O outside, B of a
+block, G clusters.
+Source: Dhillon & Modha 2001, "Concept Decompositions for Large Sparse Text Data Using
+Clustering"; Arthur & Vassilvitskii 2007, "k-means++: The Advantages of Careful Seeding".
 """
 
 from __future__ import annotations
@@ -37,6 +41,10 @@ from torch.nn import functional
 
 from lipt.common.signals.blocks import row_blocks
 
+# A coordinate and its sign have to fit into float32.
+_MOST_BITS = 22
+_EXACT_BITS = 53
+_MOST_ROUNDS = 50
 POOL_SIZE = 256
 # Above what rounding can hide: in a gain relative to its size, and in a squared length
 # before its root.
@@ -44,6 +52,30 @@ _GAIN_SLACK = 1e-9
 _SQUARE_SLACK = 1e-12
 
 Map = Callable[[Tensor], Tensor]
+
+
+def exact_bits(num_rows: int) -> int:
+    """The finest grid on which sums of products over `num_rows` rows are exact.
+
+    Products are at most 2 in size (of pairs of rows), and gains twice such a sum: the
+    sums stay below 4 (num_rows + 1), with one bit to spare for rows rounded above 1.
+    """
+    sum_bits = 3 + (num_rows + 1).bit_length()
+    return min(_MOST_BITS, (_EXACT_BITS - sum_bits) // 2)
+
+
+def unit_rows(rows_ND: Tensor, bits: int) -> Tensor:
+    """Each row divided by its length and rounded to multiples of 2**-bits; float32.
+
+    A row of zeros stays one: it is similar to nothing.
+    """
+    unit_ND = torch.empty(rows_ND.shape, device=rows_ND.device)
+    for rows in row_blocks(len(rows_ND), rows_ND.shape[1] * 16):
+        block_BD = rows_ND[rows].double()
+        lengths_B = torch.linalg.vector_norm(block_BD, dim=-1, keepdim=True)
+        block_BD /= lengths_B.masked_fill_(lengths_B == 0, 1)
+        unit_ND[rows] = block_BD.mul_(2.0**bits).round_().mul_(2.0**-bits).float()
+    return unit_ND
 
 
 def cut_picks(
@@ -56,12 +88,11 @@ def cut_picks(
 ) -> Iterator[tuple[float, int]]:
     """Every example once, in the order of greedy choice, each with its gain at its turn.
 
-    A pick is worked out when it is asked for, so stop whenever there are enough. Picks go
-    on where gains are negative.
+    Picks are computed on demand, and go on where gains are negative.
 
     Args:
         rows_NP: z, from `unit_rows` with `exact_bits(N)` at most.
-        own_N: what each example is worth by itself, float64.
+        own_N: each example's own worth, float64.
         scale: of the cut, positive.
         map_rows: m, of one row or several in float64.
         pool_size: how many gains are kept up to date from pick to pick.
@@ -105,7 +136,6 @@ class _Falls:
     across_N: Tensor
 
     def of(self, positions_O: Tensor) -> _Falls:
-        """The same for some of the examples."""
         return _Falls(self.common_P, self.along_N[positions_O], self.across_N[positions_O])
 
     def at_least(self, mapped_sum_P: Tensor) -> Tensor:
@@ -130,7 +160,7 @@ def _root(square: Tensor, scale: Tensor) -> Tensor:
 
 
 def _first_pass(rows_NP: Tensor, map_rows: Map, blocks: list[slice]) -> tuple[Tensor, _Falls]:
-    """The cut of each example alone, N in float64, and what bounds its fall."""
+    """The cut of each example alone, N in float64, and the bounds of its fall."""
     total_P = torch.zeros(rows_NP.shape[1], dtype=torch.float64, device=rows_NP.device)
     for rows in blocks:
         total_P += rows_NP[rows].double().sum(dim=0)
@@ -145,3 +175,65 @@ def _first_pass(rows_NP: Tensor, map_rows: Map, blocks: list[slice]) -> tuple[Te
         squares_B = block_BP.square().sum(dim=-1)
         across_N[rows] = _root(squares_B - along_N[rows].square(), squares_B)
     return cut_N, _Falls(common_P, along_N, across_N)
+
+
+def spherical_kmeans(rows_ND: Tensor, num_clusters: int, *, generator: torch.Generator) -> Tensor:
+    """The cluster of every row; N, int64, in 0..num_clusters - 1.
+
+    Fewer clusters are made where there are fewer different directions; one may end empty.
+
+    Args:
+        rows_ND: features, any floating type.
+        num_clusters: at most how many.
+        generator: draws the rows that clusters start from; on the CPU.
+    """
+    bits = exact_bits(len(rows_ND))
+    unit_ND = unit_rows(rows_ND, bits)
+    centres_GD = _far_rows(unit_ND, num_clusters, generator)
+    clusters_N = _nearest(unit_ND, centres_GD)
+    for _ in range(_MOST_ROUNDS):
+        sums_GD = torch.zeros_like(centres_GD)
+        for rows in row_blocks(len(unit_ND), unit_ND.shape[1] * 8):
+            sums_GD.index_add_(0, clusters_N[rows], unit_ND[rows].double())
+        # A cluster without rows, or whose rows cancel out, stays where it is.
+        moved_G1 = sums_GD.any(dim=-1, keepdim=True)
+        centres_GD = torch.where(moved_G1, unit_rows(sums_GD, bits).double(), centres_GD)
+        previous_N, clusters_N = clusters_N, _nearest(unit_ND, centres_GD)
+        if torch.equal(previous_N, clusters_N):
+            break
+    return clusters_N
+
+
+def _far_rows(unit_ND: Tensor, num_rows: int, generator: torch.Generator) -> Tensor:
+    """Rows drawn one by one, each by its distance from the nearest one so far; float64.
+
+    Half the squared Euclidean distance of unit rows is 1 - cosine.
+    """
+    distances_N = torch.ones(len(unit_ND), dtype=torch.float64)
+    centres = []
+    for _ in range(min(num_rows, len(unit_ND))):
+        ends_N = distances_N.cumsum(dim=0)
+        if not ends_N[-1] > 0:
+            break
+        share = torch.rand((), generator=generator, dtype=torch.float64)
+        position = int(torch.searchsorted(ends_N, share * ends_N[-1], right=True))
+        centre_D = unit_ND[min(position, len(unit_ND) - 1)].double()
+        centres.append(centre_D)
+        blocks = row_blocks(len(unit_ND), unit_ND.shape[1] * 8)
+        cosines_N = torch.cat([unit_ND[rows].double() @ centre_D for rows in blocks]).cpu()
+        # The grid leaves equal rows a cosine that is not quite 1.
+        rounding = float(1 - (centre_D @ centre_D).cpu())
+        distances_N = torch.minimum(distances_N, (1 - rounding - cosines_N).clamp_(min=0))
+    return torch.stack(centres)
+
+
+def _nearest(unit_ND: Tensor, centres_GD: Tensor) -> Tensor:
+    num_centres, width = centres_GD.shape
+    places_G = torch.arange(num_centres, device=unit_ND.device)
+    nearest = []
+    for rows in row_blocks(len(unit_ND), 8 * (width + 3 * num_centres)):
+        cosines_BG = unit_ND[rows].double() @ centres_GD.T
+        # Ties go to the first cluster, which argmax does not promise.
+        best_BG = cosines_BG == cosines_BG.amax(dim=-1, keepdim=True)
+        nearest.append(torch.where(best_BG, places_G, num_centres).amin(dim=-1))
+    return torch.cat(nearest)

@@ -1,12 +1,10 @@
 """Neighbours: the examples with the nearest features to each.
 
-Up to `MOST_EXACT` examples all pairs are compared, block by block. That takes N^2 D:
-at 1,280,000 of them 164 times as long as at 100,000. Beyond it examples are kept in lists around
-centres of k-means, in half precision, and the lists nearest to each example are searched by faiss.
-Of what that finds, twice as many as are wanted, distances are computed in float64, and the
-nearest of these are the answer. What lies in no list that is searched is overlooked; recall is
-in docs/benchmarks.md. K-means starts from one seed and learns on one thread, and
-no two threads write to the same place in a search: thread counts do not change the answer.
+Up to `MOST_EXACT` examples all pairs are compared, N^2 D. Beyond it examples are kept in lists
+around centres of k-means, in half precision, and faiss searches the lists nearest to each example.
+Of twice as many candidates as are wanted, distances are computed in float64. Recall is in
+docs/benchmarks.md. K-means starts from one seed and learns on one thread: thread counts do not
+change the answer.
 
 Shapes: N examples, D features, B or R rows of a block, M columns or candidates, L lists.
 Source: Jegou et al. 2011, "Product Quantization for Nearest Neighbor Search" (the inverted
@@ -18,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -30,8 +28,10 @@ from lipt.core.selection.gradients.vectors import Rows, Vectors
 if TYPE_CHECKING:
     import faiss
 
-# auto: exact where that ends.
-SearchName = Literal["auto", "exact", "approximate"]
+Search = Annotated[
+    Literal["auto", "exact", "approximate"],
+    "how neighbours are found; auto is exact up to 100,000 examples, then approximate",
+]
 
 MOST_EXACT = 100_000
 # A block's distances are gone through several times: they should stay in the cache.
@@ -41,21 +41,21 @@ _RESOLUTION = 1e-12
 _SEED = 0
 # Lists that are searched for an example; more where these would hold too few.
 _NUM_SEARCHED = 32
-# Of what is wanted: how many times as many lie in the lists that are searched.
+# The lists that are searched hold so many times as many examples as are wanted.
 _LEAST_SEARCHED = 16
-# Examples that the centre of a list is learnt from, at most.
+# Examples per centre of a list that k-means learns from, at most.
 _LEARNT_FROM = 64
 # Examples of a list in the mean, at least.
 _LEAST_OF_LIST = 40
 
 
-def is_approximate(search: SearchName, num_examples: int) -> bool:
-    """Whether neighbours among so many are looked for in lists."""
+def is_approximate(search: Search, num_examples: int) -> bool:
+    """Whether neighbours among so many examples are searched approximately."""
     return search == "approximate" or (search == "auto" and num_examples > MOST_EXACT)
 
 
 def nearest_neighbours(
-    features_ND: Tensor, count: int, *, normalized: bool = True, search: SearchName = "auto"
+    features_ND: Tensor, count: int, *, normalized: bool = True, search: Search = "auto"
 ) -> Tensor:
     """The examples with the nearest features to each, not itself, nearest first; N x count.
 
@@ -102,12 +102,9 @@ def _between_directions(vectors: Rows) -> Callable[[Tensor], Tensor]:
 def approximate_neighbours(
     features_ND: Tensor, count: int, *, normalized: bool
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Of one block of examples after another, those that are probably nearest; B x count.
+    """The rows of a block, and their probably nearest neighbours, B x count; block by block.
 
-    Args:
-        features_ND: any floating type, finite.
-        count: in 1..N-1. None is an example's own; nearest first, and ties go to the lowest.
-        normalized: compare features scaled to length 1, but for zeros.
+    Arguments and order are those of `nearest_neighbours`.
 
     Raises:
         MissingExtraError: faiss is not installed.
@@ -179,7 +176,7 @@ def _lists(rows_of: _Comparable, count: int) -> faiss.IndexIVFScalarQuantizer:
 
 
 def _search(lists: faiss.IndexIVFScalarQuantizer, rows_BD: Tensor, count: int) -> Tensor:
-    """The ids of what is nearest in the lists; in all of them where a few hold too little."""
+    """The ids of the nearest in a few lists, or in all where these hold too few."""
     import faiss  # noqa: PLC0415 - an extra
 
     wanted_BD = rows_BD.float().numpy()

@@ -1,21 +1,20 @@
-"""Matching pursuit: orthogonal, with non-negative weights, on inner products alone.
+"""Matching pursuit: orthogonal, with non-negative weights, on last-layer gradients.
 
-Each round takes the atom that goes along best with what is still missing, then fits all
-weights anew. Weights that would turn negative leave DURING the pursuit, so the residual
-is always that of the exact non-negative optimum, later choices see the truth, and their
-places are filled again. An atom that has left may come back; none is taken twice.
+Each round takes the atom that correlates best with the residual, then fits all weights anew.
+Weights that would turn negative leave DURING the pursuit, so the residual is always that of the
+exact non-negative optimum, and their places are filled again.
 
-What is missing is estimated for all atoms in single precision and computed in double for
-those that the rounding cannot tell apart: so a choice depends neither on block sizes nor
-on the order of the atoms, and equal atoms resolve to the lowest number.
+An atom is the gradient e_i (x) [h_i, 1] of one example, or the sum over consecutive ones. All
+atoms' products with the residual are estimated in single precision and computed in double for
+those that the rounding cannot tell apart: a choice depends neither on block sizes nor on the
+order of the atoms, and equal atoms resolve to the lowest number.
 
 The fit minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner products alone. The Gram
 matrix G of the vectors in use is kept as a root of its inverse, T with T' T = G^-1: a new
-vector costs two products with T and a dropped one a reflection, where a Cholesky factor
-would need triangular solves and a chain of rotations. T need not be triangular, so
+vector costs two products with T and a dropped one a reflection. T need not be triangular, so
 vectors are dropped from any place.
 
-Shapes: N atoms, K in use, M asked about.
+Shapes: N atoms of G examples, n examples, C classes, D features, K atoms in use, M asked about.
 Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Pati et al.
     1993, "Orthogonal Matching Pursuit"; Lawson and Hanson 1974,
     "Solving Least Squares Problems", chapter 23, for the step that keeps the weights feasible.
@@ -25,13 +24,171 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lipt.common.signals.blocks import row_blocks
+from lipt.core.selection.gradients.vectors import (
+    LayerGradient,
+    Vectors,
+    alignments,
+    products,
+    weighted_sum,
+)
+
+# Above what float32 products of some thousand terms are off, relative to the norms.
+_ROUNDING = 2e-6
+# What a block of examples may take: several copies of it are alive at a time.
+BLOCK_BYTES = 16 * 1024**2
+# What the kept rows of products may take.
+_ROWS_BYTES = 256 * 1024**2
+# A round by rows reads C + D + K / 2 numbers an example; by the sum it multiplies C D, of
+# which a core does some 4 in the time of reading one.
+_PRODUCTS_PER_READ = 4
+
+
+class GradientAtoms:
+    """Gradients that are known by their inner products, some of them in use, by position.
+
+    Each round needs the products of all atoms with a weighted sum of those in use. Either one
+    row of products per atom in use is kept, N (C + D) once and N K a round; or the sum is
+    written out, one C x (D + 1) matrix, N C D a round.
+
+    Attributes:
+        squares_N: squared norms, float64.
+        target_products_N: products with the target, float64.
+        target_square: the target's squared norm.
+    """
+
+    def __init__(
+        self,
+        gradients: Vectors,
+        target: LayerGradient,
+        *,
+        capacity: int,
+        group_size: int = 1,
+        keep_rows: bool | None = None,
+    ) -> None:
+        """Compute the atoms' norms and products with the target.
+
+        Args:
+            gradients: of all examples.
+            target: the gradient to approximate, float64.
+            capacity: how many atoms can be in use at a time.
+            group_size: G; the last atom may have fewer.
+            keep_rows: which of the two ways; the faster one where None. Only for a group size
+                of 1.
+        """
+        self._gradients, self._target = gradients, target
+        self._group_size = group_size
+        self.target_square = target.square
+        self.target_products_N = self._products_with(target)
+        self.squares_N, self._norms_N = self._squares_and_norms()
+        if keep_rows is None:
+            multiplied = gradients[:0].outer_NC.shape[1] * gradients.features_ND.shape[1]
+            keep_rows = (
+                4 * capacity * len(gradients) <= _ROWS_BYTES
+                and _PRODUCTS_PER_READ * (gradients.width + capacity / 2) <= multiplied
+            )
+        # Their examples, one atom's after another's.
+        self._used = gradients.map(
+            lambda factor: factor.new_empty(
+                capacity * group_size, factor.shape[1], dtype=torch.float64
+            )
+        )
+        self._used_norms_K = self._norms_N.new_empty(capacity)
+        self._num_used = 0
+        self._rows_KN: Tensor | None = None
+        if keep_rows and group_size == 1:
+            self._rows_KN = self._norms_N.new_empty(capacity, len(gradients))
+            self._target_estimates_N = self.target_products_N.float()
+
+    def use(self, atom: int) -> None:
+        """Give an atom the next position."""
+        position, self._num_used = self._num_used, self._num_used + 1
+        examples_G = self._examples(torch.tensor([atom], device=self._norms_N.device))
+        self._used.put(self._places(position), examples_G)
+        self._used_norms_K[position] = self._norms_N[atom]
+        if self._rows_KN is not None:
+            single = examples_G[0].to(torch.float32)
+            row_bytes = 4 * self._gradients.width
+            for rows in row_blocks(len(self._gradients), row_bytes, BLOCK_BYTES):
+                block = self._gradients[rows].to(torch.float32)
+                self._rows_KN[position, rows] = products(block, single)
+
+    def drop(self, position: int) -> None:
+        """Free a position; the last atom in use takes it."""
+        last = self._num_used = self._num_used - 1
+        self._used.put(self._places(position), self._used[self._places(last)])
+        self._used_norms_K[position] = self._used_norms_K[last]
+        if self._rows_KN is not None:
+            self._rows_KN[position] = self._rows_KN[last]
+
+    def products(self, atoms_M: Tensor) -> Tensor:
+        """Products of some atoms with all in use, float64; M x K."""
+        products_nm = products(self._examples(atoms_M), self._in_use())
+        shape = (len(atoms_M), self._group_size, self._num_used, self._group_size)
+        return products_nm.reshape(shape).sum(dim=(1, 3))
+
+    def estimate(self, weights_K: Tensor) -> tuple[Tensor, Tensor]:
+        """Products of all atoms with the target less the weighted sum of those in use.
+
+        Returns:
+            Float32 estimates, and a bound of each one's error; N each.
+        """
+        if self._rows_KN is not None:
+            size, weights_k = self._num_used, weights_K.float()
+            products_N = weights_k @ self._rows_KN[:size]
+            length = self.target_square**0.5 + float(weights_k @ self._used_norms_K[:size])
+            return self._target_estimates_N - products_N, self._norms_N * (_ROUNDING * length)
+        weights_n = weights_K.repeat_interleave(self._group_size)
+        missing = self._target.minus(
+            weighted_sum(self._in_use(), weights_n, block_bytes=BLOCK_BYTES)
+        )
+        length = missing.norm
+        return self._products_with(missing.to(torch.float32)), self._norms_N * (_ROUNDING * length)
+
+    def _in_use(self) -> Vectors:
+        return self._used[: self._num_used * self._group_size]
+
+    def _places(self, position: int) -> slice:
+        return slice(position * self._group_size, (position + 1) * self._group_size)
+
+    def _products_with(self, gradient: LayerGradient) -> Tensor:
+        products_n = alignments(self._gradients, gradient, block_bytes=BLOCK_BYTES // 2)
+        if self._group_size == 1:
+            return products_n
+        missing = -len(products_n) % self._group_size
+        return functional.pad(products_n, (0, missing)).reshape(-1, self._group_size).sum(dim=1)
+
+    def _squares_and_norms(self) -> tuple[Tensor, Tensor]:
+        """Each atom's squared norm, float64, and its examples' norms summed, float32."""
+        num_atoms = -(-len(self._gradients) // self._group_size)
+        row_bytes = self._group_size * (8 * self._gradients.width + 16 * self._group_size)
+        squares, norms = [], []
+        for atoms in row_blocks(num_atoms, row_bytes, BLOCK_BYTES):
+            atoms_M = torch.arange(atoms.start, atoms.stop, device=self._gradients.device)
+            examples_MG = self._examples(atoms_M).map(
+                lambda factor: factor.reshape(-1, self._group_size, factor.shape[1])
+            )
+            products_MGG = products(examples_MG, examples_MG)
+            squares.append(products_MGG.sum(dim=(1, 2)))
+            norms.append(products_MGG.diagonal(dim1=1, dim2=2).sqrt().sum(dim=1).float())
+        return torch.cat(squares), torch.cat(norms)
+
+    def _examples(self, atoms_M: Tensor) -> Vectors:
+        """The atoms' examples, M G in float64; the last atom's missing ones have no error."""
+        if self._group_size == 1:
+            return self._gradients[atoms_M].to(torch.float64)
+        members_G = torch.arange(self._group_size, device=atoms_M.device)
+        ids_n = (atoms_M[:, None] * self._group_size + members_G).flatten()
+        last = len(self._gradients) - 1
+        examples = self._gradients[ids_n.clamp(max=last)].to(torch.float64)
+        return replace(examples, errors_NC=examples.outer_NC * (ids_n <= last)[:, None])
+
 
 # A residual below this share of the target cannot be seen in weights of single precision.
 _REPRODUCED = 1e-7
@@ -41,46 +198,13 @@ _PROGRESS = 1e-15
 _ZERO = 1e-12
 
 
-class Atoms(Protocol):
-    """Vectors that are known by their inner products, some of them in use, by position.
-
-    squares_N: float64 squared norms.
-    target_products_N: float64 products with the target.
-    target_square: the target's own.
-    """
-
-    squares_N: Tensor
-    target_products_N: Tensor
-    target_square: float
-
-    def use(self, atom: int) -> None:
-        """Give an atom the next position."""
-        ...
-
-    def drop(self, position: int) -> None:
-        """Free a position; the last atom in use takes it."""
-        ...
-
-    def products(self, atoms_M: Tensor) -> Tensor:
-        """Products of some atoms with all in use, float64; M x K."""
-        ...
-
-    def estimate(self, weights_K: Tensor) -> tuple[Tensor, Tensor]:
-        """Products of all atoms with the target less the weighted sum of those in use.
-
-        Returns:
-            Estimates in any precision and, for each, a bound of how far it is off; N each.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class Pursuit:
-    """What a pursuit came to.
+    """The result of a pursuit.
 
     atoms_K: int64, in the order of choice.
     weights_K: float64, all positive: the exact optimum for these atoms.
-    residual: the norm of what is missing, as a share of the target's.
+    residual: its norm as a share of the target's.
     exhausted: whether it ended because no atom brings the sum closer to the target.
     """
 
@@ -90,7 +214,9 @@ class Pursuit:
     exhausted: bool
 
 
-def pursue(atoms: Atoms, *, ridge: float, is_enough: Callable[[Sequence[int]], bool]) -> Pursuit:
+def pursue(
+    atoms: GradientAtoms, *, ridge: float, is_enough: Callable[[Sequence[int]], bool]
+) -> Pursuit:
     """Approximate the target by few atoms with positive weights.
 
     Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms: the
@@ -99,26 +225,18 @@ def pursue(atoms: Atoms, *, ridge: float, is_enough: Callable[[Sequence[int]], b
     Args:
         atoms: none of them in use.
         ridge: 0 for none.
-        is_enough: told the atoms in use; true ends the pursuit.
+        is_enough: given the atoms in use, true ends the pursuit.
     """
     return _Pursuer(atoms, ridge).run(is_enough)
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """An atom that could be taken next.
-
-    missing: its product with what is missing.
-    products_K: with the atoms in use.
-    """
-
-    atom: int
-    missing: float
-    products_K: Tensor
+# An atom that could be taken next, its product with the residual, and its products with the atoms
+# in use.
+_Candidate = tuple[int, float, Tensor]
 
 
 class _Pursuer:
-    def __init__(self, atoms: Atoms, ridge: float) -> None:
+    def __init__(self, atoms: GradientAtoms, ridge: float) -> None:
         device = atoms.squares_N.device
         self._atoms = atoms
         self._ridge = ridge * float(atoms.squares_N.mean())
@@ -156,7 +274,7 @@ class _Pursuer:
         )
 
     def _best(self) -> _Candidate | None:
-        """The atom whose product with what is missing is largest; None where none is positive."""
+        """The atom whose product with the residual is largest; None where none is positive."""
         estimates_N, rounding_N = self._atoms.estimate(self._fit.weights_K)
         estimates_N.masked_fill_(self._closed_N, -torch.inf)
         surely_N = torch.maximum((estimates_N - rounding_N).max(), self._zeros_N)
@@ -165,8 +283,7 @@ class _Pursuer:
         for rows in row_blocks(len(able_M), 8 * (1 + len(self._used))):
             found = self._best_of(able_M[rows])
             if best is None or (
-                found is not None
-                and found.missing > best.missing + float(self._zeros_N[found.atom])
+                found is not None and found[1] > best[1] + float(self._zeros_N[found[0]])
             ):
                 best = found
         return best
@@ -181,22 +298,21 @@ class _Pursuer:
         if missing <= float(zeros_M[place]):
             return None
         if len(atoms_M) == 1:
-            return _Candidate(int(atoms_M), missing, products_MK[0])
+            return int(atoms_M), missing, products_MK[0]
         # Computed alone, so that its last bits do not depend on who else was asked about.
         alone_K = self._atoms.products(atoms_M[place : place + 1])[0]
-        return _Candidate(int(atoms_M[place]), missing, alone_K)
+        return int(atoms_M[place]), missing, alone_K
 
     def _missing(self, atoms_M: Tensor, products_MK: Tensor) -> Tensor:
-        """Products of some atoms with what is missing, in float64; M."""
         return self._atoms.target_products_N[atoms_M] - products_MK @ self._fit.weights_K
 
     def _take(self, candidate: _Candidate, num_round: int) -> bool:
         """Fit with one more atom; false where it does not help."""
-        atom = candidate.atom
+        atom, _, products_K = candidate
         self._closed_N[atom] = True
         square = float(self._atoms.squares_N[atom]) + self._ridge
         target = float(self._atoms.target_products_N[atom])
-        if not self._fit.add(candidate.products_K, square, target):
+        if not self._fit.add(products_K, square, target):
             return False
         self._atoms.use(atom)
         self._used.append(atom)

@@ -1,114 +1,312 @@
 """Facility location: choose examples that are together as similar to all others as can be.
 
 The sum over all examples of the similarity with their most similar chosen one is monotone
-and submodular: greedy reaches 1 - 1/e of the optimum. This file decides how it is
-maximized in the memory there is.
+and submodular: greedy reaches 1 - 1/e of the optimum.
+
+Similarities (times weights, where there are any) are held as one of 2^b evenly spaced levels. Whole
+numbers add up to the same sum in any order: gains do not depend on blocks, threads or devices, and
+ties are ties. With b = 24 levels resolve what float32 does; fewer take a half or a quarter of the
+memory, and of the time to read it.
+
+Lazy greedy: gains only shrink as others are chosen, so an old gain bounds the new one, and about
+five examples per pick have to be looked at instead of N.
 
 Where all pairs do not fit, partition greedy (GreeDi) takes two rounds. First each of P random
-parts chooses among itself, of w examples, what represents it; then K are chosen among what the
-parts have chosen, and what the best part has chosen stands where that is
-better. The union is P times the budget, which pays off where the budget is a small share of
-the data. Where the union itself would not fit, parts choose fewer each, down to their share of
-the budget, which is then the answer, without a second round and without a bound.
-
-The bound, of f = the mean over examples of the level with the most similar chosen one, levels
-in 0..1, and O the best K of all:
+parts chooses w examples among itself; then K are chosen among these, and the best part's own choice
+stands where that is better. Where the union would not fit, parts choose fewer each, down
+to their share of the budget, which is then the answer, without a bound. The bound, of f = the mean
+over examples of the level with the most similar chosen one, in 0..1, and O the best K of all:
 
     f(answer) >= (1 - e^(-w / K)) / min(P, K) f(O) - 2 epsilon
 
-O lies in at most min(P, K) parts, so by submodularity what one of them has of it is worth
-that share; greedy reaches the first factor of it (w = K: 0.63), by the part's own examples,
-whose mean differs from that of all by no more than epsilon: parts of n examples are drawn
-evenly, so that by Hoeffding's inequality over all subsets
-epsilon <= sqrt((K ln N + ln(2 P / delta)) / (2 n)) with probability 1 - delta. It is of the worst
-case, and says nothing of budgets that are no small share of a part. Answers are measured
-to be far better: see the benchmarks. Where the second round looks at a sample of T examples, it
-costs another 2 epsilon, of n = T.
+O lies in at most min(P, K) parts, so by submodularity what one of them has of it is worth that
+share; greedy reaches the first factor of it by the part's own examples, whose mean differs from
+that of all by no more than epsilon <= sqrt((K ln N + ln(2 P / delta)) / (2 n)) with probability
+1 - delta (Hoeffding's inequality over all subsets, parts of n examples). Where the second round
+looks at a sample of T examples, it costs another 2 epsilon, of n = T. Measured answers are far
+better: see docs/benchmarks.md.
 
-Shapes: N examples, P parts, n examples of a part, K budget, M candidates of the second round,
-T targets.
-Source: Mirzasoleiman et al. 2013, "Distributed Submodular Maximization: Identifying
-Representative Elements in Massive Data".
+Shapes: N examples, P parts, n and m of the examples, K budget, B evaluated together, M candidates
+of the second round, T targets (all examples, but for the second round).
+Source: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions";
+Mirzasoleiman et al. 2013, "Distributed Submodular Maximization: Identifying Representative
+Elements in Massive Data".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
+import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.pairs import PairwiseSimilarity
-from lipt.core.selection.solvers.greedy import lazy_greedy, stochastic_facility_location
-from lipt.core.selection.solvers.levels import (
-    MATRIX_BYTES,
-    ComputedLevels,
-    LevelRows,
-    Precision,
-    StoredLevels,
-    affordable_precision,
-    fit_scale,
-    most_examples,
-    store_levels,
-    store_levels_between,
-)
+from lipt.core.selection.gradients.pairs import PairwiseSimilarity, represented, weighted
+from lipt.core.selection.gradients.vectors import can_compile
 
-# auto: lazy where all pairs fit, else partition; or as the number of partitions says.
-SolverName = Literal["auto", "lazy", "stochastic", "partition"]
-# auto: the finest that is fast.
-PrecisionName = Literal["auto", "24-bit", "16-bit", "8-bit"]
+Partitions = Annotated[
+    int,
+    Field(ge=0, le=65_536),
+    "random parts to choose in first, in two rounds; 1 is exact, 0 is as memory needs",
+]
+Precision = Literal["24-bit", "16-bit", "8-bit"]
+
+# Each one's type, and its highest level; finest first. Signed where torch has no arithmetic on
+# unsigned ones: of 16 bits 15 are used.
+_TYPES: dict[Precision, tuple[torch.dtype, int]] = {
+    "24-bit": (torch.int32, 2**24 - 1),
+    "16-bit": (torch.int16, 2**15 - 1),
+    "8-bit": (torch.uint8, 2**8 - 1),
+}
+# 52,440 examples with 8-bit levels.
+MATRIX_BYTES = 2_750_000_000
+# Beyond these a coarser matrix is as good and faster, as reading it is what takes time.
+_FINE_BYTES: dict[Precision, int] = {"24-bit": 2**28, "16-bit": 2**30}
+# How many examples' similarities with each other show the range.
+_NUM_OBSERVED = 1024
+# A tile of products and its levels stay in a CPU's cache; a GPU wants more at a time.
+_CPU_TILE = 512
+_GPU_TILE = 4096
+# Examples whose bounds are refreshed together.
+_BATCH_SIZE = 16
+
+
+def affordable_precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision | None:
+    """The finest levels whose matrix may be held; None where not even the coarsest may."""
+    for precision, (dtype, _) in _TYPES.items():
+        limit = min(matrix_bytes, _FINE_BYTES.get(precision, matrix_bytes))
+        if num_rows * num_columns * dtype.itemsize <= limit:
+            return precision
+    return None
 
 
 @dataclass(frozen=True)
-class Representatives:
-    """Chosen examples, in the order of choice, and how similar they are to all.
+class Scale:
+    """The levels: 0 for `lowest` and less, `num_levels - 1` for `highest`."""
 
-    levels: never of 8 bits, which do for choosing, but leave too many examples at the same
-        level with two of the chosen to tell whose they are.
+    lowest: float
+    highest: float
+    precision: Precision
+
+    def levels(self, similarities_nm: Tensor) -> Tensor:
+        """The nearest level of each similarity; the argument is overwritten."""
+        dtype, top = _TYPES[self.precision]
+        reach = self.highest - self.lowest
+        # All similarities are the same where there is no range: any level will do.
+        factor = top / reach if reach > 0 else 0.0
+        similarities_nm.sub_(self.lowest).mul_(factor).round_().clamp_(0, top)
+        return similarities_nm.to(dtype)
+
+
+@dataclass(frozen=True)
+class StoredLevels:
+    """The levels of N examples with T others, or with each other.
+
+    matrix_NT: row i, contiguous, has those of example i.
+    sums_N: of its rows, int64.
     """
 
-    chosen_K: Tensor
-    levels: LevelRows
+    matrix_NT: Tensor
+    sums_N: Tensor
+
+    def __len__(self) -> int:
+        return len(self.matrix_NT)
+
+    def rows(self, ids_n: Tensor) -> Tensor:
+        """The levels of some examples with all; n x N."""
+        return self.matrix_NT[ids_n]
+
+
+@dataclass(frozen=True)
+class ComputedLevels:
+    """The levels of pairs, computed each time: no more than the rows asked for is held."""
+
+    similarity: PairwiseSimilarity
+    scale: Scale
+
+    def __len__(self) -> int:
+        return len(self.similarity)
+
+    def rows(self, ids_n: Tensor) -> Tensor:
+        """The levels of some examples with all; n x N."""
+        row_bytes = 8 * max(len(ids_n), self.similarity.width)
+        return torch.cat(
+            [
+                self.scale.levels(represented(self.similarity, ids_n, columns))
+                for columns in row_blocks(len(self), row_bytes)
+            ],
+            dim=1,
+        )
+
+
+def fit_scale(similarity: PairwiseSimilarity, precision: Precision) -> Scale:
+    """Levels between the similarity's bounds.
+
+    The high similarities decide who represents whom. So 8-bit levels start where a quarter of
+    some evenly spaced examples' similarities with each other lie below.
+    """
+    lowest = similarity.lowest
+    if precision == "8-bit":
+        step = max(1, len(similarity) // _NUM_OBSERVED)
+        observed_n = torch.arange(0, len(similarity), step, device=similarity.device)
+        observed = represented(similarity, observed_n, observed_n).flatten().sort().values
+        quartile, least = float(observed[len(observed) // 4]), float(observed[0])
+        # Where most pairs are the same, all that there is to tell apart lies below.
+        lowest = quartile if quartile < float(observed[-1]) else least
+    return Scale(min(lowest, similarity.highest), similarity.highest, precision)
+
+
+def store_levels(similarity: PairwiseSimilarity, scale: Scale) -> StoredLevels:
+    """The levels of all pairs; each pair of examples is compared once."""
+    num_examples, device = len(similarity), similarity.device
+    matrix_NN = _room((num_examples, num_examples), scale.precision, device)
+    sums_N = torch.zeros(num_examples, dtype=torch.int64, device=device)
+    tiles = _even_tiles(num_examples, device)
+    for number, rows in enumerate(tiles):
+        for columns in tiles[number:]:
+            levels_nm, levels_mn = _both_ways(similarity, scale, rows, columns)
+            matrix_NN[rows, columns] = levels_nm
+            sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
+            if rows != columns:
+                matrix_NN[columns, rows] = levels_mn.contiguous()
+                sums_N[columns] += levels_mn.sum(dim=1, dtype=torch.int64)
+    return StoredLevels(matrix_NN, sums_N)
+
+
+def _both_ways(
+    similarity: PairwiseSimilarity, scale: Scale, rows: slice, columns: slice
+) -> tuple[Tensor, Tensor]:
+    """The levels of some examples with others, and of these with them: n x m and m x n."""
+    similarities_nm = similarity.block(rows, columns)
+    if rows == columns:
+        # Products round differently below the diagonal, and two examples that tie because
+        # each is the other's nearest would not.
+        similarities_nm = similarities_nm.triu() + similarities_nm.triu(diagonal=1).T
+    if similarity.weights_N is None:
+        levels_nm = scale.levels(similarities_nm)
+        return levels_nm, levels_nm.T
+    return (
+        scale.levels(weighted(similarity, similarities_nm, rows)),
+        scale.levels(weighted(similarity, similarities_nm.T, columns)),
+    )
+
+
+def store_levels_between(
+    similarity: PairwiseSimilarity, scale: Scale, candidates_N: Tensor, targets_T: Tensor
+) -> StoredLevels:
+    """The levels of the candidates with the targets, by ids; row i is that of candidates_N[i]."""
+    device = similarity.device
+    shape = (len(candidates_N), len(targets_T))
+    matrix_NT = _room(shape, scale.precision, device)
+    sums_N = torch.zeros(len(candidates_N), dtype=torch.int64, device=device)
+    for rows in _even_tiles(len(candidates_N), device):
+        for columns in _even_tiles(len(targets_T), device):
+            levels_nm = scale.levels(
+                represented(similarity, candidates_N[rows], targets_T[columns])
+            )
+            matrix_NT[rows, columns] = levels_nm
+            sums_N[rows] += levels_nm.sum(dim=1, dtype=torch.int64)
+    return StoredLevels(matrix_NT, sums_N)
+
+
+def _room(shape: tuple[int, int], precision: Precision, device: torch.device) -> Tensor:
+    """An uninitialized matrix; on a CPU numpy's, which asks for huge pages where there are any."""
+    dtype, _ = _TYPES[precision]
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(shape, np.dtype(str(dtype).removeprefix("torch."))))
+
+
+def _even_tiles(num_rows: int, device: torch.device) -> list[slice]:
+    """Consecutive slices of nearly equal length: products of a few rows round differently."""
+    count = -(-num_rows // (_CPU_TILE if device.type == "cpu" else _GPU_TILE))
+    edges = [num_rows * number // count for number in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]
+
+
+def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
+    """Choose the examples that represent all, each time the one that adds most.
+
+    Maximizes the sum over all T of their highest level with a chosen one. Ties go
+    to the lowest id, so the answer is the plain greedy algorithm's.
+
+    Returns:
+        The ids in the order of choice; K int64. Once nothing adds anything they are the
+        lowest that are left.
+    """
+    if not can_compile(levels.matrix_NT.device):
+        return lazy_greedy_torch(levels, budget)
+    from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - numba
+        lazy_greedy_compiled,
+    )
+
+    gains_N = levels.sums_N.clone().numpy()
+    return torch.from_numpy(lazy_greedy_compiled(levels.matrix_NT.numpy(), gains_N, budget))
+
+
+def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:
+    """The same without compiled code, and on any device: bounds are refreshed some at a time."""
+    matrix_NT = levels.matrix_NT
+    device = matrix_NT.device
+    bounds_N = levels.sums_N.clone()
+    current_N = torch.ones(len(levels), dtype=torch.bool, device=device)
+    best_T = torch.zeros_like(matrix_NT[0])
+    chosen_K = torch.empty(budget, dtype=torch.int64, device=device)
+    for pick in range(budget):
+        top = bounds_N.argmax()
+        while not current_N[top] and bounds_N[top] > 0:
+            stale_N = bounds_N.masked_fill(current_N, -1)
+            ids_B = stale_N.topk(min(_BATCH_SIZE, len(levels))).indices
+            ids_B = ids_B[stale_N[ids_B] >= 0]
+            bounds_N[ids_B] = _gains_over(matrix_NT[ids_B], best_T)
+            current_N[ids_B] = True
+            top = bounds_N.argmax()
+        chosen_K[pick] = top
+        torch.maximum(best_T, matrix_NT[top], out=best_T)
+        # Below every bound: never looked at again.
+        bounds_N[top] = -1
+        current_N.fill_(False)
+    return chosen_K
+
+
+def _gains_over(rows_BT: Tensor, best_T: Tensor) -> Tensor:
+    """The sum of each row's levels above the best so far; B int64."""
+    sums_B = torch.maximum(rows_BT, best_T).sum(dim=1, dtype=torch.int64)
+    return sums_B - best_T.sum(dtype=torch.int64)
 
 
 def choose_representatives(
     similarity: PairwiseSimilarity,
     budget: int,
     *,
-    solver: SolverName,
-    precision: PrecisionName,
-    epsilon: float,
     partitions: int,
     seed: int,
     matrix_bytes: int = MATRIX_BYTES,
-) -> Representatives:
+) -> tuple[Tensor, StoredLevels | ComputedLevels]:
     """Choose `budget` of N examples by greedy facility location.
 
     Args:
         similarity: of N examples.
         budget: K, in 1..N.
-        solver: lazy is exact and holds all pairs, whatever they take; stochastic holds them
-            where they fit and else computes rows as it looks at them; partition holds those
-            of a part at a time.
-        precision: how many levels similarities are held with; partition decides for itself.
-        epsilon: of the stochastic solver, in (0, 1).
-        partitions: parts of the partition solver, of which 1 is lazy; 0 for as many as memory
-            needs, and two at least. Given, auto is partition.
-        seed: of what the stochastic and the partition solver draw.
+        partitions: parts to choose in first; 1 compares all pairs, whatever memory they take, 0
+            does where they fit.
+        seed: draws the parts.
         matrix_bytes: what the similarities of all pairs may take.
+
+    Returns:
+        The ids in the order of choice, K int64, and levels of all pairs. These are never of 8
+        bits, which leave too many examples at the same level with two of the chosen.
     """
     affordable = affordable_precision(len(similarity), len(similarity), matrix_bytes)
-    if solver == "auto":
-        solver = "lazy" if affordable and not partitions else "partition"
-    if solver == "partition" and partitions == 1:
-        solver = "lazy"
     computed = ComputedLevels(similarity, fit_scale(similarity, "24-bit"))
-    if solver == "partition":
+    if partitions > 1 or not (partitions or affordable):
         generator = derive_generator(seed, "facility-location-parts")
         chosen_K = partition_greedy(
             similarity,
@@ -117,20 +315,10 @@ def choose_representatives(
             partitions=partitions,
             matrix_bytes=matrix_bytes,
         )
-        return Representatives(chosen_K, computed)
-    chosen_precision: Precision = (affordable or "8-bit") if precision == "auto" else precision
-    scale = fit_scale(similarity, chosen_precision)
-    if solver == "lazy":
-        stored = store_levels(similarity, scale)
-        finest: LevelRows = computed if chosen_precision == "8-bit" else stored
-        return Representatives(lazy_greedy(stored, budget), finest)
-    levels: LevelRows = store_levels(similarity, scale) if affordable else computed
-    finest = computed if chosen_precision == "8-bit" else levels
-    generator = derive_generator(seed, "facility-location-samples")
-    chosen_K = stochastic_facility_location(
-        levels, budget, epsilon=epsilon, generator=generator
-    ).to(similarity.device)
-    return Representatives(chosen_K, finest)
+        return chosen_K, computed
+    precision = affordable or "8-bit"
+    stored = store_levels(similarity, fit_scale(similarity, precision))
+    return lazy_greedy(stored, budget), computed if precision == "8-bit" else stored
 
 
 def partition_greedy(
@@ -143,8 +331,8 @@ def partition_greedy(
 ) -> Tensor:
     """Choose `budget` examples that represent all, with no matrix larger than `matrix_bytes`.
 
-    The second round counts how well a random sample of the examples is represented, where
-    the matrix of its candidates with all of them would be too large.
+    Where the second round's matrix of candidates with all examples would be too large, it looks
+    at a random sample of the examples.
 
     Args:
         similarity: of N examples.
@@ -154,10 +342,10 @@ def partition_greedy(
         matrix_bytes: what the levels of a round may take.
 
     Returns:
-        The ids in the order of choice, or part by part where there is no second round; K
-        int64.
+        The ids in the order of choice, or part by part where there is no second round; K int64.
     """
-    num_examples, capacity = len(similarity), most_examples(matrix_bytes)
+    # All of so many examples can be compared with each other by levels of one byte.
+    num_examples, capacity = len(similarity), max(1, math.isqrt(matrix_bytes))
     num_parts = min(num_examples, max(2, partitions, -(-num_examples // capacity)))
     edges = [num_examples * part // num_parts for part in range(num_parts + 1)]
     shares = [
@@ -198,8 +386,7 @@ def better_of(levels: StoredLevels, chosen_K: Tensor, choices: Sequence[Tensor])
     Args:
         levels: of the candidates with the targets.
         chosen_K: of the second round, as rows of the levels.
-        choices: of the parts, likewise, of K rows at most. Fewer are filled up by what the
-            second round chose, in its order.
+        choices: of the parts, likewise, of K rows at most; fewer are filled up by `chosen_K`.
     """
     values = [_value(levels, choice_n) for choice_n in choices]
     if max(values) <= _value(levels, chosen_K):

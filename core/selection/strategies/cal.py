@@ -2,13 +2,10 @@
 
 An example's score is the mean Kullback-Leibler divergence of the predictions for its
 neighbors from its own, KL(neighbor || example). Neighbors are the examples with the nearest
-features, each scaled to length 1. The LARGEST scores are kept: alike to the model's eye,
-unlike in its answer, they lie at its decision boundary.
+features, each scaled to length 1. The LARGEST scores are kept, at the decision boundary.
 
-Its authors look for an unlabelled example's neighbors among the labelled ones. Here they are
-looked for among all examples that the strategy is given: those of the same class when it is
-balanced. They are found block by block, and no N x N matrix is sorted; among very many,
-nearly all of them are found (see `solvers.neighbours`).
+The authors search an unlabelled example's neighbors among the labelled ones. Here they are among
+the examples given: those of the same class when balanced.
 
 Shapes: N examples, C classes, R rows of a block, M neighbors, K budget.
 Source: Margatina et al. 2021 (arXiv:2109.03764), and the authors' code for the scaling.
@@ -24,15 +21,14 @@ from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.solvers.neighbours import SearchName, nearest_neighbours
-from lipt.core.selection.strategies.common_options import Search
+from lipt.core.selection.solvers.neighbours import Search, nearest_neighbours
 from lipt.core.selection.strategy import CLASSES, Strategy
 from lipt.core.signals.signals import Signals, probabilities_of
 
 # Probabilities are read off float32 errors, which resolve the label's to about 1e-7.
 # Smaller ones count as this: no single class decides a divergence.
 SMALLEST_PROBABILITY = 1e-8
-# A block's probabilities are gone through several times: they should stay in the cache.
+# A block's probabilities should stay in the cache.
 _BLOCK_BYTES = 8 * 1024**2
 
 Divergence = Literal["one_way", "symmetric"]
@@ -49,10 +45,7 @@ def cal(
     normalized: Annotated[bool, "compare features by direction alone"] = True,
     search: Search = "auto",
 ) -> Selection:
-    """Keep the `budget` examples that differ most from their neighbors, largest first.
-
-    Ties keep data set order, among neighbors at the same distance, too.
-    """
+    """Keep the `budget` examples that differ most from their neighbors, largest first."""
     scores_N = contrast(
         signals, num_neighbors, divergence=divergence, normalized=normalized, search=search
     )
@@ -65,7 +58,7 @@ def contrast(
     *,
     divergence: Divergence = "one_way",
     normalized: bool = True,
-    search: SearchName = "auto",
+    search: Search = "auto",
 ) -> Tensor:
     """The mean divergence of the nearest neighbors; N float32.
 
@@ -95,7 +88,7 @@ def _probabilities(signals: Signals, ids: Tensor) -> Tensor:
     return probabilities_of(errors, labels, torch.float64).clamp_(min=SMALLEST_PROBABILITY)
 
 
-STRATEGY = Strategy(
+CAL = Strategy(
     function=cal,
     summary="predictions that differ most from those of the nearest neighbors",
     paper=(

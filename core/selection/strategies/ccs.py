@@ -1,11 +1,8 @@
 """CCS: cover the whole range of a difficulty score, without its hardest end.
 
-The hardest examples are dropped, for many of them are mislabelled. The rest is cut into
-strata of equal width of the score, which share the budget equally, so that a small
-budget still reaches every difficulty. Within a stratum the draw is random.
-
-What a small stratum cannot give goes to the larger ones: serving the smallest first,
-each with an equal share of what is left, is the water-filling of `class_quotas`.
+The hardest examples are dropped, as many of them are mislabelled. The rest is cut into
+strata of equal width of the score, which share the budget equally by the water-filling of
+`class_quotas`. Within a stratum the draw is random.
 
 Shapes: N examples, R of them not dropped, L learners, T snapshots, K budget.
 Source: Zheng et al. 2023 (arXiv:2210.15809). They tune beta: 0 where half of CIFAR-10 is
@@ -24,13 +21,20 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.core.selection.options import Preset, between
-from lipt.core.selection.quotas import class_quotas
-from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.strategies.el2n import error_norms
-from lipt.core.selection.strategies.grand import last_layer_norms
-from lipt.core.selection.strategies.uncertainty import entropies, probability_margins
+from lipt.core.selection.selection import (
+    Selection,
+    class_quotas,
+    draw_from_groups,
+    unweighted,
+)
+from lipt.core.selection.strategies.learners import mean_margins
+from lipt.core.selection.strategies.scores import (
+    entropies,
+    error_norms,
+    last_layer_norms,
+    probability_margins,
+)
 from lipt.core.selection.strategy import DYNAMICS, SIGNALS, Strategy
-from lipt.core.signals.dynamics import mean_over_moments
 from lipt.core.signals.signals import Signals
 
 Score = Literal["el2n", "grand", "entropy", "margin", "aum"]
@@ -55,22 +59,13 @@ def ccs(
     # Stable: of equally hard examples the first ones stay.
     kept_R = hardness_N.argsort(stable=True)[: len(signals) - num_dropped]
     strata_R = strata_of(hardness_N[kept_R], num_strata)
-    counts_S = torch.bincount(strata_R, minlength=num_strata)
-    quotas_S = class_quotas(counts_S.tolist(), budget)
-    # Shuffled, then sorted by stratum: the first of each stratum are a random draw from it.
-    shuffle_R = torch.randperm(len(kept_R), generator=derive_generator(seed, "ccs"))
-    shuffle_R = shuffle_R.to(kept_R.device)
-    order_R = shuffle_R[strata_R[shuffle_R].argsort(stable=True)]
-    strata = torch.split(order_R, counts_S.tolist())
-    chosen = [stratum[:quota] for stratum, quota in zip(strata, quotas_S, strict=True)]
-    return unweighted(kept_R[torch.cat(chosen)])
+    quotas_S = class_quotas(strata_R.bincount(minlength=num_strata).tolist(), budget)
+    drawn_K = draw_from_groups(strata_R, quotas_S, generator=derive_generator(seed, "ccs"))
+    return unweighted(kept_R[drawn_K])
 
 
 def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
-    """Which interval of equal width, from the smallest score to the largest; R, int64.
-
-    Scores that are all equal are one stratum.
-    """
+    """The number of each score's interval of equal width; R, int64. All equal are one stratum."""
     lowest, highest = scores_R.double().aminmax()
     if lowest == highest:
         return torch.zeros(len(scores_R), dtype=torch.int64, device=scores_R.device)
@@ -83,18 +78,13 @@ def hardness(signals: Signals, score: Score) -> Tensor:
     return _HARDNESS[score](signals)
 
 
-def _negative_mean_margins(signals: Signals) -> Tensor:
-    dynamics = signals.learners()
-    return -mean_over_moments(dynamics.margins_NLT, dynamics.counted_NL).float()
-
-
 # Confident examples have small errors and entropy, but large margins.
 _HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
     "el2n": error_norms,
     "grand": last_layer_norms,
     "entropy": entropies,
     "margin": lambda signals: -probability_margins(signals),
-    "aum": _negative_mean_margins,
+    "aum": lambda signals: -mean_margins(signals).float(),
 }
 
 
@@ -106,7 +96,7 @@ def _as_in_the_paper(fraction: float) -> dict[str, str]:
     return {"score": "aum", "beta": f"{between(_BETAS, fraction):.4g}", "num_strata": "50"}
 
 
-STRATEGY = Strategy(
+CCS = Strategy(
     function=ccs,
     summary="random, equal shares of every stratum of a score without its hardest end",
     paper=(

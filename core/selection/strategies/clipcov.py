@@ -1,4 +1,4 @@
-"""ClipCov: image-caption pairs that preserve the cross-covariance of their latent classes.
+"""ClipCov and CLIP score, for image-caption pairs.
 
 With images v_i and captions t_i, rows of length 1 in one space, latent classes V_c, S_c
 the chosen ones of V_c, and the similarity a_ij = v_i . t_j + t_i . v_j of two pairs, maximize
@@ -8,22 +8,16 @@ the chosen ones of V_c, and the similarity a_ij = v_i . t_j + t_i . v_j of two p
                            + 1/2 t_i . l_c(i)                                 (label term)
                            - v_i . o^t_c(i) - t_i . o^v_c(i)).                (centre terms)
 
-The cross term keeps each latent class's cross-covariance and its centre: picks that are
-similar to what is not picked. Easiness wants captions that fit their own image, which a
-cross-covariance of few pairs needs most. The label term wants captions close to what the
-class is called, for that is what zero-shot classification compares with. The centre terms
-keep pairs away from other latent classes: o^t_c is the mean of the others' caption centres,
-o^v_c of their image centres, a centre being the direction of a class's mean row.
+o^t_c is the mean of the others' caption centres, o^v_c of their image centres, a centre being the
+direction of a class's mean row.
 
-What is this variant: the terms and their weights 1, 2, 1/2, 1 are those of the authors'
-code, without its clipping of negative similarities (which needs the matrix) and its
-updates in steps of 200 picks; the cross term's gain is updated with every pick. The label's
-own text is not known here: l_c is the caption centre of the latent class.
-
-Labels are the latent classes. Sums stand for the matrix, as in SAS.
+Terms and weights are those of the authors' code, without its clipping of negative similarities
+and its updates in steps of 200 picks. The label's own text is not known here: l_c is the caption
+centre of the latent class. Labels are the latent classes.
 
 Shapes: N examples, M of a latent class, B of a block, C latent classes, D features.
-Source: Joshi et al. 2024 (arXiv:2403.12267).
+Source: Hessel et al. 2021 (arXiv:2104.08718); as a filter, Gadre et al. 2023 (arXiv:2304.14108);
+Joshi et al. 2024 (arXiv:2403.12267).
 """
 
 from __future__ import annotations
@@ -36,31 +30,67 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.solvers.linear_cut import cut_picks
-from lipt.core.selection.solvers.unit_rows import exact_bits, unit_rows
-from lipt.core.selection.strategies.clip_score import captions_of
-from lipt.core.selection.strategy import Need, Strategy
-from lipt.core.signals.signals import Signals
+from lipt.core.selection.selection import Selection, keep_largest, unweighted
+from lipt.core.selection.solvers.linear_cut import cut_picks, exact_bits, unit_rows
+from lipt.core.selection.strategy import Balance, Need, Strategy
+from lipt.core.signals.signals import Signals, given
 
 EASINESS_WEIGHT = 2.0
 LABEL_WEIGHT = 0.5
 CENTRE_WEIGHT = 1.0
 
 
+def clip_score(signals: Signals, budget: int) -> Selection:
+    """Keep the `budget` pairs with the largest cosine of image and caption; of zeros it is 0.
+
+    Globally, as its authors have it; asked for equal shares, each latent class keeps its own best.
+
+    Raises:
+        SignalsError: there are no captions, or their width is not that of the images.
+    """
+    images_ND = signals.features_ND
+    captions_ND = captions_of(signals, "clip_score")
+    cosines_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
+    for rows in row_blocks(len(signals), images_ND.shape[1] * 32):
+        images_BD, captions_BD = images_ND[rows].double(), captions_ND[rows].double()
+        lengths_B = images_BD.norm(dim=-1) * captions_BD.norm(dim=-1)
+        products_B = (images_BD * captions_BD).sum(dim=-1)
+        cosines_N[rows] = products_B / lengths_B.masked_fill(lengths_B == 0, 1)
+    return keep_largest(cosines_N, budget)
+
+
+def captions_of(signals: Signals, strategy: str) -> Tensor:
+    """The captions' features, N x P, as wide as those of the images.
+
+    Raises:
+        SignalsError: there are no captions, or their width is not that of the images.
+    """
+    captions_NP = given(signals.paired_features_NP, "paired features")
+    width = signals.features_ND.shape[1]
+    if captions_NP.shape[1] != width:
+        raise SignalsError(
+            f"{strategy} compares images with captions, but features have {width} columns and "
+            f"paired features {captions_NP.shape[1]}. Give two encoders' outputs in one space."
+        )
+    return captions_NP
+
+
 @dataclass(frozen=True)
 class Pairs(Signals):
-    """Signals of pairs, with what a class alone cannot know.
-
-    own_N: easiness, label term and centre terms of each pair, weighted, float64.
-    """
+    """Signals of pairs, with own_N: easiness, label and centre terms, weighted, float64."""
 
     own_N: Tensor = field(kw_only=True)
 
 
 def clipcov(signals: Signals, budget: int) -> Selection:
-    """Pick the largest gain in F, `budget` times; ties go to the lowest id.
+    """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
+
+    Each pick has the largest gain in F: cross term, easiness, label term and centre terms. The
+    cross term keeps each latent class's cross-covariance and its centre. Easiness wants captions
+    that fit their own image. The label term wants captions close to what the class is called. The
+    centre terms keep pairs away from other latent classes. Ties go to the lowest id.
 
     A feature or caption of zeros is similar to nothing.
 
@@ -81,20 +111,8 @@ def pair_terms(signals: Signals) -> Pairs:
     Raises:
         SignalsError: there are no captions, or their width is not that of the images.
     """
-    return Pairs(**vars(signals), own_N=own_terms(signals))
-
-
-def own_terms(signals: Signals) -> Tensor:
-    """Easiness, label term and centre terms of each pair, weighted; N, float64.
-
-    Raises:
-        SignalsError: there are no captions, or their width is not that of the images.
-    """
-    images_ND, captions_ND, labels_N = (
-        signals.features_ND,
-        captions_of(signals, "clipcov"),
-        signals.labels_N,
-    )
+    images_ND, labels_N = signals.features_ND, signals.labels_N
+    captions_ND = captions_of(signals, "clipcov")
     bits = exact_bits(len(signals))
     blocks = list(row_blocks(len(signals), images_ND.shape[1] * 64))
     image_sums_CD = torch.zeros(
@@ -122,7 +140,7 @@ def own_terms(signals: Signals) -> Tensor:
         centres_B += (captions_BD * other_images_CD[labels_B]).sum(dim=-1)
         own_N[rows] = EASINESS_WEIGHT * easiness_B + LABEL_WEIGHT * label_B
         own_N[rows] -= CENTRE_WEIGHT * (centres_B / num_others)
-    return own_N
+    return Pairs(**vars(signals), own_N=own_N)
 
 
 def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
@@ -145,7 +163,7 @@ def _swapped(rows_B2D: Tensor) -> Tensor:
     return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
 
 
-STRATEGY = Strategy(
+CLIPCOV = Strategy(
     function=clipcov,
     summary="image-caption pairs that preserve the cross-covariance of their latent class",
     paper=(
@@ -155,4 +173,15 @@ STRATEGY = Strategy(
     cost="k N d",
     needs=frozenset({Need.PAIRED_FEATURES}),
     prepare=pair_terms,
+)
+CLIP_SCORE = Strategy(
+    function=clip_score,
+    summary="image-caption pairs whose halves are most alike; the least alike are dropped",
+    paper=(
+        'Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning" '
+        '(arXiv:2104.08718); as a filter Gadre et al. 2023, "DataComp" (arXiv:2304.14108)'
+    ),
+    cost="N d",
+    balance=Balance.ON_REQUEST,
+    needs=frozenset({Need.PAIRED_FEATURES}),
 )

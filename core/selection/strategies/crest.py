@@ -1,26 +1,20 @@
 """CREST: mini-batch coresets, each chosen from a random set, of what is not learned yet.
 
-One coreset of the whole data set stops to stand for it within a few steps of training. So
-many small ones are chosen: a random set is drawn, and of it the mini-batch whose gradients
-represent the set's (facility location by the distance of the errors e, which is how the
-paper approximates gradients), until the mini-batches fill the budget. Examples with a loss
-below `learned_loss` have next to no gradient and are left out.
+One coreset of the whole data set stops standing for it within a few steps of training. So a random
+set is drawn, and of it the mini-batch whose gradients represent the set's (facility location by
+the distance of the errors e, as in the paper), until the mini-batches fill the budget. Examples
+with a loss below `learned_loss` are left out. Re-selection asks
+`lipt.core.stages.recheck` whether the weights have moved too far for the subset.
 
-When the weights have moved too far for the subset, `lipt.core.stages.recheck` says
-so, and re-selection asks it.
+Decided here, where the paper leaves it to its training loop:
 
-Five things that the paper leaves to its training loop are decided here:
-
-- The ids of all mini-batches are distinct: what was chosen leaves the sets to come.
-- Random sets are stratified: every class has the share in each that it has in the pool. A plain
-  draw of a hundredth of the examples misses rare classes, whose coreset then lacks them.
+- The ids of all mini-batches are distinct.
+- Random sets are stratified: a plain draw of a hundredth of the examples misses rare classes.
   Every example of the pool is in one random set before any is in a second one.
-- A random set holds at least four times the mini-batch, or there would be nothing to choose
-  among a few hundred examples; and at most 8,192.
-- Where the classes get equal shares, they get them in every mini-batch: each class gives its
-  share from its own part of the random set, which is large in proportion.
-- "Learned" is judged by the weights that are selected on, not by the last epochs. Where
-  fewer examples than the budget are left, those of the highest loss come back.
+- A random set holds at least four times the mini-batch, and at most 8,192.
+- Where the classes get equal shares, they get them in every mini-batch.
+- "Learned" is judged by the weights that are selected on. Where fewer examples than the budget are
+  left, those of the highest loss come back.
 
 Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one
     of all), M in a pool, R in a random set, B in a mini-batch, K budget.
@@ -40,10 +34,8 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.core.selection.gradients.pairs import proximity
 from lipt.core.selection.gradients.vectors import Vectors
-from lipt.core.selection.quotas import class_quotas
-from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers.greedy import lazy_greedy
-from lipt.core.selection.solvers.levels import fit_scale, store_levels
+from lipt.core.selection.selection import Selection, class_quotas
+from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
 from lipt.core.selection.strategy import CLASSES, Strategy
 from lipt.core.signals.signals import Signals
 
@@ -68,13 +60,9 @@ def crest(
 ) -> Selection:
     """Choose mini-batch after mini-batch, each as the coreset of a random set.
 
-    The last mini-batch is what is left of the budget.
-
     Returns:
-        Weights are the cluster sizes, with a mean of 1 in every mini-batch, times M / K:
-        they sum to the number of examples in the pool, for which they stand. Where the pool
-        is no larger than the budget, all of it with weight 1. Balanced, all that holds for
-        each class, with its own pool and quota.
+        Weights: cluster sizes, scaled to sum to M. Where the pool is no larger than the budget,
+        all of it with weight 1. Balanced, that holds for each class with its own pool and quota.
     """
     labels_N, losses_N = signals.labels_N, own_losses(signals)
     indices, weights, groups = [], [], []
@@ -102,7 +90,7 @@ def crest(
 
 
 def _groups(labels_N: Tensor, budget: int, *, balanced: bool) -> Iterator[tuple[int, Tensor, int]]:
-    """Who shares the budget: a number, row numbers and a quota each."""
+    """Each group's number, row numbers and quota."""
     if not balanced:
         yield 0, torch.arange(len(labels_N), device=labels_N.device), budget
         return
@@ -146,10 +134,7 @@ def batch_coreset(errors_RC: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
 
 
 def batch_shares(quotas_G: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """What each group gives to full mini-batches, and to a last one of what is left.
-
-    In proportion to its quota, but for the rounding of one.
-    """
+    """Each group's share of every mini-batch, in proportion to its quota; the last is shorter."""
     groups_K = torch.arange(len(quotas_G)).repeat_interleave(torch.tensor(quotas_G).long())
     mixed_K = groups_K[mixed_evenly(groups_K)]
     for taken in range(0, len(mixed_K), batch_size):
@@ -157,13 +142,9 @@ def batch_shares(quotas_G: Sequence[int], batch_size: int) -> Iterator[list[int]
 
 
 def mixed_evenly(labels_n: Tensor) -> Tensor:
-    """An order of examples in which every run has each class in proportion, but for one or so.
+    """Positions in an order in which every run has each class in proportion; n int64.
 
-    Of those of one class the k-th goes to the share (k - 1/2) / count of the way. Classes
-    that meet there keep their given order, as the examples of a class do.
-
-    Returns:
-        Positions; n int64.
+    The k-th of a class goes to the share (k - 1/2) / count of the way; ties keep their order.
     """
     counts_C = labels_n.bincount()
     by_label_n = labels_n.argsort(stable=True)
@@ -174,10 +155,10 @@ def mixed_evenly(labels_n: Tensor) -> Tensor:
 
 
 class RandomSets:
-    """Stratified random sets of a pool from which examples are taken for good.
+    """Stratified random sets of a pool, without the examples that were taken.
 
-    The pool is shuffled, mixed evenly and cut into sets; when it runs out, what was put
-    back is shuffled.
+    The pool is shuffled, mixed evenly and cut into sets; when it runs out, the examples that were
+    put back are shuffled.
     """
 
     def __init__(
@@ -208,7 +189,7 @@ class RandomSets:
         return ids[order][mixed_evenly(self._labels_N[ids[order]])]
 
 
-STRATEGY = Strategy(
+CREST = Strategy(
     function=crest,
     summary="mini-batch coresets of stratified random sets of what is not learned yet",
     paper=(

@@ -1,31 +1,30 @@
-"""Facility location: examples that together are similar to every other one.
+"""Facility location, plain and weighed by density (SubZeroCore).
 
-Maximizes the sum over all i of max over chosen j of s(i, j). A random subset already has
-0.99 of what greedy reaches, so values should be compared above that of random.
-
-Shapes: N examples, C classes, D features, K budget.
-Source: Wei et al. 2015 (ICML).
+Shapes: N examples, B rows of a block, C classes, D features, K budget.
+Source: Wei et al. 2015 (ICML); Moser et al. 2025 (arXiv:2509.21748), whose coverage is 0.6.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from lipt.core.selection.gradients.pairs import proximity, scaled_cosine
-from lipt.core.selection.gradients.vectors import in_space
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from lipt.common.signals.blocks import row_blocks
+from lipt.core.selection.gradients.pairs import proximity, scaled_cosine, weighing
+from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, Vectors, in_space
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.solvers.greedy import DEFAULT_EPSILON
-from lipt.core.selection.solvers.representatives import choose_representatives
-from lipt.core.selection.strategies.common_options import (
-    Epsilon,
-    Partitions,
-    Precision,
-    Solver,
-    Space,
-    needs_of_space,
-)
-from lipt.core.selection.strategy import Strategy
+from lipt.core.selection.solvers.neighbours import Search, approximate_neighbours, is_approximate
+from lipt.core.selection.solvers.representatives import Partitions, choose_representatives
+from lipt.core.selection.strategy import FEATURES, Strategy, needs_of_space
 from lipt.core.signals.signals import Signals
+
+# Of radii: below what float32 features can say of them.
+_NO_SPREAD = 1e-7
+# Of squared norms: below it there is no direction.
+_TINY = 1e-300
 
 
 def facility_location(
@@ -38,30 +37,122 @@ def facility_location(
         Literal["cosine", "euclidean"],
         "(1 + cosine) / 2, or the largest distance minus the distance",
     ] = "cosine",
-    solver: Solver = "auto",
-    precision: Precision = "auto",
-    epsilon: Epsilon = DEFAULT_EPSILON,
     partitions: Partitions = 0,
 ) -> Selection:
-    """Keep the examples that represent all, greedily, in the order of what they add."""
+    """Keep the examples that together are similar to every other one, greedily.
+
+    Maximizes the sum over all i of max over chosen j of s_ij. A random subset already has 0.99 of
+    the greedy value, so values should be compared above that of random.
+    """
     vectors = in_space(signals, space)
-    chosen = choose_representatives(
+    chosen_K, _ = choose_representatives(
         scaled_cosine(vectors) if similarity == "cosine" else proximity(vectors),
         budget,
-        solver=solver,
-        precision=precision,
-        epsilon=epsilon,
         partitions=partitions,
         seed=seed,
     )
-    return unweighted(chosen.chosen_K)
+    return unweighted(chosen_K)
 
 
-STRATEGY = Strategy(
+def subzerocore(
+    signals: Signals,
+    budget: int,
+    *,
+    seed: int,
+    coverage: Annotated[
+        float, Field(gt=0, lt=1), "share that a random subset would cover; sets the neighbours"
+    ] = 0.6,
+    partitions: Partitions = 0,
+    search: Search = "auto",
+) -> Selection:
+    """Keep the examples that represent all by density and similarity, greedily.
+
+    Maximizes the sum over all i of max over chosen j of w_j s_ij, s = (1 + cosine) / 2. With r_j
+    the distance to the n-th nearest neighbour, w_j = exp(-(r_j - mu)^2 / (2 sigma^2)), mu and sigma
+    the mean and the deviation of all radii: outliers and crowded examples weigh little. n is the
+    smallest number for which a random subset of the budget's size would cover a share `coverage` of
+    the rest, an example being covered where one of its n nearest neighbours is chosen: 1 - (N-1-n
+    choose K) / (N-1 choose K) >= coverage.
+
+    Compared with a summary of the paper and another's implementation, not with its authors' code.
+    There s is the cosine, by which the sum is monotone only where no two features are opposite.
+    """
+    vectors = Vectors(signals.features_ND)
+    count = num_neighbours(len(signals), budget, coverage)
+    radii_N = neighbour_radii(vectors, count, search=search)
+    chosen_K, _ = choose_representatives(
+        weighing(scaled_cosine(vectors), density_weights(radii_N)),
+        budget,
+        partitions=partitions,
+        seed=seed,
+    )
+    return unweighted(chosen_K)
+
+
+def num_neighbours(num_examples: int, budget: int, coverage: float) -> int:
+    """The smallest neighbourhood by which random subsets have that coverage; 0 for one example."""
+    uncovered = 1.0
+    for count in range(1, num_examples):
+        # None of the nearer ones is chosen, and so is not this one.
+        uncovered *= max(0, num_examples - budget - count) / (num_examples - count)
+        if 1 - uncovered >= coverage:
+            return count
+    return num_examples - 1
+
+
+def neighbour_radii(vectors: Vectors, count: int, *, search: Search = "auto") -> Tensor:
+    """1 - similarity of each example's `count`-th most similar other one; N float32.
+
+    Computed in float64 and rounded, so that equal examples have equal radii wherever they
+    stand. Zeros where there are no neighbours.
+    """
+    radii_N = torch.zeros(len(vectors), device=vectors.device)
+    if count == 0:
+        return radii_N
+    if is_approximate(search, len(vectors)):
+        features_ND = vectors.features_ND
+        for rows, nearest_BM in approximate_neighbours(features_ND, count, normalized=True):
+            own_BD, last_BD = features_ND[rows].double(), features_ND[nearest_BM[:, -1]].double()
+            radii_N[rows] = (
+                (1 - torch.cosine_similarity(own_BD, last_BD, dim=1, eps=_TINY)) / 2
+            ).float()
+        return radii_N
+    similarity = ScaledCosine(Rows(vectors))
+    for rows in row_blocks(len(vectors), 32 * len(vectors)):
+        ids_B = torch.arange(rows.start, rows.stop, device=vectors.device)
+        distances_BN = 1 - similarity.rows(ids_B)
+        # Not its own neighbour.
+        distances_BN[torch.arange(len(ids_B), device=vectors.device), ids_B] = torch.inf
+        radii_N[rows] = distances_BN.kthvalue(count, dim=1).values.float()
+    return radii_N
+
+
+def density_weights(radii_N: Tensor) -> Tensor:
+    """How usual each radius is, in [0, 1]; N float32. Ones where all are the same."""
+    deviations_N = radii_N.double() - radii_N.double().mean()
+    variance = deviations_N.square().mean()
+    if float(variance.sqrt()) <= _NO_SPREAD:
+        return torch.ones_like(radii_N)
+    return (-deviations_N.square() / (2 * variance)).exp().float()
+
+
+FACILITY_LOCATION = Strategy(
     function=facility_location,
     summary="one example like each of all others, by gradient or feature",
-    paper=('Wei et al. 2015, "Submodularity in Data Subset Selection and Active Learning" (ICML)'),
+    paper='Wei et al. 2015, "Submodularity in Data Subset Selection and Active Learning" (ICML)',
     cost="N^2 (C + d)",
     needs=needs_of_space,
+    revision=1,
+)
+SUBZEROCORE = Strategy(
+    function=subzerocore,
+    summary="one example like each of all others, weighed by how usual its density is",
+    paper=(
+        'Moser et al. 2025, "SubZeroCore: A Submodular Approach with Zero Training for Coreset '
+        'Selection" (arXiv:2509.21748)'
+    ),
+    cost="N^2 d",
+    needs=FEATURES,
+    # Before, neighbours among more than 100,000 examples were exact.
     revision=1,
 )

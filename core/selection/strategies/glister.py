@@ -1,78 +1,73 @@
 """GLISTER: keep the examples whose gradient step lowers the validation loss the most.
 
-The subset S is to minimize L_V(theta - eta sum_S g), the validation loss after one step
-of the last layer. Greedily, the gain of example i is its Taylor term
+The subset S is to minimize L_V(theta - eta sum_S g), the validation loss after one step of the
+last layer. Greedily, the gain of example i is its Taylor term
 
     gain_i = eta <g_i, grad L_V(theta - eta sum_S g)>,
 
-at the layer that the examples chosen so far have stepped to. How often the layer steps
-is the solver's choice: after every pick (exact, stochastic), or between rounds of picks.
+at the layer that the examples chosen so far have stepped to: after every pick (exact), or between
+rounds of picks. The validation logits follow without the layer itself:
+z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, which differs from the true logits by a
+shift that softmax does not see. The largest things made are C x D and V x C.
 
-The step is the authors': eta times the SUM of the subset's gradients. So the layer moves
-the farther the larger the budget is. On a single class, as where classes get equal shares,
-the validation loss is next to nothing after some tens of picks, and the rest are ordered
-by what is left of it. On all classes a few hundred picks in 15 rounds can overshoot: the
-loss ends above that at the start, far below that of one-shot choice; the exact solver
-ends lower. `step=mean` divides eta by K. The layer then hardly moves, and the larger the
-budget, the more of the picks are those of one-shot choice: most, from a few hundred on.
+The step is the authors': eta times the SUM of the subset's gradients, so the layer moves the
+farther the larger the budget is. On a single class the validation loss is next to nothing after
+some tens of picks; on all classes a few hundred picks in 15 rounds can overshoot, where the exact
+solver ends lower. `step=mean` divides eta by K; then most picks are those of one-shot choice.
 
-Lazy greedy's bounds do not hold here: the gain of an example can grow as others are
-chosen. But it moves by at most eta |g_i| times the distance that grad L_V has moved, so
-the exact solver evaluates only examples that this allows to be the largest. They are few
-where steps are short.
+Gains can grow as others are chosen, so lazy greedy's bounds do not hold. But a gain moves by at
+most eta |g_i| times the distance that grad L_V has moved, so the exact solver evaluates only
+examples that this allows to be the largest.
 
-Where there are few validation examples, the best subset for their loss can be narrow.
-The paper adds lambda R(S) for one of two functions: supervised facility location, which
-wants every training example to have a chosen one of its class like it, or a random
-function, which perturbs the order.
+In float64: gains that differ by rounding alone compare equal in float32, so equal examples tie.
 
-Shapes: N examples, V validation examples, C classes, D features, K budget,
-B candidates.
-Source: Killamsetty et al. 2021 (arXiv:2012.10630); Wei et al. 2015, "Submodularity in
-Data Subset Selection and Active Learning".
+Shapes: N examples, V validation examples, S of a step, C classes, D features, Q dimensions of the
+validation features' span, K budget, B candidates or rows of a block.
+Source: Killamsetty et al. 2021 (arXiv:2012.10630).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.last_layer import (
-    LastLayer,
-    alignments,
-    aligns_compiled,
-    in_validation_span,
-    last_layer_at,
-    step,
-    validation_gradient,
-)
 from lipt.core.selection.gradients.vectors import (
+    CACHED_BYTES,
     LayerGradient,
     Vectors,
+    can_compile,
     gradients_of,
     squared_norms,
+    with_bias,
 )
+from lipt.core.selection.gradients.vectors import alignments as plain_alignments
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
 from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, Strategy
-from lipt.core.signals.signals import Signals, given
+from lipt.core.signals.signals import Signals, given, probabilities_of
 
 # Evaluated first by the exact solver: the best of them rules most others out.
 _NUM_PROBES = 16
 # From this share of candidates on, evaluating all examples is as cheap.
 _WORTH_GATHERING = 0.125
-# The chance of a stochastic sample to miss all of the K best.
-_MISS = 0.1
 # What a bound leaves for rounding, that of float32 included: in it gains are compared.
 _ROUNDING = 1e-6
+# Signals of up to this size in float64 are converted once instead of at every update.
+_HELD_BYTES = 64 * 1024**2
+# Up to this many columns a compiled loop is faster than a matrix product.
+_FEW_CLASSES = 64
+# A label's probability is read off e = p - 1, whose last digit is worth twice this.
+_LEAST_LABEL_PROBABILITY = 2.0**-25
+# Smaller errors, squared or times small features, could become 0.
+_LEAST_ERROR = 1e-150
 
 
 def glister(
@@ -80,8 +75,7 @@ def glister(
     budget: int,
     *,
     solver: Annotated[
-        Literal["rounds", "exact", "stochastic"],
-        "update the layer between rounds, or after every pick: of all, or of a sample",
+        Literal["rounds", "exact"], "update the layer between rounds, or after every pick"
     ] = "rounds",
     rounds: Annotated[int, Field(ge=1), "how many rounds, with solver=rounds"] = 15,
     step: Annotated[
@@ -90,11 +84,6 @@ def glister(
         "times their mean",
     ] = "sum",
     learning_rate: Annotated[float, Field(gt=0), "of that step"] = 0.05,
-    regularizer: Annotated[RegularizerName, "a function added to the objective"] = "none",
-    regularization: Annotated[
-        float, Field(ge=0), "weight of the regularizer; with 1 the largest first gains count alike"
-    ] = 1.0,
-    seed: int,
 ) -> Selection:
     """Keep the `budget` examples with the largest gains, each with weight 1.
 
@@ -104,23 +93,24 @@ def glister(
     num_updates = (min(rounds, budget) if solver == "rounds" else budget) - 1
     rate = learning_rate if step == "sum" else learning_rate / budget
     objective = GlisterObjective(signals, rate, num_updates)
-    objective.regularize(make_regularizer(regularizer, signals, seed), regularization)
-    match solver:
-        case "rounds":
-            return unweighted(_in_rounds(objective, budget, rounds))
-        case "exact":
-            return unweighted(_exactly(objective, budget))
-        case "stochastic":
-            return unweighted(_from_samples(objective, budget, seed))
+    if solver == "exact":
+        return unweighted(_exactly(objective, budget))
+    chosen: list[Tensor] = []
+    num_left = budget
+    for size in round_sizes(budget, rounds):
+        new = keep_largest(comparable(objective.gains()), size).indices_K
+        num_left -= size
+        objective.add(new, update=num_left > 0)
+        chosen.append(new)
+    return unweighted(torch.cat(chosen))
 
 
 def round_sizes(budget: int, rounds: int) -> Iterator[int]:
     """How many examples each round takes: `budget` in all, at least one each.
 
-    Sizes shrink linearly, so that the last rounds, which decide how the step ends, are small.
-    By the mean that changes nothing. By the sum, on 5,000 made-up and 4,500 real examples,
-    the loss ended below that of equal rounds with 250 and 500 picks of all classes (by a
-    fifth to a half), and with 60 or of one class at times a little above.
+    Sizes shrink linearly, so that the last rounds, which decide how the step ends, are small. With
+    250 and 500 picks of all classes, of 5,000 made-up and 4,500 real examples, the loss ended below
+    that of equal rounds by a fifth to a half.
     """
     num_rounds = min(rounds, budget)
     spare, total = budget - num_rounds, num_rounds * (num_rounds + 1) // 2
@@ -131,24 +121,11 @@ def round_sizes(budget: int, rounds: int) -> Iterator[int]:
         yield 1 + spare * ahead // total - given
 
 
-def _in_rounds(objective: GlisterObjective, budget: int, rounds: int) -> Tensor:
-    chosen: list[Tensor] = []
-    num_left = budget
-    for size in round_sizes(budget, rounds):
-        new = keep_largest(comparable(objective.gains()), size).indices_K
-        num_left -= size
-        objective.add(new, update=num_left > 0)
-        chosen.append(new)
-    return torch.cat(chosen)
-
-
 def _exactly(objective: GlisterObjective, budget: int) -> Tensor:
     """Every pick is the largest of all gains; most of them need not be computed.
 
-    From gains at a reference gradient, upper bounds at the current one follow. Examples
-    whose bound is below a gain that is known are out. Where too few are out, all gains
-    are computed, and the current gradient is the reference from then on. A regularizer's
-    gains never grow, so those at the reference bound it, too.
+    From gains at a reference gradient, upper bounds at the current one follow. Where too few
+    examples have bounds below a known gain, all gains are computed at a new reference.
     """
     norms_N = squared_norms(objective.gradients).sqrt_()
     max_candidates = int(_WORTH_GATHERING * len(norms_N))
@@ -176,38 +153,18 @@ def _exactly(objective: GlisterObjective, budget: int) -> Tensor:
             best = _first_largest(gains_N)
 
 
-def _from_samples(objective: GlisterObjective, budget: int, seed: int) -> Tensor:
-    """Every pick is the largest of a sample's gains ("lazier than lazy" greedy).
-
-    Drawn with replacement, so that a draw costs the sample and not N.
-    """
-    generator = derive_generator(seed, "glister-samples")
-    num_left = len(objective.gradients)
-    sample_size = math.ceil(num_left / budget * math.log(1 / _MISS))
-    left = torch.arange(num_left)
-    device = objective.gradients.device
-    chosen: list[int] = []
-    while len(chosen) < budget:
-        if sample_size < num_left:
-            places_B = torch.randint(num_left, (sample_size,), generator=generator)
-        else:
-            places_B = torch.arange(num_left)
-        places_B = places_B[left[places_B].argsort()]
-        place = places_B[_first_largest(objective.gains(left[places_B].to(device)))]
-        chosen.append(int(left[place]))
-        num_left -= 1
-        left[place] = left[num_left]
-        new = torch.tensor(chosen[-1:], device=device)
-        objective.add(new, update=len(chosen) < budget)
-    return torch.tensor(chosen, device=device)
-
-
 def _first_largest(gains_B: Tensor) -> int:
     return int(comparable(gains_B).argmax())
 
 
-# Signals of up to this size in float64 are converted once instead of at every update.
-_HELD_BYTES = 64 * 1024**2
+def comparable(gains_B: Tensor) -> Tensor:
+    """Gains in float32: those that differ by rounding alone become equal, and ties.
+
+    Scaled by a power of 2, so that gains near the end of a step do not vanish.
+    """
+    largest = float(gains_B.masked_fill(gains_B.isinf(), 0.0).abs().max())
+    exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
+    return (gains_B * 2.0 ** -max(exponent, -1000)).float()
 
 
 class GlisterObjective:
@@ -219,50 +176,35 @@ class GlisterObjective:
         Raises:
             SignalsError: there are no validation signals, or they do not fit.
         """
+        validation = given(signals.validation or None, "validation examples")
+        expected = (signals.errors_NC.shape[1], signals.features_ND.shape[1])
+        found = (validation.errors_NC.shape[1], validation.features_ND.shape[1])
+        if found != expected:
+            raise SignalsError(
+                f"the validation examples have {found[0]} classes and {found[1]} features, the "
+                f"training examples {expected[0]} and {expected[1]}. Compute both with one model."
+            )
         self.gradients, self._layer = _cheapest_form(
-            gradients_of(signals), last_layer_at(_require_validation(signals)), num_updates
+            gradients_of(signals), last_layer_at(validation), num_updates
         )
         self._rate = rate
-        self._regularizer: Regularizer | None = None
-        self._weight = 0.0
         self._is_chosen_N = torch.zeros(
             len(signals), dtype=torch.bool, device=self.gradients.device
         )
 
-    def regularize(self, regularizer: Regularizer | None, strength: float) -> None:
-        """Add a function, scaled so that its first gains compare with the objective's own."""
-        if regularizer is None:
-            return
-        own = float(self.gains().abs().max())
-        other = float(regularizer.gains(self.all_rows()).max())
-        self._weight = strength * (own or 1.0) / (other or 1.0)
-        self._regularizer = regularizer
-
-    def all_rows(self) -> Tensor:
-        """The row numbers of all examples."""
-        return torch.arange(len(self.gradients), device=self._is_chosen_N.device)
-
     def gradient(self) -> LayerGradient:
-        """`rate` times the gradient of the validation loss.
-
-        Where nothing else is weighed against it, a vanishing one is raised: steps by the sum
-        of many gradients soon leave no loss on a single class, and gains would tie at 0.
-        """
-        raised = self._regularizer is None
-        return validation_gradient(self._layer, raised=raised).scaled(self._rate)
+        """`rate` times the gradient of the validation loss."""
+        return validation_gradient(self._layer).scaled(self._rate)
 
     def gains(
         self, rows_B: Tensor | None = None, *, gradient: LayerGradient | None = None
     ) -> Tensor:
-        """What choosing each of some examples (all where None) gains; B float64.
+        """The gain of choosing each of some examples (all where None); B float64.
 
         Minus infinity for those that are chosen already.
         """
         given = self.gradients if rows_B is None else self.gradients[rows_B]
         gains_B = alignments(given, self.gradient() if gradient is None else gradient)
-        if self._regularizer is not None:
-            rows = self.all_rows() if rows_B is None else rows_B
-            gains_B += self._weight * self._regularizer.gains(rows)
         is_chosen_B = self._is_chosen_N if rows_B is None else self._is_chosen_N[rows_B]
         return gains_B.masked_fill_(is_chosen_B, -math.inf)
 
@@ -271,18 +213,6 @@ class GlisterObjective:
         self._is_chosen_N[new] = True
         if update:
             self._layer = step(self._layer, self.gradients[new], self._rate)
-            if self._regularizer is not None:
-                self._regularizer.add(new)
-
-
-def comparable(gains_B: Tensor) -> Tensor:
-    """Gains in float32: those that differ by rounding alone become equal, and ties.
-
-    Scaled by a power of 2, so that gains near the end of a step do not vanish.
-    """
-    largest = float(gains_B.masked_fill(gains_B.isinf(), 0.0).abs().max())
-    exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
-    return (gains_B * 2.0 ** -max(exponent, -1000)).float()
 
 
 def _cheapest_form(
@@ -296,112 +226,136 @@ def _cheapest_form(
     if work_saved > num_validation * num_features and fits:
         gradients, layer = in_validation_span(gradients, layer)
     held_bytes = 8 * len(gradients) * gradients.width
-    if held_bytes <= _HELD_BYTES and not aligns_compiled(gradients):
+    if held_bytes <= _HELD_BYTES and not _aligns_compiled(gradients):
         gradients = gradients.to(torch.float64)
     return gradients, layer
 
 
-def _require_validation(signals: Signals) -> Signals:
-    validation = given(signals.validation or None, "validation examples")
-    expected = (signals.errors_NC.shape[1], signals.features_ND.shape[1])
-    found = (validation.errors_NC.shape[1], validation.features_ND.shape[1])
-    if found != expected:
-        raise SignalsError(
-            f"the validation examples have {found[0]} classes and {found[1]} features, the "
-            f"training examples {expected[0]} and {expected[1]}. Compute both with one model."
-        )
-    return validation
+@dataclass(frozen=True)
+class LastLayer:
+    """A last layer, by its outputs on the validation examples.
 
-
-RegularizerName = Literal["none", "facility_location", "random"]
-
-# A matrix of all similarities of up to this size is made once instead of at every step.
-_HELD_SIMILARITY_BYTES = 256 * 1024**2
-
-
-class Regularizer(Protocol):
-    """A monotone submodular R: gains are never negative and never grow."""
-
-    def gains(self, candidates_B: Tensor) -> Tensor:
-        """R(S + i) - R(S) of every candidate i; B float64."""
-        ...
-
-    def add(self, chosen: Tensor) -> None:
-        """Put examples into S."""
-        ...
-
-
-def make_regularizer(name: RegularizerName, signals: Signals, seed: int) -> Regularizer | None:
-    """The regularizer of that name over the signals' examples, with nothing chosen."""
-    match name:
-        case "none":
-            return None
-        case "facility_location":
-            return ClassCoverage(signals)
-        case "random":
-            return RandomFunction(len(signals), seed, signals.features_ND.device)
-
-
-class RandomFunction:
-    """R(S) = the sum of u_i over S, with u_i drawn once from [0, 1)."""
-
-    def __init__(self, num_examples: int, seed: int, device: torch.device) -> None:
-        generator = derive_generator(seed, "glister-random-function")
-        values_N = torch.rand(num_examples, generator=generator, dtype=torch.float64)
-        self._values_N = values_N.to(device)
-
-    def gains(self, candidates_B: Tensor) -> Tensor:
-        """See `Regularizer`."""
-        return self._values_N[candidates_B]
-
-    def add(self, chosen: Tensor) -> None:
-        """See `Regularizer`; what is chosen does not matter."""
-
-
-class ClassCoverage:
-    """R(S) = the mean over all i of the largest similarity to an example in S.
-
-    Similarity is (1 + cosine of the features) / 2 within a class, and 0 between classes.
+    features_VD: float64.
+    logits_VC: float64, up to a shift of each row.
+    labels_V: int64.
+    bias: the 1 in [h, 1], or 0.
     """
 
-    def __init__(self, signals: Signals) -> None:
-        self._directions_ND = functional.normalize(signals.features_ND.double(), dim=-1)
-        self._labels_N = signals.labels_N
-        num_examples = len(signals)
-        self._covered_N = self._directions_ND.new_zeros(num_examples, dtype=torch.float32)
-        self._held_NN: Tensor | None = None
-        if 4 * num_examples**2 <= _HELD_SIMILARITY_BYTES:
-            held_NN = self._covered_N.new_empty(num_examples, num_examples)
-            for rows in row_blocks(num_examples, 16 * num_examples):
-                held_NN[rows] = self._compute(rows)
-            self._held_NN = held_NN
-
-    def gains(self, candidates_B: Tensor) -> Tensor:
-        """See `Regularizer`."""
-        gains_B = self._directions_ND.new_empty(len(candidates_B))
-        row_bytes = 16 * len(self._covered_N)
-        for rows in row_blocks(len(candidates_B), row_bytes):
-            better_BN = self._rows(candidates_B[rows]).sub_(self._covered_N).clamp_(min=0)
-            gains_B[rows] = better_BN.mean(dim=-1, dtype=torch.float64)
-        return gains_B
-
-    def add(self, chosen: Tensor) -> None:
-        """See `Regularizer`."""
-        for rows in row_blocks(len(chosen), 16 * len(self._covered_N)):
-            best_N = self._rows(chosen[rows]).amax(dim=0)
-            self._covered_N = torch.maximum(self._covered_N, best_N)
-
-    def _rows(self, positions_B: Tensor) -> Tensor:
-        """The similarities of some examples to all, a new tensor; B x N float32."""
-        return self._compute(positions_B) if self._held_NN is None else self._held_NN[positions_B]
-
-    def _compute(self, rows: Tensor | slice) -> Tensor:
-        cosines_BN = self._directions_ND[rows] @ self._directions_ND.T
-        same_class_BN = self._labels_N[rows, None] == self._labels_N
-        return cosines_BN.add_(1).div_(2).mul_(same_class_BN).float()
+    features_VD: Tensor
+    logits_VC: Tensor
+    labels_V: Tensor
+    bias: float
 
 
-STRATEGY = Strategy(
+def last_layer_at(validation: Signals) -> LastLayer:
+    """The layer of which the validation signals are.
+
+    Probabilities that were rounded to zero get the largest value that rounds to it.
+    """
+    is_label_VC = functional.one_hot(validation.labels_N, validation.errors_NC.shape[1])
+    least_C = torch.tensor(
+        [torch.finfo(torch.float32).tiny, _LEAST_LABEL_PROBABILITY],
+        dtype=torch.float64,
+        device=is_label_VC.device,
+    )
+    probabilities_VC = probabilities_of(validation.errors_NC, validation.labels_N, torch.float64)
+    return LastLayer(
+        features_VD=validation.features_ND.double(),
+        logits_VC=probabilities_VC.maximum(least_C[is_label_VC]).log(),
+        labels_V=validation.labels_N,
+        bias=float(validation.has_bias),
+    )
+
+
+def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
+    """The layer after one gradient step on the sum of the chosen examples' losses."""
+    errors_SC, features_SD = chosen.outer_NC.double(), chosen.features_ND.double()
+    # In the cheaper order: first the kernel h_v . h_i of few examples, or the weights.
+    moved_VC = torch.linalg.multi_dot([layer.features_VD, features_SD.T, errors_SC])
+    if layer.bias:
+        moved_VC += errors_SC.sum(dim=0)
+    return replace(layer, logits_VC=layer.logits_VC - learning_rate * moved_VC)
+
+
+def validation_gradient(layer: LastLayer) -> LayerGradient:
+    """The gradient of the mean validation loss by the layer: the mean of e_v (x) [h_v, 1].
+
+    Near the end of what float64 can tell it is scaled to a largest error of 1: steps by the sum of
+    many gradients soon leave no loss on a single class, and gains would tie at 0.
+    """
+    errors_VC = layer.logits_VC.softmax(dim=-1)
+    # p - 1 of the label as minus all the others: of a confident example nothing else is left.
+    errors_VC.scatter_(1, layer.labels_V[:, None], 0.0)
+    if float(errors_VC.max()) < _LEAST_ERROR:
+        logs_VC = layer.logits_VC.log_softmax(dim=-1)
+        logs_VC.scatter_(1, layer.labels_V[:, None], -torch.inf)
+        # A single class has no errors at all.
+        errors_VC = (logs_VC - logs_VC.max().nan_to_num(neginf=0.0)).exp()
+    errors_VC.scatter_(1, layer.labels_V[:, None], -errors_VC.sum(dim=-1, keepdim=True))
+    errors_VC /= len(errors_VC)
+    bias_C = errors_VC.sum(dim=0) * layer.bias
+    return LayerGradient(errors_VC.T @ layer.features_VD, bias_C)
+
+
+def alignments(gradients: Vectors, gradient: LayerGradient) -> Tensor:
+    """<g_i, gradient> of every example, compiled where that is faster; N float64."""
+    if not _aligns_compiled(gradients):
+        return plain_alignments(gradients, gradient, block_bytes=CACHED_BYTES)
+    from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - an extra
+        alignments_compiled,
+    )
+
+    factors = (gradients.outer_NC, gradients.features_ND, gradient.weight_CD, gradient.bias_C)
+    return torch.from_numpy(
+        alignments_compiled(*(factor.contiguous().numpy() for factor in factors))
+    )
+
+
+def _aligns_compiled(gradients: Vectors) -> bool:
+    errors_NC, features_ND = gradients.outer_NC, gradients.features_ND
+    return (
+        can_compile(features_ND.device)
+        and errors_NC.shape[1] <= _FEW_CLASSES
+        and errors_NC.dtype == features_ND.dtype
+        and features_ND.dtype in (torch.float32, torch.float64)
+    )
+
+
+def in_validation_span(gradients: Vectors, layer: LastLayer) -> tuple[Vectors, LastLayer]:
+    """Both in coordinates of the span of the validation rows [h_v, 1].
+
+    The validation gradient, and how far a step moves a validation logit, know a training
+    feature only by its products with validation features. An orthonormal basis of their
+    span keeps these, in Q = V dimensions in the place of D. The 1 goes into the basis.
+
+    Args:
+        gradients: of the training examples.
+        layer: on fewer validation examples than there are features.
+
+    Returns:
+        Both, with float64 features and without a bias.
+    """
+    basis_DQ = torch.linalg.qr(with_bias(layer.features_VD, layer.bias).T).Q
+    features_NQ = _projected(gradients.features_ND, gradients.bias, basis_DQ)
+    features_VQ = _projected(layer.features_VD, layer.bias, basis_DQ)
+    return (
+        replace(gradients, features_ND=features_NQ, bias=0.0),
+        replace(layer, features_VD=features_VQ, bias=0.0),
+    )
+
+
+def _projected(features_ND: Tensor, bias: float, basis_FQ: Tensor) -> Tensor:
+    num_features, num_dimensions = features_ND.shape[1], basis_FQ.shape[1]
+    features_NQ = basis_FQ.new_empty(len(features_ND), num_dimensions)
+    row_bytes = 8 * (num_features + num_dimensions)
+    for rows in row_blocks(len(features_ND), row_bytes, CACHED_BYTES):
+        features_NQ[rows] = features_ND[rows].double() @ basis_FQ[:num_features]
+    if bias:
+        features_NQ += basis_FQ[num_features]
+    return features_NQ
+
+
+GLISTER = Strategy(
     function=glister,
     summary="gradient steps that lower the validation loss the most, layer updated on the way",
     paper=(

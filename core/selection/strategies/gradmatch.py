@@ -2,21 +2,16 @@
 
 Minimizes |sum_S w_i g_i - b|^2 + ridge s |w|^2 over |S| <= K and w >= 0 by orthogonal
 matching pursuit, g the last layer's gradients, b their sum over all examples seen: those of
-a class where classes are selected one by one, so that the classes' subsets can be put
-together. Weights are on that scale, of the order of N / K, less where large gradients are
-chosen. s is the mean of |g_i|^2, so the ridge means the same on any data; with
-ridge_scale=absolute it is 1. 0, the default ridge, gives the smallest residual, larger ones
-give weights closer to each other.
+a class where balanced, so that the classes' subsets can be put together. Weights are of the order
+of N / K. s is the mean of |g_i|^2, so the ridge means the same on any data; with
+ridge_scale=absolute it is 1.
 
-The authors have two forms. Per example, they choose class by class and look at no more of a
-gradient than the row of the example's own class (gradient=own_class), with a ridge of 0.5 as
-it is. Per batch, they take all rows and classes together, without a ridge. Their classes get
-shares in proportion to their sizes, where balanced ones here are equal, and they fill up at
-random what the pursuit leaves of the budget.
-
-The pursuit ends early when nothing brings the sum closer to b: where examples repeat, or
-where K comes near the number of dimensions, at most C (D + 1). What it has then is the answer;
-it is not padded with examples that match nothing.
+The authors have two forms. Per example, they choose class by class and match only the gradient's
+row of the example's own class (gradient=own_class), with an absolute ridge of 0.5. Per batch, they
+take all rows and classes together, without a ridge. Their classes get shares in proportion to
+their sizes, where balanced ones here are equal, and they fill up at random what the pursuit leaves
+of the budget. Here the pursuit ends early, without padding, when nothing brings the sum closer to
+b: where examples repeat, or K comes near the number of dimensions.
 
 Shapes: N examples, C classes, D features, K budget.
 Source: Killamsetty et al. 2021 (arXiv:2103.00123).
@@ -33,11 +28,10 @@ from pydantic import Field
 
 from lipt.common.errors import BudgetError
 from lipt.common.targets.kinds import ALL_KINDS
-from lipt.core.selection.gradients.atoms import BLOCK_BYTES, GradientAtoms
 from lipt.core.selection.gradients.vectors import LayerGradient, gradients_of, weighted_sum
 from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers.pursuit import Pursuit, pursue
+from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuit, pursue
 from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, Strategy
 from lipt.core.signals.signals import Signals, given
 
@@ -72,12 +66,8 @@ def gradmatch(
 ) -> Selection:
     """Choose examples and weights whose gradients add up to the target.
 
-    A chosen batch gives all its examples with one weight. The last one chosen gives only its
-    first ones where the budget ends, with a weight that is as much larger.
-
-    Returns:
-        Positive weights. Fewer examples than the budget where no other brings the sum
-        closer to the target.
+    A chosen batch gives all its examples with one weight. Where the budget ends, the last one
+    gives only its first ones, with a weight that is as much larger.
 
     Raises:
         BudgetError: the inverse of the chosen examples' Gram matrix would not fit.
@@ -111,7 +101,6 @@ def _own_rows(signals: Signals) -> Signals:
 
 
 def _target(signals: Signals, target: Target) -> LayerGradient:
-    """What the chosen gradients have to add up to."""
     if target == "train":
         return weighted_sum(gradients_of(signals), block_bytes=BLOCK_BYTES)
     validation = given(signals.validation, "validation examples")
@@ -125,10 +114,9 @@ def _capacity(num_examples: int, budget: int, group_size: int) -> int:
     capacity = min(num_atoms, -(-budget // group_size) + (num_examples % group_size > 0))
     if capacity > _MAX_ATOMS:
         raise BudgetError(
-            f"gradmatch cannot choose {budget} of {num_examples} examples at once: the inverse of "
-            f"their Gram matrix would take {8 * capacity**2 / 1024**3:.0f} GiB. Choose at most "
-            f"{_MAX_ATOMS}, balance the subset so that classes are chosen one by one, or use "
-            "mode=per_batch."
+            f"gradmatch cannot choose {budget} of {num_examples} examples at once: their inverse "
+            f"Gram matrix takes {8 * capacity**2 / 1024**3:.0f} GiB. Choose at most {_MAX_ATOMS}, "
+            "balance the classes, or use mode=per_batch."
         )
     return capacity
 
@@ -179,7 +167,7 @@ def _nothing_to_match(signals: Signals, budget: int, target: str) -> Selection:
     )
 
 
-STRATEGY = Strategy(
+GRADMATCH = Strategy(
     function=gradmatch,
     summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
     paper=(

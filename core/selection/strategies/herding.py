@@ -1,9 +1,7 @@
 """Herding: choose so that the mean of what is chosen stays at the mean of all.
 
-Pick i is the example that brings the sum of the chosen nearest to i times the mean: it
-makes up for where the picks before it went astray, so the chosen mean comes nearer like
-1 / i, against 1 / sqrt(i) for random picks. The farthest in the place of the nearest
-would be worse than random.
+Pick i is the example that brings the sum of the chosen nearest to i times the mean: the chosen
+mean comes nearer like 1 / i, against 1 / sqrt(i) for random picks.
 
 Shapes: N examples, D features, K budget.
 Source: Welling 2009, "Herding Dynamical Weights to Learn"; Chen, Welling and Smola 2010,
@@ -30,22 +28,13 @@ _GRID = 2.0**-22
 
 
 def herding(signals: Signals, budget: int) -> Selection:
-    """Keep `budget` examples whose features have the mean of all, each pick mending the last.
+    """Pick i is the x with the smallest |i mu - sum_S - x|. Ties keep data set order.
 
-    Pick i is the x with the smallest |i mu - sum_S - x|. Ties keep data set order.
+    With drift the sum of mu - x over the chosen, the square is |x - mu|^2 - 2 (x - mu) . drift and
+    a term that all x share: one product of the rows with a vector per pick. In float32 it says up
+    to a bound on its rounding which few examples can be the nearest; float64 decides.
     """
-    return unweighted(match_mean(signals.features_ND, budget))
-
-
-def match_mean(features_ND: Tensor, budget: int) -> Tensor:
-    """The K positions in the order of choice.
-
-    With drift the sum of mu - x over the chosen, |i mu - sum_S - x|^2 is
-    |x - mu|^2 - 2 (x - mu) . drift and a term that all x share: one product of the rows
-    with a vector per pick, and nothing kept but numbers per example. The product in
-    float32 reads half the memory of one in float64, and says up to a bound on its
-    rounding which few examples can be the nearest; float64 decides among those.
-    """
+    features_ND = signals.features_ND
     blocks = list(row_blocks(len(features_ND), 16 * features_ND.shape[1]))
     sums_BD = [features_ND[rows].double().sum(dim=0) for rows in blocks]
     mean_D = torch.stack(sums_BD).sum(dim=0) / len(features_ND)
@@ -67,15 +56,14 @@ def match_mean(features_ND: Tensor, budget: int) -> Tensor:
         # What is taken is never near again.
         spread_N[position] = torch.inf
         drift_D += mean_D - features_ND[position]
-    return torch.tensor(picks, device=features_ND.device)
+    return unweighted(torch.tensor(picks, device=features_ND.device))
 
 
 def _products(features_ND: Tensor, vector_D: Tensor, blocks: Sequence[slice]) -> Tensor:
-    """The features' inner products with a vector, in its dtype; N."""
     return torch.cat([features_ND[rows].to(vector_D.dtype) @ vector_D for rows in blocks])
 
 
-STRATEGY = Strategy(
+HERDING = Strategy(
     function=herding,
     summary="features whose mean is that of all",
     paper='Welling 2009, "Herding Dynamical Weights to Learn" (ICML)',

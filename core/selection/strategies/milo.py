@@ -1,30 +1,28 @@
 """MILO: a curriculum of subsets, from easy ones to diverse ones, each drawn anew.
 
-It is meant for training that changes its subset every epoch: the first sixth of the epochs
-on easy subsets, the rest on diverse ones, `draw` counting up. The subsets depend on features
-alone, never on the model being trained.
+For training that changes its subset every epoch: the first sixth of the epochs on easy subsets, the
+rest on diverse ones, `draw` counting up. The subsets depend on features alone.
 
 Easy: examples that are like all the others, by stochastic greedy on the graph cut
-    sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2,
-whose random samples make every draw another subset.
+    sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2.
+Of each pick's random sample of ceil(N / K ln(1 / epsilon)) the best is taken, which keeps
+1 - 1/e - epsilon of the optimum.
 
-Diverse: a random draw in which an example's weight is the Taylor-softmax 1 + g + g^2 / 2 of
-its gain g in disparity, the smallest distance within a set. Examples are taken one by one,
-each farthest from those before it, and g is that distance, (1 - cosine) relative to the
-farthest pair: it is near 1 for who is like nobody and 0 for duplicates.
-
-What is this variant: the authors' gain is the difference that an example makes to the
-smallest distance. In greedy choice that is nearly 0 for all but the first few, weights by it
-differ by less than a percent for nearly all, and the draw is uniform. So g is here the
-smallest distance itself. The weights still differ by a factor of 2.5 at most; a diverse draw is a
-mild correction to a random subset.
+Diverse: a random draw in which an example's weight is the Taylor-softmax 1 + g + g^2 / 2 of its
+gain g in disparity. Examples are taken one by one, each farthest from those before it, and g is
+that distance, (1 - cosine) relative to the farthest pair. (The authors' gain is the difference
+that an example makes to the smallest distance, nearly 0 for all but the first few, by which the
+draw is uniform.) The weights differ by a factor of 2.5 at most.
 
 Shapes: N examples, B of a sample, D features, K budget.
-Source: Killamsetty et al. 2023 (arXiv:2301.13287); the 0.4 is that of their code.
+Source: Killamsetty et al. 2023 (arXiv:2301.13287); the 0.4 is that of their code. Mirzasoleiman et
+al. 2015, "Lazier Than Lazy Greedy" (arXiv:1409.7938).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -35,12 +33,13 @@ from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients.vectors import Rows, Vectors
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
-from lipt.core.selection.solvers.greedy import DEFAULT_EPSILON, choose_one_by_one, stochastic_greedy
-from lipt.core.selection.solvers.unit_rows import exact_bits, unit_rows
+from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
+from lipt.core.selection.strategies.one_by_one import choose_one_by_one
 from lipt.core.selection.strategy import FEATURES, Strategy
 from lipt.core.signals.signals import Signals
 
 REPULSION = 0.4
+_EPSILON = 0.1
 
 
 def milo(
@@ -53,10 +52,7 @@ def milo(
     draw: Annotated[int, Field(ge=0), "which of the stage's random subsets"] = 0,
     seed: int,
 ) -> Selection:
-    """Draw one subset of a stage; all draws of a stage are equally good.
-
-    A feature of zeros has no direction: its cosine with everything is 0.
-    """
+    """Draw one subset of a stage; the cosine of a feature of zeros is 0."""
     generator = derive_generator(seed, f"milo-{stage}", draw)
     rows_ND = unit_rows(signals.features_ND, exact_bits(len(signals)))
     if stage == "easy":
@@ -67,11 +63,7 @@ def milo(
 
 
 def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor:
-    """Stochastic greedy on the graph cut; K int64 on the CPU.
-
-    What all candidates of a pick share is left out of their gains, and the rest doubled.
-    Inner products of unit rows are exact, so equal examples have equal gains.
-    """
+    """Stochastic greedy on the graph cut; K int64 on the CPU. Gains leave out common terms."""
     blocks = list(row_blocks(len(rows_ND), 16 * rows_ND.shape[1]))
     total_D = torch.stack([rows_ND[rows].double().sum(dim=0) for rows in blocks]).sum(dim=0)
     picked_D = torch.zeros_like(total_D)
@@ -90,9 +82,48 @@ def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor
         budget,
         gains_of=gains_of,
         take=take,
-        epsilon=DEFAULT_EPSILON,
+        epsilon=_EPSILON,
         generator=generator,
     )
+
+
+def stochastic_greedy(
+    num_candidates: int,
+    budget: int,
+    *,
+    gains_of: Callable[[Tensor], Tensor],
+    take: Callable[[int], None],
+    epsilon: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """Choose the best of a random sample, `budget` times; K int64 on the CPU.
+
+    Args:
+        num_candidates: N.
+        budget: K, in 1..N.
+        gains_of: the gains of B ascending ids over those that have been taken; ties go to the
+            lowest id.
+        take: called with each id that is chosen.
+        epsilon: in (0, 1), how much of the guarantee may be given up.
+        generator: draws the samples; on the CPU.
+    """
+    size = math.ceil(num_candidates / budget * math.log(1 / epsilon))
+    left = list(range(num_candidates))
+    chosen = []
+    for _ in range(budget):
+        count = min(size, len(left))
+        # The first steps of a shuffle: a sample without repetition, whatever the order of `left`.
+        for step, draw in enumerate(torch.rand(count, generator=generator).tolist()):
+            other = step + min(int(draw * (len(left) - step)), len(left) - step - 1)
+            left[step], left[other] = left[other], left[step]
+        sample = sorted((candidate, place) for place, candidate in enumerate(left[:count]))
+        ids_B = torch.tensor([candidate for candidate, _ in sample])
+        candidate, place = sample[int(gains_of(ids_B).argmax())]
+        take(candidate)
+        chosen.append(candidate)
+        left[place] = left[-1]
+        left.pop()
+    return torch.tensor(chosen)
 
 
 def disparity_gains(rows_ND: Tensor) -> Tensor:
@@ -132,7 +163,7 @@ def disparity_gains(rows_ND: Tensor) -> Tensor:
     return torch.where(farthest > 0, gains_N / farthest, 0.0)
 
 
-STRATEGY = Strategy(
+MILO = Strategy(
     function=milo,
     summary="a curriculum of random subsets: typical examples, then diverse ones",
     paper=(

@@ -1,12 +1,9 @@
 """Moderate: keep the examples that are neither typical nor odd for their class.
 
-Examples near the center of their class repeat each other, those far from it are often wrong
-or foreign. Each example has a distance from the center of its class, the median of every
-feature over the class, which foreign examples hardly move. KEPT are those in the middle when
-all examples, of whatever class, are ordered by it: one window of ranks around the median.
-
-So a class whose distances lie apart from the others' may get no share. Balanced, every class
-has a window of its own.
+Each example has a distance from the center of its class, the median of every feature over the
+class. KEPT are those in the middle when all examples, of whatever class, are ordered by it: one
+window of ranks around the median. So a class whose distances lie apart may get no share;
+balanced, every class has a window of its own.
 
 Shapes: N examples, n of one class, C classes, D features, R rows of a block, K budget.
 Source: Xia et al. 2023 (ICLR), and the authors' code where the paper leaves a choice.
@@ -26,7 +23,7 @@ from lipt.core.signals.signals import Signals
 
 Center = Literal["median", "mean"]
 
-# What the features of one class take that are sorted together, a column each.
+# What the columns of one class take that are sorted together.
 _SORTED_BYTES = 64 * 1024**2
 
 
@@ -38,8 +35,7 @@ def moderate(
 ) -> Selection:
     """Keep the `budget` examples in the middle of the order by distance, nearest first.
 
-    The answer is what is kept, not what is removed. Each example is measured by its own
-    class even when classes do not get equal shares. Ties keep data set order.
+    Each example is measured by its own class, balanced or not. Ties keep data set order.
     """
     # Equal examples tie: their distances differ by less than float32 tells apart.
     distances_N = center_distances(signals, center).float()
@@ -47,10 +43,10 @@ def moderate(
 
 
 def in_the_middle(values_N: Tensor, budget: int) -> Tensor:
-    """Which `budget` values have the ranks around the median; budget, ascending by value.
+    """Which `budget` values have the ranks around the median, ascending by value.
 
-    Where as many ranks cannot lie on both sides, the window begins at the even one of the
-    two. Of equal values the first ones are taken, at its lower edge, too.
+    Where the window cannot be symmetric, it begins at the even one of the two ranks. Of equal
+    values the first ones are taken.
     """
     sorted_N, order_N = values_N.sort(stable=True)
     start = round((len(values_N) - budget) / 2)
@@ -75,7 +71,6 @@ def center_distances(signals: Signals, center: Center) -> Tensor:
 
 
 def _means(signals: Signals) -> Tensor:
-    """The mean feature of each class; C x D float64."""
     features_ND, labels_N = signals.features_ND, signals.labels_N
     counts_C = labels_N.bincount()
     sums_CD = torch.zeros(
@@ -87,11 +82,7 @@ def _means(signals: Signals) -> Tensor:
 
 
 def _medians(signals: Signals) -> Tensor:
-    """The median of every feature over each class, zeros for a class without examples.
-
-    Returns:
-        C x D float64; of an even number, half-way between the middle two.
-    """
+    """Zeros for a class without examples; C x D float64."""
     features_ND, labels_N = signals.features_ND, signals.labels_N
     counts = labels_N.bincount().tolist()
     num_features = features_ND.shape[1]
@@ -109,7 +100,7 @@ def _medians(signals: Signals) -> Tensor:
     return medians_CD
 
 
-STRATEGY = Strategy(
+MODERATE = Strategy(
     function=moderate,
     summary="kept: in the middle of the distances from the center of their class",
     paper=(

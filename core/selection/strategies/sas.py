@@ -1,19 +1,13 @@
 """SAS: keep the examples that stand for their latent class in contrastive learning.
 
-An example teaches most if its augmentations are expected to be similar to those of many
-others of its latent class, and least of them already taught. With similarities s of
-features in place of the expected ones, each latent class V_c gives the set S_c that
-maximizes
+With similarities s of features in place of expected similarities of augmentations, each latent
+class V_c gives the set S_c that maximizes
 
     F(S_c) = sum_{i in V_c not in S_c} sum_{j in S_c} s_ij,    s_ij = cos(f_i, f_j),
 
-found greedily, with gains that know what is picked. A ranking of row sums, which is what
-the authors' code amounts to, forgets that a picked example no longer has to be covered.
-Cosines may be negative, which costs nothing: adding a constant to all similarities changes
-every set of one size, and every gain, by the same amount, and 1 + cos makes F submodular.
-
-Sums stand for the matrix: gain_e = f_e . (sum_all f - 2 sum_S f) - |f_e|^2, so a pick costs
-O(N d) at most (see `solvers.linear_cut`).
+found greedily, with gains that count the picks (the authors' code ranks static row sums). Cosines
+may be negative: adding a constant to all similarities changes every gain by the same amount, and
+1 + cos makes F submodular. Sums stand for the matrix (see `solvers.linear_cut`).
 
 Shapes: N examples, D features, K budget.
 Source: Joshi & Mirzasoleiman 2023 (arXiv:2302.09195).
@@ -28,10 +22,13 @@ import torch
 from pydantic import Field
 
 from lipt.common.determinism import derive_generator
-from lipt.core.selection.quotas import class_quotas
-from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.solvers.linear_cut import cut_picks
-from lipt.core.selection.solvers.unit_rows import exact_bits, spherical_kmeans, unit_rows
+from lipt.core.selection.selection import Selection, class_quotas, unweighted
+from lipt.core.selection.solvers.linear_cut import (
+    cut_picks,
+    exact_bits,
+    spherical_kmeans,
+    unit_rows,
+)
 from lipt.core.selection.strategy import FEATURES, Strategy
 from lipt.core.signals.signals import Signals
 
@@ -45,8 +42,7 @@ def sas(
 ) -> Selection:
     """Share the budget equally among the latent classes, and be greedy within each.
 
-    Clusters are looked for among the examples given: all of them, or those of each class
-    where the strategy is balanced. A feature of zeros is similar to nothing.
+    Balanced, clusters are those of each class. A feature of zeros is similar to nothing.
     """
     latent_N = signals.labels_N
     if num_clusters:
@@ -65,7 +61,7 @@ def sas(
     return unweighted(torch.cat(chosen))
 
 
-STRATEGY = Strategy(
+SAS = Strategy(
     function=sas,
     summary="most similar to what is not selected of the same latent class",
     paper=(

@@ -2,19 +2,13 @@
 
 Points are drawn at random, each in the plane of two random features, from the triangular
 distribution of each feature's minimum, median and maximum. The example nearest to a point
-covers it and gains 1. Its neighbours in the plane (1,000 in the paper) share -1, each by
-1 / distance^4 from it, for they are redundant. Scores start at a random number below 1, which
-orders examples that no draw has touched.
+covers it and gains 1. Its neighbours in the plane (1,000 in the paper) are redundant and share
+-1, each by 1 / distance^4 from it. Scores start at a random number below 1, which orders
+examples that no draw has touched, and are of all examples together, balanced or not.
 
-The paper draws a million points, whatever the size of the data. That is 20 per example of
-CIFAR, and what is drawn here by default, but never more than the million.
-
-Scores are of all examples together, also where classes get equal shares. Distances are
-sums of absolute differences, as in the authors' code. There one duplicate of the covering
-example takes all of the -1; here all its duplicates share it.
-
-Every draw looks at all examples, so draws are what takes time; without the extra `fast` they
-take several times as long. Memory: the features once more, by column and in float32.
+The paper draws a million points, 20 per example of CIFAR; here 20 per example, a million at most.
+Distances are sums of absolute differences, as in the authors' code. There one duplicate of
+the covering example takes all of the -1; here all its duplicates share it.
 
 Shapes: N examples, D features, M draws, B of a block, K budget.
 Source: Griffin et al. 2026 (arXiv:2411.15349).
@@ -31,7 +25,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.compiling import can_compile
+from lipt.core.selection.gradients.vectors import can_compile
 from lipt.core.selection.selection import Selection, keep_largest
 from lipt.core.selection.strategy import FEATURES, Strategy
 from lipt.core.signals.signals import Signals
@@ -42,19 +36,13 @@ _MOST_DRAWS = 1_000_000
 
 @dataclass(frozen=True)
 class Scored(Signals):
-    """Signals of examples with their scores, which a class alone cannot know.
-
-    scores_N: float32.
-    """
+    """Signals of examples with their scores, float32."""
 
     scores_N: Tensor = field(kw_only=True)
 
 
 def zcore(signals: Signals, budget: int, *, seed: int) -> Selection:
-    """Keep the `budget` examples with the largest scores, largest first.
-
-    Ties keep data set order.
-    """
+    """Keep the `budget` examples with the largest scores, largest first."""
     scored = signals if isinstance(signals, Scored) else score_coverage(signals, seed=seed)
     return keep_largest(scored.scores_N, budget)
 
@@ -70,10 +58,7 @@ def score_coverage(
     ] = 1000,
     seed: int,
 ) -> Scored:
-    """Score all examples by what they cover and what makes them redundant.
-
-    Of a single feature both axes of the plane are that one.
-    """
+    """Score all examples; of a single feature both axes of the plane are that one."""
     generator = derive_generator(seed, "zcore")
     columns_DN = _by_column(signals.features_ND)
     num_draws = num_draws or min(_MOST_DRAWS, _DRAWS_PER_EXAMPLE * len(signals))
@@ -82,8 +67,8 @@ def score_coverage(
     corners_D3 = feature_corners(columns_DN)
     for start in range(0, num_draws, _MOST_DRAWS):
         count = min(_MOST_DRAWS, num_draws - start)
-        draws = draw_points(corners_D3, count, generator)
-        scores_N += plane_scores(columns_DN, draws, num_neighbours)
+        features_M2, points_M2 = draw_points(corners_D3, count, generator)
+        scores_N += plane_scores(columns_DN, features_M2, points_M2, num_neighbours)
     return Scored(**vars(signals), scores_N=scores_N.float())
 
 
@@ -101,8 +86,14 @@ def feature_corners(columns_DN: Tensor) -> Tensor:
     return corners_D3
 
 
-def draw_points(corners_D3: Tensor, count: int, generator: torch.Generator) -> PlaneDraws:
-    """Points in planes of two different features, triangularly distributed along each."""
+def draw_points(
+    corners_D3: Tensor, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Points in planes of two different features, triangularly distributed along each.
+
+    Returns:
+        The features, M x 2 int64, and the points, M x 2 float32, on the CPU.
+    """
     num_features = len(corners_D3)
     first_M = torch.randint(num_features, (count,), generator=generator)
     ahead_M = torch.randint(1, max(2, num_features), (count,), generator=generator)
@@ -113,7 +104,7 @@ def draw_points(corners_D3: Tensor, count: int, generator: torch.Generator) -> P
     rising_M2 = low_M2 + (shares_M2 * (high_M2 - low_M2) * (middle_M2 - low_M2)).sqrt()
     falling_M2 = high_M2 - ((1 - shares_M2) * (high_M2 - low_M2) * (high_M2 - middle_M2)).sqrt()
     rises_M2 = shares_M2 * (high_M2 - low_M2) < middle_M2 - low_M2
-    return PlaneDraws(features_M2, rising_M2.where(rises_M2, falling_M2).float())
+    return features_M2, rising_M2.where(rises_M2, falling_M2).float()
 
 
 def _by_column(features_ND: Tensor) -> Tensor:
@@ -124,32 +115,23 @@ def _by_column(features_ND: Tensor) -> Tensor:
     return columns_DN
 
 
-@dataclass(frozen=True)
-class PlaneDraws:
-    """M points, each in the plane of two features.
+def plane_scores(
+    columns_DN: Tensor, features_M2: Tensor, points_M2: Tensor, num_neighbours: int
+) -> Tensor:
+    """The sum of each example's gains and penalties by all draws; N float64.
 
-    features_M2: which ones, int64, on the CPU.
-    points_M2: float32, on the CPU.
-    """
-
-    features_M2: Tensor
-    points_M2: Tensor
-
-
-def plane_scores(columns_DN: Tensor, draws: PlaneDraws, num_neighbours: int) -> Tensor:
-    """What each example gains and loses by all draws; N float64.
-
-    Ties for the nearest example go to the lowest id. Whoever is as near as the last of the
-    neighbours is one, too; those that coincide with the example share all of its -1.
+    Ties for the nearest example go to the lowest id. Examples as near as the last neighbour are
+    neighbours, too; those that coincide with the covering example share all of its -1.
 
     Args:
         columns_DN: contiguous float32, one row per feature.
-        draws: of these features.
+        features_M2: from `draw_points`.
+        points_M2: from `draw_points`.
         num_neighbours: that share; all others where there are fewer.
     """
     num_neighbours = min(num_neighbours, columns_DN.shape[1] - 1)
     if not can_compile(columns_DN.device):
-        return plane_scores_torch(columns_DN, draws, num_neighbours)
+        return plane_scores_torch(columns_DN, features_M2, points_M2, num_neighbours)
     from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - numba
         plane_scores_compiled,
     )
@@ -157,22 +139,24 @@ def plane_scores(columns_DN: Tensor, draws: PlaneDraws, num_neighbours: int) -> 
     scores_N = torch.zeros(columns_DN.shape[1], dtype=torch.float64)
     plane_scores_compiled(
         columns_DN.numpy(),
-        draws.features_M2.numpy(),
-        draws.points_M2.numpy(),
+        features_M2.numpy(),
+        points_M2.numpy(),
         num_neighbours,
         scores_N.numpy(),
     )
     return scores_N
 
 
-def plane_scores_torch(columns_DN: Tensor, draws: PlaneDraws, num_neighbours: int) -> Tensor:
+def plane_scores_torch(
+    columns_DN: Tensor, features_M2: Tensor, points_M2: Tensor, num_neighbours: int
+) -> Tensor:
     """The same without compiled code, and on any device: in blocks of draws."""
     num_examples, device = columns_DN.shape[1], columns_DN.device
     scores_N = torch.zeros(num_examples, dtype=torch.float64, device=device)
     ids_N = torch.arange(num_examples, device=device)
-    for rows in row_blocks(len(draws.features_M2), 64 * num_examples):
-        first_BN, second_BN = columns_DN[draws.features_M2[rows].T.to(device)]
-        x_B, y_B = draws.points_M2[rows].T.to(device)
+    for rows in row_blocks(len(features_M2), 64 * num_examples):
+        first_BN, second_BN = columns_DN[features_M2[rows].T.to(device)]
+        x_B, y_B = points_M2[rows].T.to(device)
         distances_BN = _distances(first_BN, second_BN, x_B, y_B)
         nearest_B1 = distances_BN.amin(dim=1, keepdim=True)
         # Of equal ones the first, which argmin does not promise.
@@ -196,7 +180,7 @@ def _distances(first_BN: Tensor, second_BN: Tensor, x_B: Tensor, y_B: Tensor) ->
     return (first_BN - x_B[:, None]).abs_().add_((second_BN - y_B[:, None]).abs_())
 
 
-STRATEGY = Strategy(
+ZCORE = Strategy(
     function=zcore,
     summary="covers random points of the feature space, without others beside it",
     paper=(

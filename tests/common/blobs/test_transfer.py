@@ -119,14 +119,6 @@ async def test_a_blob_damaged_at_its_source_is_dropped(
     assert cache.committed_offset(NAME) == 0
 
 
-async def test_an_unknown_blob_is_not_asked_for_twice(
-    stub: BlobServiceStub, blobs: Any, cache: BlobStore
-) -> None:
-    with pytest.raises(UnknownBlobError, match=f"no blob {NAME.sha256[:12]}"):
-        await asyncio.to_thread(Transfers(stub).download, NAME, cache)
-    assert blobs.num_calls == 1
-
-
 async def test_too_large_is_refused_from_the_declared_size(
     stub: BlobServiceStub, blobs: Any, tmp_path: Path
 ) -> None:
@@ -210,59 +202,21 @@ async def test_the_caller_can_end_a_transfer_and_keeps_its_part(
     assert cache.committed_offset(NAME) == 2 * CHUNK_BYTES
 
 
-async def test_a_shared_cache_waits_for_the_process_that_is_downloading(
-    stub: BlobServiceStub, blobs: Any, cache: BlobStore
-) -> None:
-    other = cache.open_upload(NAME, 0)
-
-    def meanwhile(seconds: float) -> None:
-        other.write(DATA)
-        other.finish()
-
-    path = await asyncio.to_thread(
-        Transfers(stub, policy=RetryPolicy(sleep=meanwhile)).download, NAME, cache
-    )
-    assert path.read_bytes() == DATA
-    assert blobs.num_calls == 0
-
-
 CONTENT = random.Random(0).randbytes(20 * CHUNK_BYTES + 5)
 CONTENT_NAME = BlobName.of(CONTENT)
 NUM_CUTS = 10
 POLICY = RetryPolicy(max_failures=20, first_seconds=0.05, max_seconds=0.5)
 
 
-def cuts(*, upstream: bool) -> list[Fault]:
-    """Connections get one to two chunks far, so that all of them are cut."""
+async def test_an_upload_survives_a_network_that_is_cut_ten_times(blobs: Any) -> None:
     draw = random.Random(1)
-    return [
-        Fault(upstream=upstream, offset_bytes=draw.randrange(CHUNK_BYTES, 2 * CHUNK_BYTES))
+    # Connections get one to two chunks far, so that all of them are cut.
+    cuts = [
+        Fault(upstream=True, offset_bytes=draw.randrange(CHUNK_BYTES, 2 * CHUNK_BYTES))
         for _ in range(NUM_CUTS)
     ]
-
-
-async def test_a_download_survives_a_network_that_is_cut_ten_times(
-    blobs: Any, cache: BlobStore
-) -> None:
-    blobs.store.put_bytes(CONTENT)
-    counted = list[int]()
     with (
-        Proxy(blobs.address, cuts(upstream=False)) as proxy,
-        open_channel(proxy.address) as channel,
-    ):
-        stub = BlobServiceStub(channel)
-        await asyncio.to_thread(
-            Transfers(stub, on_bytes=counted.append, policy=POLICY).download, CONTENT_NAME, cache
-        )
-    assert not proxy.faults
-    assert cache.read_bytes(CONTENT_NAME) == CONTENT
-    # No byte that was kept is asked for again.
-    assert sum(counted) == len(CONTENT)
-
-
-async def test_an_upload_survives_a_network_that_is_cut_ten_times(blobs: Any) -> None:
-    with (
-        Proxy(blobs.address, cuts(upstream=True)) as proxy,
+        Proxy(blobs.address, cuts) as proxy,
         open_channel(proxy.address) as channel,
     ):
         await asyncio.to_thread(Transfers(BlobServiceStub(channel), policy=POLICY).upload, CONTENT)

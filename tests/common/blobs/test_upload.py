@@ -54,16 +54,6 @@ def test_an_upload_that_changed_on_the_way_is_dropped(store: BlobStore) -> None:
     assert store.committed_offset(NAME) == 0
 
 
-def test_an_upload_that_changed_on_the_disk_is_dropped(store: BlobStore) -> None:
-    with store.open_upload(NAME, 0) as upload:
-        upload.write(DATA[:300])
-    (store.root / "uploads" / f"{NAME.sha256}.part").write_bytes(bytes(300))
-    with store.open_upload(NAME, 300) as upload:
-        upload.write(DATA[300:])
-        with pytest.raises(CorruptBlobError):
-            upload.finish()
-
-
 def test_no_more_than_the_declared_size_is_written(store: BlobStore) -> None:
     with store.open_upload(NAME, 0) as upload:
         upload.write(DATA)
@@ -155,18 +145,6 @@ def test_an_arrival_is_told_once_and_by_the_process_that_received_it(store: Blob
     assert store.take_arrival(NAME)
     assert not store.take_arrival(NAME)
     assert not store.take_arrival(store.put_bytes(b"made here"))
-
-
-def test_arrivals_that_nobody_asks_for_do_not_pile_up(
-    store: BlobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lipt.common.blobs.store._MAX_ARRIVALS", 2)
-    contents = [b"a", b"b", b"c"]
-    for content in contents:
-        with store.open_upload(BlobName.of(content), 0) as upload:
-            upload.write(content)
-            upload.finish()
-    assert [store.take_arrival(BlobName.of(content)) for content in contents] == [False, True, True]
 
 
 def test_an_unfinished_upload_keeps_what_it_has(store: BlobStore) -> None:

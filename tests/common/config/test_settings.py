@@ -50,8 +50,6 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(
             "[run.learners]\ndensity = 1",
             r"run\.learners\.density: there is no such .* num_learners, num_minibatches, ",
         ),
-        ("[lease]\nduration_seconds = -1", r"lease\.duration_seconds = -1: .*greater than 0"),
-        ("[lease]\nduration_seconds = 0", r"lease\.duration_seconds = 0: .*greater than 0"),
         ("[lease]\nduration_seconds = nan", r"lease\.duration_seconds = nan: .*finite"),
         ("[lease]\nduration_seconds = 1e9", r"duration_seconds = 1000000000\.0: .*equal to 3600"),
         ("[lease]\nduration_seconds = 'x'", r"lease\.duration_seconds = 'x': .*valid number"),
@@ -59,13 +57,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(
             "[lease]\nduration_seconds = 30\n[run.learners]\ndeadline_seconds = 5",
             r"deadline_seconds = 5 is below lease\.duration_seconds = 30: .* 0, .* or to 30",
         ),
-        ("[run.learners]\ndeadline_seconds = -1", r"deadline_seconds = -1: .*equal to 0"),
-        ("[run.learners]\nmin_learners = 11", "min_learners 11 is more than num_learners 10"),
-        ("drain_seconds = -1", "drain_seconds = -1: .*greater than or equal to 0"),
         ("log_level = 'LOUD'", "log_level = 'LOUD': .*'DEBUG', 'INFO', 'WARNING' or 'ERROR'"),
-        ("drain_seconds = inf", "drain_seconds = inf: .*finite"),
-        ("[run.pruning]\nmethod = 'axe'", r"run\.pruning\.method = 'axe': .*'magnitude'"),
-        ("[run.learners]\nnum_steps = 0", r"run\.learners\.num_steps = 0"),
         ("listen = ", "is not TOML"),
     ],
 )
@@ -83,18 +75,6 @@ def test_deadline_of_a_lease_or_more_or_none_is_taken(deadline: float) -> None:
     flags = {"dataset": {"source": "digits"}, "run": {"learners": {"deadline_seconds": deadline}}}
     settings = load_settings(CoordinatorSettings, config=None, flags=flags)
     assert settings.run.learners.deadline_seconds == deadline
-
-
-def test_missing_file_is_refused_with_the_example_to_start_from(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="lipt-coordinator --print-config"):
-        load_settings(CoordinatorSettings, config=tmp_path / "none.toml", flags={})
-
-
-def test_test_data_variable_is_not_mistaken_for_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIPT_DATA", "/some/folder")
-    flags = {"dataset": {"source": "digits"}}
-    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
-    assert settings.dataset.source == "digits"
 
 
 def test_own_factories_are_allowed_and_others_are_not() -> None:

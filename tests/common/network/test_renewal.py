@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -18,8 +17,6 @@ import trustme
 from lipt.common.errors import ConfigError
 from lipt.common.network.tls import Renewal, TlsFiles, server_credentials
 from tests.tls_files import write_files
-
-Ask = Callable[[TlsFiles], Awaitable[bytes]]
 
 
 @pytest.fixture
@@ -56,24 +53,6 @@ def test_contents_are_the_same_object_until_the_files_change(
     assert log_of(caplog) == [
         f"new connections use the new content of {files.cert}, {files.key}, {files.ca}"
     ]
-
-
-def test_files_that_are_written_again_with_what_they_held_are_no_change(
-    files: TlsFiles, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    renewal = Renewal(files)
-    before = renewal.current()
-    for path in (files.cert, files.key, files.ca):
-        assert path is not None
-        shutil.copy(path, path.with_suffix(".copy"))
-        path.with_suffix(".copy").rename(path)
-    assert renewal.current() is before
-    assert log_of(caplog) == []
-
-
-def test_a_key_shows_in_no_text(files: TlsFiles) -> None:
-    assert repr(Renewal(files).current()) == "TlsContents()"
 
 
 def test_a_pair_that_is_half_replaced_is_not_used_and_said_once(
@@ -131,25 +110,6 @@ def test_a_folder_that_is_exchanged_behind_a_link_is_followed(
     (tmp_path / "next").symlink_to("2")
     (tmp_path / "next").rename(tmp_path / "data")
     assert renewal.current().cert == content(fresh.cert)
-
-
-def test_a_certificate_is_used_once_it_comes_into_its_time(
-    files: TlsFiles, authority: trustme.CA, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert files.cert is not None
-    assert files.key is not None
-    now = [datetime.now(UTC)]
-    renewal = Renewal(files, now=lambda: now[0])
-    before = renewal.current()
-    early = authority.issue_cert("127.0.0.1", not_before=now[0] + timedelta(hours=1))
-    early.private_key_pem.write_to_path(str(files.key))
-    early.cert_chain_pems[0].write_to_path(str(files.cert))
-    assert renewal.current() is before
-    now[0] += timedelta(minutes=30)
-    assert renewal.current() is before
-    assert len(log_of(caplog)) == 1
-    now[0] += timedelta(minutes=31)
-    assert renewal.current().cert == content(files.cert)
 
 
 def test_files_that_do_not_work_to_begin_with_are_refused(files: TlsFiles) -> None:

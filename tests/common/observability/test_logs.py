@@ -110,18 +110,6 @@ def json_log() -> Log:
     return Log()
 
 
-def test_a_record_is_one_object(json_log: Log) -> None:
-    record = logging.LogRecord("lipt.test", logging.INFO, "", 0, "learner %s is in", ("r/0",), None)
-    record.created = 1_700_000_000.25
-    json_log.logger.handle(record)
-    assert json_log.line() == {
-        "time": "2023-11-14T22:13:20.250000Z",
-        "level": "INFO",
-        "logger": "lipt.test",
-        "message": "learner r/0 is in",
-    }
-
-
 def fail_with() -> None:
     raise ValueError(HOSTILE_TEXT)
 

@@ -12,18 +12,23 @@ from typing import Any
 import pytest
 import trustme
 
-from lipt.common.errors import ConfigError
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import (
+    EVERYWHERE,
     Counter,
+    Distribution,
     Gauge,
     Histogram,
     Instrument,
     Meters,
+    Phases,
     Readings,
     serving_metrics,
 )
+from lipt.coordinator.instruments import COORDINATOR
+from lipt.worker.instruments import WORKER
+from tests.clock import Clock
 from tests.tls_files import write_files
 
 
@@ -127,16 +132,6 @@ def test_the_end_of_the_own_certificate_is_shown_as_a_time(tmp_path: Path) -> No
         assert float(shown) == end.timestamp()
 
 
-def test_with_certificates_it_is_https_and_strangers_are_kept_out(tmp_path: Path) -> None:
-    files = write_files(tmp_path / "tls", trustme.CA())
-    context = ssl.create_default_context(cafile=files.ca)
-    with served(files) as address:
-        with pytest.raises(OSError):  # noqa: PT011 - TLS 1.3 shows a missing certificate in many ways
-            scrape(f"https://{address}/metrics", context)
-        present(context, files)
-        assert scrape(f"https://{address}/metrics", context)
-
-
 def test_certificates_that_change_are_shown_and_asked_for_from_the_next_scrape_on(
     tmp_path: Path,
 ) -> None:
@@ -175,10 +170,68 @@ def test_who_connects_and_says_nothing_keeps_no_other_waiting(tmp_path: Path, se
                 assert scrape(f"https://{address}/metrics", context)
 
 
-def test_address_that_is_taken_is_refused_by_its_flag() -> None:
-    with (
-        served() as address,
-        pytest.raises(ConfigError, match=f"--metrics-listen {address}"),
-        serving_metrics(address, None, Events(), Meters(), (), dict),
-    ):
-        pass
+CALLS = Counter("lipt_calls_total", "Calls.", ("peer", "code"), most=2)
+BRIEFLY = Histogram("lipt_briefly_seconds", "Took.", buckets=(1, 2))
+
+
+def test_values_of_a_label_beyond_the_most_that_are_told_apart_are_other_ones() -> None:
+    meters = Meters()
+    for peer in ("a", "b", "c", "d", "a"):
+        meters.add(CALLS, peer, "OK")
+    assert meters.sums(CALLS) == {("a", "OK"): 2, ("b", "OK"): 1, ("other", "OK"): 2}
+    # Each label has its own: the codes are two so far.
+    meters.add(CALLS, "e", "NOT_FOUND")
+    meters.add(CALLS, "e", "INTERNAL")
+    assert meters.sums(CALLS)[("other", "NOT_FOUND")] == 1
+    assert meters.sums(CALLS)[("other", "other")] == 1
+
+
+def test_series_that_are_declared_are_there_before_anything_was_counted() -> None:
+    meters = Meters()
+    sent = Counter("lipt_sent_total", "Sent.", ("to",), at_zero=(("a",), ("b",)))
+    assert meters.sums(sent) == {("a",): 0.0, ("b",): 0.0}
+    assert meters.sums(Counter("lipt_plain_total", "Plain.")) == {(): 0.0}
+    assert meters.sums(Gauge("lipt_now", "Now.")) == {}
+    assert meters.distributions(BRIEFLY) == {(): Distribution((0, 0, 0), 0.0)}
+    meters.add(sent, "b")
+    assert meters.sums(sent) == {("a",): 0.0, ("b",): 1.0}
+
+
+def test_a_phase_that_lasts_counts_already() -> None:
+    clock = Clock()
+    phases = Phases("waiting", "training", clock=clock)
+    clock.now += 2.0
+    phases.enter("training")
+    clock.now += 3.0
+    assert phases.seconds() == {("waiting",): 2.0, ("training",): 3.0}
+    clock.now += 1.0
+    phases.enter("waiting")
+    assert phases.seconds() == {("waiting",): 2.0, ("training",): 4.0}
+
+
+ALL = (*EVERYWHERE, *COORDINATOR, *WORKER)
+
+
+@pytest.mark.parametrize("instrument", ALL, ids=lambda instrument: instrument.name)
+def test_names_and_units_follow_the_conventions(instrument: Instrument) -> None:
+    assert instrument.name.startswith("lipt_")
+    assert instrument.name.endswith("_total") == isinstance(instrument, Counter)
+    assert instrument.text.endswith(".")
+    assert "\n" not in instrument.text
+    # Prometheus says these of every series that it scrapes.
+    assert not {"job", "instance"} & set(instrument.labels)
+    if isinstance(instrument, Histogram):
+        assert instrument.name.endswith("_seconds")
+        assert list(instrument.buckets) == sorted(set(instrument.buckets))
+    if isinstance(instrument, Counter):
+        assert {len(labels) for labels in instrument.at_zero} <= {len(instrument.labels)}
+
+
+def test_declarations_are_all_there_is() -> None:
+    from lipt.coordinator import instruments as of_coordinator
+    from lipt.worker import instruments as of_worker
+
+    for module, listed in ((of_coordinator, COORDINATOR), (of_worker, WORKER)):
+        declared = {value for value in vars(module).values() if isinstance(value, Instrument)}
+        assert declared == set(listed)
+    assert any(isinstance(instrument, Gauge) for instrument in ALL)

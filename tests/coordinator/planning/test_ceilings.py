@@ -12,7 +12,7 @@ from lipt.common.config.values import validate
 from lipt.common.errors import OverLimitError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning.costs import Violation
+from lipt.common.planning import Violation
 from lipt.common.process.machine import Machine
 from lipt.coordinator.planning.admission import Ceilings, ceilings, require_none, violations
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run

@@ -1,27 +1,27 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lipt.common.config.run_config import (
     AugmentationConfig,
+    AugmentationMethod,
     LearnersConfig,
     Precision,
     PruningMethod,
 )
 from lipt.common.config.tasks import LearnerTask
-from lipt.common.data import Shard, open_dataset
+from lipt.common.data import Shard
 from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import (
     ConfigError,
     DataError,
-    FactoryNotAllowedError,
     LearnerDivergedError,
     LearnerStoppedError,
     WeightsError,
@@ -31,8 +31,7 @@ from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.learner import minibatches
-from lipt.core.learner.learner import LearnerResult, train_learner
+from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner, train_on_shard
 from tests.image_files import encoded, files_of
 
 CPU = torch.device("cpu")
@@ -42,14 +41,6 @@ from torch import nn
 def dropout(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, num_classes))
 
-class Viewing(nn.Module):
-    def __init__(self, num_classes):
-        super().__init__()
-        self.conv, self.fc = nn.Conv2d(1, 4, 3), nn.Linear(4 * 36, num_classes)
-
-    def forward(self, x):
-        x = self.conv(x)
-        return self.fc(x.view(x.size(0), -1))
 
 class Tied(nn.Module):
     def __init__(self, num_classes):
@@ -208,30 +199,12 @@ def test_learner_is_the_same_whatever_the_process_threads() -> None:
         torch.set_num_threads(before)
 
 
-def test_learner_is_the_same_in_another_thread() -> None:
-    task = make_task()
-    results: list[LearnerResult] = []
-    thread = threading.Thread(target=lambda: results.append(train(task)))
-    thread.start()
-    thread.join()
-    assert same(results[0], train(task))
-
-
 @pytest.mark.parametrize("method", [PruningMethod.MAGNITUDE, PruningMethod.SNIP])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_learner_of_files_is_that_of_their_pixels(method: PruningMethod, threads: int) -> None:
     learners = LearnersConfig(num_minibatches=2, num_steps=3, batch_size=8, cpu_threads=threads)
     task = make_task(learners=learners, pruning_method=method)
     assert same(train(task, shard=make_files()), train(task))
-
-
-def test_learner_is_the_same_without_reading_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = make_task()
-    expected = train(task, shard=make_files())
-    monkeypatch.setattr(
-        minibatches, "reading_ahead", lambda read, parts: nullcontext(map(read, parts))
-    )
-    assert same(train(task, shard=make_files()), expected)
 
 
 def test_file_that_is_no_image_fails_the_learner_and_leaves_nothing_behind() -> None:
@@ -266,12 +239,6 @@ def test_learner_that_is_stopped_leaves_no_thread_behind() -> None:
     assert not reading_threads()
 
 
-def test_waiting_is_a_part_of_training() -> None:
-    result = train(make_task(), shard=make_files())
-    # The first minibatch has to be decoded before anything can be trained.
-    assert 0 < result.waited_seconds < result.train_seconds
-
-
 def test_snapshots_are_the_states_after_their_steps_and_change_nothing() -> None:
     learners = LearnersConfig(num_minibatches=2, num_steps=4, batch_size=8, num_snapshots=2)
     task = make_task(learners=learners)
@@ -286,14 +253,6 @@ def test_snapshots_are_the_states_after_their_steps_and_change_nothing() -> None
         expected = train(make_task(learners=shorter, pruning_method=PruningMethod.NONE)).weights
         assert specs_of(snapshot) == specs_of(expected)
         assert all(torch.equal(snapshot[name], expected[name]) for name in expected)
-
-
-def test_learner_without_snapshots_has_none() -> None:
-    assert train(make_task()).snapshots == ()
-
-
-def test_learner_depends_on_its_seed() -> None:
-    assert not same(train(make_task(seed=1)), train(make_task(seed=2)))
 
 
 def test_dropout_repeats_and_the_global_generator_stays(own_models: str) -> None:
@@ -326,22 +285,6 @@ def test_should_stop_is_asked_before_each_minibatch() -> None:
     assert "done again" in str(raised.value)
 
 
-def test_settings_of_the_process_are_put_back_after_an_error() -> None:
-    task = make_task()
-    state, threads = torch.get_rng_state(), torch.get_num_threads()
-    with pytest.raises(LearnerStoppedError):
-        train_learner(
-            task,
-            theta_star(task),
-            make_shard(),
-            device=CPU,
-            on_step=lambda step, loss: None,
-            should_stop=lambda: True,
-        )
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.get_num_threads() == threads
-
-
 def test_diverged_loss_is_reported_with_step_and_remedy() -> None:
     learners = LearnersConfig(num_minibatches=2, num_steps=5, batch_size=8, learning_rate=1e30)
     with pytest.raises(LearnerDivergedError) as raised:
@@ -356,19 +299,6 @@ def test_weights_that_diverge_in_the_last_update_are_reported() -> None:
         num_minibatches=1, num_steps=1, batch_size=16, learning_rate=3e38, weight_decay=1e3
     )
     with pytest.raises(LearnerDivergedError, match="weights not finite after step 1 of 1"):
-        train(make_task(learners=learners))
-
-
-def test_weights_that_diverge_before_a_snapshot_are_reported_with_its_step() -> None:
-    learners = LearnersConfig(
-        num_minibatches=1,
-        num_steps=2,
-        num_snapshots=2,
-        batch_size=16,
-        learning_rate=3e38,
-        weight_decay=1e3,
-    )
-    with pytest.raises(LearnerDivergedError, match="weights not finite after step 1 of 2"):
         train(make_task(learners=learners))
 
 
@@ -397,44 +327,6 @@ def test_shard_that_is_not_the_tasks_is_refused(shard: Shard, words: str) -> Non
     with pytest.raises(DataError) as raised:
         train(make_task(), shard=shard)
     assert words in str(raised.value)
-
-
-def test_factory_that_is_not_allowed_is_refused(own_models: str) -> None:
-    task = make_task(model=f"{own_models}:dropout")
-    with pytest.raises(FactoryNotAllowedError):
-        train(task, initial={})
-
-
-def test_density_outside_the_unit_interval_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"density 90\.0 is outside"):
-        train(make_task(density=90.0))
-
-
-def test_users_model_may_call_view_on_its_activations(own_models: str) -> None:
-    task = make_task(model=f"{own_models}:Viewing")
-    assert math.isfinite(train(task, allowed_modules=(own_models,)).loss)
-
-
-def test_bfloat16_trains_float32_weights_on_the_cpu() -> None:
-    learners = LearnersConfig(
-        num_minibatches=2, num_steps=3, batch_size=8, precision=Precision.BFLOAT16
-    )
-    result = train(make_task(learners=learners))
-    assert result.weights["fc.weight"].dtype == torch.float32
-    assert math.isfinite(result.loss)
-    assert result.loss != train(make_task()).loss
-
-
-def test_learner_learns_real_digits() -> None:
-    pytest.importorskip("sklearn")
-    dataset = open_dataset("digits")
-    rows = torch.arange(128)
-    task = make_task(learners=LearnersConfig(batch_size=128, learning_rate=0.2))
-    losses: dict[int, float] = {}
-    train(task, shard=Shard(dataset.images(rows), dataset.labels_N[rows]), losses=losses)
-    # Chance is log(10) = 2.30; measured over 8 shards: 0.86 in the last of the 10 steps.
-    assert losses[1] > 2.0
-    assert losses[10] < 1.5
 
 
 def freezing(*patterns: str, num_snapshots: int = 0) -> LearnersConfig:
@@ -468,9 +360,112 @@ def test_a_frozen_layer_stays_as_it_is_and_changes_what_the_others_become() -> N
     assert not torch.equal(unfrozen.weights["fc.weight"], result.weights["fc.weight"])
 
 
-def test_biases_alone_are_trained_where_all_else_is_frozen() -> None:
-    task = make_task(
-        learners=freezing("*weight", "bn*", "blocks.*"),
-        pruning_method=PruningMethod.SNIP,
+CPU = torch.device("cpu")
+
+
+def task_of(learners: LearnersConfig, *, model: str = "resnet8") -> LearnerTask:
+    return LearnerTask(
+        model=model,
+        num_classes=10,
+        image=ImageFormat(1, 8, 8, mean=(0.3,), std=(0.4,)),
+        learners=learners,
+        augmentation=AugmentationConfig(method=AugmentationMethod.NONE),
+        pruning_method=PruningMethod.NONE,
+        density=1.0,
+        seed=5,
     )
-    assert set(train(task).weights) == {"fc.bias"}
+
+
+def linear_model() -> tuple[nn.Module, nn.Linear]:
+    head = nn.Linear(64, 10)
+    return nn.Sequential(nn.Flatten(), head), head
+
+
+def train_in_place(
+    task: LearnerTask, model: nn.Module, images_NCHW: Tensor, labels_N: Tensor
+) -> float:
+    loss, _ = train_on_shard(
+        model,
+        task,
+        images_NCHW,
+        labels_N,
+        compute_mode(task, CPU),
+        on_step=lambda step, loss: None,
+        should_stop=lambda: False,
+    )
+    return loss
+
+
+def test_steps_are_sgd_with_momentum_and_weight_decay() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images_NCHW = torch.randint(256, (16, 1, 8, 8), generator=generator).to(torch.uint8)
+    labels_N = torch.arange(16) % 10
+    model, head = linear_model()
+    weight_CD, bias_C = head.weight.detach().double(), head.bias.detach().double()
+    task = task_of(LearnersConfig(num_minibatches=1, num_steps=3, batch_size=16, learning_rate=0.3))
+    loss = train_in_place(task, model, images_NCHW, labels_N)
+
+    inputs_ND = ((images_NCHW.double() / 255 - 0.3) / 0.4).flatten(1)
+    onehot_NC = functional.one_hot(labels_N, 10).double()
+    momentum_CD, momentum_C = torch.zeros_like(weight_CD), torch.zeros_like(bias_C)
+    softmax_NC = onehot_NC
+    for _ in range(3):
+        softmax_NC = (inputs_ND @ weight_CD.T + bias_C).softmax(1)
+        errors_NC = (softmax_NC - onehot_NC) / 16
+        momentum_CD = 0.9 * momentum_CD + errors_NC.T @ inputs_ND + 5e-4 * weight_CD
+        momentum_C = 0.9 * momentum_C + errors_NC.sum(0) + 5e-4 * bias_C
+        weight_CD, bias_C = weight_CD - 0.3 * momentum_CD, bias_C - 0.3 * momentum_C
+    assert torch.allclose(head.weight.double(), weight_CD, atol=1e-5)
+    assert torch.allclose(head.bias.double(), bias_C, atol=1e-5)
+    # The loss is that of the last pass, before its update.
+    expected_loss = -(onehot_NC * softmax_NC.log()).sum(1).mean()
+    assert loss == pytest.approx(float(expected_loss), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "supported", "bfloat16"),
+    [
+        (Precision.AUTO, "cpu", True, False),
+        (Precision.FLOAT32, "cpu", True, False),
+        (Precision.BFLOAT16, "cpu", False, True),
+        (Precision.AUTO, "cuda:0", True, True),
+        (Precision.AUTO, "cuda:0", False, False),
+        (Precision.FLOAT32, "cuda:0", True, False),
+        (Precision.BFLOAT16, "cuda:0", True, True),
+    ],
+)
+def test_precision_follows_the_device(
+    precision: Precision,
+    device: str,
+    *,
+    supported: bool,
+    bfloat16: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
+    task = task_of(LearnersConfig(precision=precision))
+    assert compute_mode(task, torch.device(device)).bfloat16 is bfloat16
+
+
+def test_bfloat16_on_a_gpu_without_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
+    task = task_of(LearnersConfig(precision=Precision.BFLOAT16))
+    with pytest.raises(ConfigError, match="Old GPU does not compute in it") as raised:
+        compute_mode(task, torch.device("cuda", 0))
+    assert "Set learners.precision to auto or float32" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "memory_format"),
+    [
+        ("resnet8", torch.channels_last),
+        ("torchvision:resnet18", torch.channels_last),
+        ("own:factory", torch.contiguous_format),
+    ],
+)
+def test_only_known_models_run_channels_last(
+    model: str, memory_format: torch.memory_format
+) -> None:
+    mode = compute_mode(task_of(LearnersConfig(), model=model), CPU)
+    assert mode.memory_format is memory_format

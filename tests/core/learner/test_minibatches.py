@@ -14,9 +14,9 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError
 from lipt.common.inputs.model_input import images_in
-from lipt.core.learner import minibatches as making
+from lipt.core.learner import learner as making
 from lipt.core.learner.augmentation import augment
-from lipt.core.learner.minibatches import Examples, minibatches
+from lipt.core.learner.learner import Examples, minibatches
 from tests.clock import Clock
 from tests.image_files import FORMAT, encoded, files_of, made_up
 from tests.worker.fake_client import TASK
@@ -127,15 +127,6 @@ def test_files_for_an_accelerator_are_decoded_in_the_thread_and_augmented_there(
     assert augmenting == [(threading.current_thread().name[:6], "meta")] * 9
 
 
-def test_columns_are_not_read_ahead() -> None:
-    columns = {"a": torch.arange(NUMBER), "b": torch.arange(NUMBER) * 2}
-    with minibatches(make_task(), columns, torch.arange(NUMBER), CPU) as batches:
-        first = next(batches)
-        assert reading_threads() == []
-    assert isinstance(first.examples_B, dict)
-    assert first.examples_B["b"].tolist() == [2 * row for row in first.targets_B.tolist()]
-
-
 def test_the_next_two_are_made_across_the_end_of_a_pass_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -166,21 +157,6 @@ def test_a_broken_file_fails_its_minibatch_and_the_thread_ends() -> None:
         assert next(batches).targets_B.tolist() == order_N[:4].tolist()
         with pytest.raises(DataError, match=f"image {broken} of the shard cannot be used"):
             next(batches)
-    assert reading_threads() == []
-
-
-def test_whoever_leaves_early_leaves_no_thread_behind() -> None:
-    class LeftError(Exception):
-        pass
-
-    def leave() -> None:
-        with minibatches(make_task(), made_up(NUMBER), torch.arange(NUMBER), CPU) as batches:
-            next(batches)
-            assert len(reading_threads()) == 1
-            raise LeftError
-
-    with pytest.raises(LeftError):
-        leave()
     assert reading_threads() == []
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.gradients.last_layer import LastLayer
-from lipt.core.selection.gradients.vectors import SpaceName
+from lipt.core.selection.gradients.vectors import Space
+from lipt.core.selection.strategies.glister import LastLayer
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals
@@ -151,7 +151,7 @@ def half(signals: Signals) -> Signals:
     )
 
 
-def written_out(signals: Signals, space: SpaceName = "gradients") -> Tensor:
+def written_out(signals: Signals, space: Space = "gradients") -> Tensor:
     """One row per example, float64: h, or the outer product of e and [h, 1]."""
     features_ND = signals.features_ND.double()
     if space == "features":

@@ -74,7 +74,7 @@ def test_importing_every_module_changes_nothing() -> None:
     assert found["after"] == found["before"]
     assert {
         "lipt.core.selection.registry",
-        "lipt.core.selection.solvers.greedy",
+        "lipt.core.selection.solvers.representatives",
     } <= set(found["names"])
     assert finished.stderr == ""
 

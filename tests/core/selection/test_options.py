@@ -7,14 +7,11 @@ from pydantic import Field
 
 from lipt.common.errors import StrategyOptionError, UnknownNameError
 from lipt.core.selection.options import (
-    NO_PRESET,
     Preset,
+    WarmUp,
     between,
-    find_preset,
     options_of,
     parse_options,
-    takes_balanced,
-    takes_seed,
 )
 from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.strategy import Strategy
@@ -47,9 +44,6 @@ def test_options_are_the_keyword_only_parameters_without_what_the_service_gives(
         "limit": ("all", ("integer", "all")),
     }
     assert [option.help for option in OPTIONS] == ["", "what large weights cost", "", "", ""]
-    for takes in (takes_seed, takes_balanced):
-        assert takes(example)
-        assert not takes(lambda signals, budget: None)
 
 
 def test_texts_become_values_and_the_rest_is_default() -> None:
@@ -105,14 +99,8 @@ def test_what_is_given_wins_over_a_preset() -> None:
     assert preset.options(0.1, {"b": "3", "c": "4"}) == {"a": "1", "b": "3", "c": "4"}
 
 
-def test_a_preset_may_depend_on_the_fraction() -> None:
-    preset = Preset("half of it", lambda fraction: {"a": str(fraction / 2)})
-    assert preset.options(0.5, {}) == {"a": "0.25"}
-
-
 def test_no_name_stands_for_the_defaults() -> None:
-    assert find_preset("ccs", {}, "") is NO_PRESET
-    assert NO_PRESET.options(0.1, {"a": "1"}) == {"a": "1"}
+    assert find_strategy("ccs").preset("").options(0.1, {"a": "1"}) == {"a": "1"}
 
 
 def test_an_unknown_preset_is_refused_with_those_that_there_are() -> None:
@@ -157,11 +145,36 @@ def test_papers_at_a_tenth(name: str, preset: str, expected: dict[str, object]) 
     assert expected.items() <= options.items()
 
 
-def test_papers_that_choose_over_all_classes_are_not_balanced() -> None:
-    found = {
-        (name, preset): values.balanced
+@pytest.mark.parametrize(
+    ("text", "warm_up", "one_text"),
+    [
+        ("epochs:15", WarmUp(15.0), "epochs:15"),
+        ("epochs:15.0x1", WarmUp(15.0), "epochs:15"),
+        ("epochs:0.5", WarmUp(0.5), "epochs:0.5"),
+        ("epochs:0", WarmUp(0.0), "epochs:0"),
+        ("epochs:1x10", WarmUp(1.0, 10), "epochs:1x10"),
+    ],
+)
+def test_equal_warm_ups_are_one_text(text: str, warm_up: WarmUp, one_text: str) -> None:
+    assert WarmUp.parse(text) == warm_up
+    assert str(warm_up) == one_text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "15", "epochs", "epochs:", "epochs:-1", "epochs:1x0", "epochs:nan", "epochs:1e3"]
+)
+def test_anything_else_is_no_warm_up(text: str) -> None:
+    with pytest.raises(ValueError, match="is no pre-training"):
+        WarmUp.parse(text)
+
+
+def test_strategies_that_look_at_a_model_have_the_option_last() -> None:
+    having = {
+        name
         for name, strategy in STRATEGIES.items()
-        for preset, values in strategy.presets.items()
+        if "pretraining" in [option.name for option in strategy.options[-1:]]
     }
-    assert {asked for asked, balanced in found.items() if balanced} == {("gradmatch", "paper")}
-    assert None not in found.values()
+    assert having.isdisjoint({"auto", "uniform", "uniform_per_class", "clipcov"})
+    assert having.isdisjoint({"forgetting", "aum", "dual", "disagreement"})
+    assert having >= {"grand", "el2n", "craig", "glister", "kcenter", "facility_location", "ccs"}
+    assert find_strategy("craig").parse_options({})["pretraining"] == "lipt"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor
 
-from lipt.common.errors import SignalsError
-from lipt.core.selection.registry import find_strategy
+import lipt
+from lipt.common.errors import StrategyOptionError, UnknownNameError
+from lipt.core.selection import registry
+from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import NOTHING, Balance, Strategy
@@ -41,32 +44,6 @@ def test_balanced_keeps_the_highest_scores_of_each_class(name: str) -> None:
         part = strategy.function(signals.take(rows), 6)
         expected += rows[part.indices_K].tolist()
     assert chosen.indices_K.tolist() == sorted(expected)
-
-
-def test_equal_scores_keep_the_lowest_ids_of_each_class() -> None:
-    signals = signals_of(errors_NC=torch.ones(9, 3), labels=torch.arange(9) % 3)
-    strategy = find_strategy("el2n")
-    for budget, expected in ((6, [0, 1, 2, 3, 4, 5]), (4, [0, 1, 2, 3])):
-        chosen = choose(strategy, signals, budget, balanced=True)
-        assert chosen.indices_K.tolist() == expected
-
-
-@pytest.mark.parametrize("name", ["uniform", "uniform_per_class"])
-def test_random_strategies_need_labels_alone_and_follow_the_seed(name: str) -> None:
-    strategy = find_strategy(name)
-    signals = labels_only(torch.arange(60) % 3)
-    first, again, other = (
-        choose(
-            strategy,
-            signals,
-            20,
-            balanced=strategy.resolve_balance(None),
-            seed=seed,
-        ).indices_K.tolist()
-        for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first != other
 
 
 def test_classes_draw_independently() -> None:
@@ -115,26 +92,95 @@ def test_a_strategy_that_breaks_its_promise_is_found_out(rows: list[int]) -> Non
         choose(strategy, labels, 3, balanced=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "missing"),
-    [
-        ("el2n", {}, "errors"),
-        ("grand", {}, "errors"),
-        ("grand", {"parameters": "all"}, "gradient norms"),
-    ],
-)
-def test_missing_signals_are_named(name: str, options: dict[str, str], missing: str) -> None:
-    with pytest.raises(SignalsError, match=rf"'{name}' needs {missing}. They were not computed"):
-        choose(
-            find_strategy(name),
-            labels_only(torch.zeros(3, dtype=torch.int64)),
-            1,
-            balanced=False,
-            options=options,
+ALL = [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
+
+
+def test_an_unknown_strategy_is_refused_with_all_names() -> None:
+    with pytest.raises(UnknownNameError, match="no strategy 'Grand'") as refusal:
+        find_strategy("Grand")
+    assert all(name in refusal.value.message for name in STRATEGIES)
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_entries_describe_their_functions(strategy: Strategy) -> None:
+    assert find_strategy(strategy.name) is strategy
+    assert strategy.summary
+    parameters = list(inspect.signature(strategy.function).parameters.values())
+    assert [parameter.name for parameter in parameters[:2]] == ["signals", "budget"]
+    for parameter in parameters[2:]:
+        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert (
+            parameter.name in {"seed", "balanced"}
+            or parameter.default is not inspect.Parameter.empty
         )
 
 
-def spoiled(values: Tensor) -> Tensor:
-    values = values.clone()
-    values[2] = float("nan")
-    return values
+def test_strategies_of_one_look_at_every_example_are_known() -> None:
+    linear = {name for name, strategy in STRATEGIES.items() if strategy.is_linear}
+    assert linear == {
+        *("uniform", "uniform_per_class", "el2n", "grand", "entropy", "margin"),
+        *("least_confidence", "moderate", "ccs", "forgetting", "aum", "dual", "disagreement"),
+        "clip_score",
+    }
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_every_option_says_what_it_is(strategy: Strategy) -> None:
+    for option in strategy.options:
+        assert option.help.strip(" .") == option.help != "", option.name
+
+
+@pytest.mark.parametrize(
+    ("name", "by_default", "refused"),
+    [
+        ("uniform", False, True),
+        ("uniform_per_class", True, False),
+        ("el2n", True, None),
+        ("grand", True, None),
+        ("moderate", False, None),
+    ],
+)
+def test_balance(name: str, *, by_default: bool, refused: bool | None) -> None:
+    strategy = find_strategy(name)
+    assert strategy.resolve_balance(None) is by_default
+    assert strategy.resolve_balance(by_default) is by_default
+    if refused is None:
+        assert strategy.balance in {Balance.BY_DEFAULT, Balance.ON_REQUEST}
+        assert strategy.resolve_balance(not by_default) is not by_default
+        return
+    with pytest.raises(StrategyOptionError, match=rf"'{name}' is .* per class\. Use uniform"):
+        strategy.resolve_balance(refused)
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is registered goes after the test."""
+    monkeypatch.setattr(registry, "STRATEGIES", dict(STRATEGIES))
+
+
+@pytest.mark.usefixtures("own")
+def test_a_decorated_function_is_a_strategy_by_its_name() -> None:
+    @lipt.strategy(summary="the last ones", revision=2)
+    def newest(signals: lipt.Signals, budget: int, *, skipped: int = 0) -> lipt.Selection:
+        rows = torch.arange(len(signals)).flip(0)[skipped : skipped + budget]
+        return lipt.Selection(rows, torch.ones(len(rows)))
+
+    assert isinstance(newest, lipt.Strategy)
+    assert registry.find_strategy("newest") is newest
+    signals = signals_of(errors_NC=torch.ones(6, 2))
+    chosen = choose(newest, signals, 2, balanced=False, options={"skipped": "1"})
+    assert chosen.indices_K.tolist() == [3, 4]
+    assert not newest.is_linear
+    with pytest.raises(ValueError, match="there is a strategy 'el2n' already"):
+        lipt.strategy(summary="another")(registry.find_strategy("el2n").function)
+    with pytest.raises(TypeError, match="sumary"):
+        lipt.strategy(sumary="misspelt")(newest.function)
+
+
+def test_modules_that_entry_points_name_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    entry = SimpleNamespace(load=lambda: loaded.append("mine"))
+    found = {"group": "lipt.strategy"}
+    monkeypatch.setattr(registry, "entry_points", lambda **asked: [entry] * (asked == found))
+    registry._import_registered()
+    assert loaded == ["mine"]

@@ -14,8 +14,7 @@ from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.signals.passes import Batches
 from lipt.common.targets.values import SingleLabel
-from lipt.core.selection.strategies.el2n import el2n
-from lipt.core.selection.strategies.grand import grand, last_layer_norms
+from lipt.core.selection.strategies.scores import el2n, grand, last_layer_norms
 from lipt.core.signals.compute import (
     compute_signals,
     default_chunk_size,

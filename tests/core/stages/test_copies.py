@@ -20,7 +20,7 @@ from lipt.coordinator.compute.jobs.selecting import DiagnoseData, SelectSubset
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.diagnosis import copies_of
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

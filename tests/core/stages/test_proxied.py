@@ -31,8 +31,7 @@ from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import proxy as proxying
-from lipt.core.stages.proxy import Facts, proxied_features, proxied_signals
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import Facts, ProxyQuestion, proxied_features, proxied_signals
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

@@ -16,7 +16,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context, keep_cached, read_warm_up
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.progress import Progressed
-from lipt.core.selection.warm_up_option import WarmUp
+from lipt.core.selection.options import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.warm_up import WarmedUp, WarmUpQuestion, warmed_up

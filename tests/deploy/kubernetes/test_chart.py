@@ -52,14 +52,6 @@ def test_value_that_is_misspelt_or_out_of_range_is_refused_by_name(
         rendered(values)
 
 
-def test_every_default_is_one_that_the_schema_knows() -> None:
-    with helm_python.Chart.load(CHART) as chart:
-        chart.validate_schema({})
-        schema, values = chart.schema, chart.values
-    assert schema is not None
-    assert set(schema["properties"]) - {"global"} == set(values)
-
-
 def test_own_settings_win_and_stay_beside_data_and_model() -> None:
     given = documents(
         {
@@ -96,13 +88,6 @@ def test_two_releases_in_one_namespace_share_no_name() -> None:
     )
     assert not one & other
     assert ("Service", "pets-lipt-coordinator") in other
-
-
-@pytest.mark.parametrize("kind", ["None", "Job"])
-def test_there_need_be_no_workers_that_stay(kind: str) -> None:
-    kinds = {each["kind"] for each in documents({"workers": {"kind": kind}})}
-    assert "Deployment" not in kinds
-    assert ("Job" in kinds) == (kind == "Job")
 
 
 def test_certificates_of_cert_manager_are_as_this_product_wants_them() -> None:

@@ -125,11 +125,6 @@ def test_coordinator_takes_its_flags_and_listens_where_its_ports_and_probes_are(
     assert scheme == ("http" if settings.insecure else "https")
 
 
-def test_coordinator_has_time_to_drain_before_it_is_killed(given: list[Object], read: Any) -> None:
-    settings, spec = read(given, "coordinator")
-    assert spec["terminationGracePeriodSeconds"] >= settings.drain_seconds + 30
-
-
 def test_coordinator_s_state_is_on_its_volume_in_a_folder_of_its_own(
     given: list[Object], read: Any
 ) -> None:

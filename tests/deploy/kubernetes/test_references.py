@@ -38,23 +38,12 @@ def taken_by(selector: Object, given: list[Object]) -> set[str]:
     }
 
 
-def test_there_are_a_coordinator_and_workers(given: list[Object]) -> None:
-    assert set(components(given)) == {"coordinator", "worker"}
-
-
 def test_what_makes_pods_and_what_limits_their_disruption_finds_its_own(
     given: list[Object],
 ) -> None:
     for each in of_kind(given, "Deployment", "StatefulSet", "PodDisruptionBudget"):
         own = each["metadata"]["labels"]["app.kubernetes.io/component"]
         assert taken_by(each["spec"]["selector"], given) == {own}
-
-
-def test_budgets_count_only_pods_whose_number_kubernetes_knows(given: list[Object]) -> None:
-    # Of a Job's it does not, and would then let none be moved.
-    budgets = {each["metadata"]["name"] for each in of_kind(given, "PodDisruptionBudget")}
-    jobs = {each["metadata"]["name"] for each in of_kind(given, "Job")}
-    assert not budgets & jobs
 
 
 def test_services_lead_to_the_coordinator_s_ports(given: list[Object]) -> None:
@@ -124,11 +113,3 @@ def test_secrets_are_those_that_the_page_makes_or_cert_manager_does(given: list[
     issuers = {each["metadata"]["name"] for each in of_kind(given, "Issuer")}
     assert made in (set(), mounted | {"lipt-ca"})
     assert {each["spec"]["issuerRef"]["name"] for each in certificates} <= issuers
-
-
-def test_what_is_scaled_is_the_deployment_which_then_has_no_number_of_its_own(
-    given: list[Object],
-) -> None:
-    for scaled in of_kind(given, "ScaledObject"):
-        target = scaled["spec"]["scaleTargetRef"]
-        assert "replicas" not in only(given, target["kind"], target["name"])["spec"]

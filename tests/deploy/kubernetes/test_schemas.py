@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 import kubernetes_validate
 import pytest
 
-from tests.deploy.kubernetes.rendering import WAYS, Object, objects
+from tests.deploy.kubernetes.rendering import WAYS, objects
 
 pytestmark = pytest.mark.lint
 
@@ -32,15 +31,3 @@ def test_every_object_is_valid_in_every_version(way: str) -> None:
         for version in VERSIONS:
             kubernetes_validate.validate(each, version, strict=True)
         _seen.add(text)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("replica", 2), ("replicas", "two"), ("template", {"spec": {}})]
-)
-def test_what_is_misspelt_or_of_another_type_is_not_valid(key: str, value: object) -> None:
-    (deployment,) = [each for each in objects("helm/mtls") if each["kind"] == "Deployment"]
-    wrong: Object = copy.deepcopy(deployment)
-    wrong["spec"][key] = value
-    for version in VERSIONS:
-        with pytest.raises(kubernetes_validate.ValidationError):
-            kubernetes_validate.validate(wrong, version, strict=True)

@@ -137,17 +137,20 @@ def test_a_job_is_not_requeued_for_ever(job: Job) -> None:
     assert not (job.stub / "requeued").exists()
 
 
-def test_a_coordinator_that_cannot_start_fails_the_job_with_its_words(job: Job) -> None:
-    batch = job.submit(COORDINATOR_FLAGS="--data nothing --model resnet8")
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            {"COORDINATOR_FLAGS": "--data nothing --model resnet8"},
+            "lipt.sbatch: the coordinator did not start: ",
+        ),
+        ({"WORKER_FLAGS": "--device nothing"}, "no worker is left: see"),
+    ],
+)
+def test_what_cannot_start_fails_the_job(job: Job, flags: dict[str, str], words: str) -> None:
+    batch = job.submit("sleep", "infinity", **flags)
     assert batch.wait() == 1
-    assert "lipt.sbatch: the coordinator did not start: " in batch.text()
-    assert "nothing" in batch.text()
-
-
-def test_workers_that_cannot_start_fail_the_job(job: Job) -> None:
-    batch = job.submit("sleep", "infinity", WORKER_FLAGS="--device nothing")
-    assert batch.wait() == 1
-    assert "no worker is left: see" in batch.text()
+    assert words in batch.text()
 
 
 @pytest.mark.skipif(bool(real.why_not()), reason=real.why_not() or "-")

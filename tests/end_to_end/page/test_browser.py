@@ -10,7 +10,6 @@ import pytest
 from tests.end_to_end.page.watched import (
     HOSTILE_CLASSES,
     HOSTILE_RUN,
-    HOSTILE_WORKER,
     PATIENCE_MS,
     Watched,
     Watcher,
@@ -23,6 +22,14 @@ if TYPE_CHECKING:
 VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue", "diagnosis")
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
+
+
+SETTINGS = """
+learners.num_learners = 3
+learners.num_steps = 2
+learners.batch_size = 8
+soup.num_alphas = 2
+"""
 
 
 def expect(locator: Any) -> Any:
@@ -43,10 +50,7 @@ def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Pa
     dialog = page.get_by_role("dialog", name="Start a run")
     expect(dialog.get_by_label("Name")).to_be_focused()
     dialog.get_by_label("Name").fill(HOSTILE_RUN)
-    dialog.get_by_label("Learners", exact=True).fill("3")
-    dialog.get_by_label("Steps of each").fill("2")
-    dialog.get_by_label("Batch size").fill("8")
-    dialog.get_by_label("Other settings").fill("soup.num_alphas = 2")
+    dialog.get_by_label("Settings").fill(SETTINGS)
     dialog.get_by_role("button", name="Start", exact=True).click()
 
     # Its name is markup, and shows as text.
@@ -59,19 +63,6 @@ def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Pa
     expect(page.get_by_role("img", name=re.compile(r"after 3 of 3 learners"))).to_be_visible()
     assert page.evaluate("window.untouched")
     assert page.evaluate("document.querySelector('main img, main script')") is None
-
-
-def test_a_configuration_that_does_not_fit_is_refused_in_the_dialog(
-    page: Page, watcher: Watcher
-) -> None:
-    watcher.expect("status of 400")
-    page.get_by_role("button", name="Start a run").click()
-    page.get_by_label("Learners", exact=True).fill("100000")
-    page.get_by_role("button", name="Start", exact=True).click()
-    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("100000")
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_have_count(0)
-    expect(page.get_by_role("button", name="Start a run")).to_be_focused()
 
 
 def test_learners_at_work_change_and_an_admin_cancels_them(
@@ -93,14 +84,6 @@ def test_learners_at_work_change_and_an_admin_cancels_them(
     expect(page.get_by_role("heading", level=1)).to_contain_text("cancelled")
     expect(page.get_by_role("button", name="Cancel the run")).to_have_count(0)
     assert run.run_id in page.url
-
-
-def test_a_worker_that_is_called_markup_shows_as_text(page: Page, ready: str) -> None:
-    page.get_by_role("link", name="Workers").click()
-    named = rows(page, "Workers").filter(has_text=HOSTILE_WORKER)
-    expect(named).to_have_count(1)
-    expect(named.get_by_role("rowheader")).to_have_text(HOSTILE_WORKER)
-    assert page.evaluate("document.querySelector('main script')") is None
 
 
 def test_classes_that_are_called_markup_show_as_text(watcher: Watcher, ready: str) -> None:
@@ -193,13 +176,6 @@ def test_every_view_is_accessible_and_fits(
     page.goto(f"{page.url.split('#')[0]}#/runs")
     page.get_by_role("button", name="Start a run").click()
     require_accessible(axe, page, "the dialog")
-
-
-def test_the_sign_in_form_is_accessible(watcher: Watcher, service: Watched) -> None:
-    watcher.expect("status of 401")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = watcher.open(None, width=390)
-    require_accessible(axe, page, "sign-in")
 
 
 def require_accessible(axe: Any, page: Page, view: str) -> None:

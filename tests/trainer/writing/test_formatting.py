@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from lipt.common.config.run_config import RunConfig
 from lipt.common.states import RunState
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import BlobView, RunView, StrategyOptionView
@@ -64,9 +63,3 @@ def test_a_diverged_loss_is_null() -> None:
     run = view_of(RunView, run_pb2.Run(run_id="r", learners=[learner]))
     text = json.dumps(to_jsonable(run), allow_nan=False)
     assert json.loads(text)["learners"][0]["loss"] is None
-
-
-def test_a_run_has_its_whole_configuration_in_json() -> None:
-    run = to_jsonable(view_of(RunView, run_pb2.Run(run_id="r")))
-    assert run["config"] == RunConfig().model_dump(mode="json")
-    assert run["soup"] is None

@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import (
     ConfigError,
-    IncompatibleProtocolError,
     LiptError,
     ProcessEndedError,
     UnreachableError,
 )
 from lipt.common.rpc.channel import open_channel
-from lipt.v1 import info_pb2, info_pb2_grpc, worker_pb2, worker_pb2_grpc
+from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import ray_engine
 from lipt.worker.pool.pool import (
     Demand,
@@ -75,12 +74,7 @@ class FakeSource:
     def __init__(self, *answers: Demand | LiptError) -> None:
         self.answers = list(answers)
         self.known: list[Demand | None] = []
-        self.refusal: LiptError | None = None
         self.pool: Pool | None = None
-
-    def require_same_protocol(self) -> None:
-        if self.refusal is not None:
-            raise self.refusal
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         self.known.append(known)
@@ -127,43 +121,6 @@ def test_workers_come_with_learners_and_are_ended_when_there_have_been_none() ->
     assert bench.tend(Demand()) == []
 
 
-def test_workers_beyond_the_fewest_leave_by_themselves_when_they_have_nothing_to_do() -> None:
-    bench = Bench(fewest=1)
-    bench.tend(Demand(num_queued=2))
-    assert bench.engine.running == {
-        0: ["--coordinator", "head:1"],
-        1: ["--max-idle-seconds", "60", "--coordinator", "head:1"],
-    }
-
-
-def test_worker_that_has_left_is_not_replaced_while_the_others_are_enough() -> None:
-    bench = Bench()
-    bench.tend(Demand(num_queued=2))
-    bench.end(0, 0)
-    assert bench.tend(Demand(num_leased=1)) == [1]
-    # Its number is free for the next.
-    assert bench.tend(Demand(num_leased=1, num_queued=1)) == [0, 1]
-
-
-def test_worker_that_was_lost_is_replaced_at_once() -> None:
-    bench = Bench()
-    bench.tend(Demand(num_queued=1))
-    bench.end(0, None)
-    assert bench.tend(Demand(num_queued=1)) == [0]
-
-
-def test_worker_that_fails_is_started_again_after_a_pause_and_its_end_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    bench = Bench()
-    bench.tend(Demand(num_queued=1))
-    bench.end(0, 1, "lipt-worker: no such file")
-    assert bench.tend(Demand(num_queued=1)) == []
-    assert bench.tend(Demand(num_queued=1)) == [0]
-    assert "worker 0 ended with status 1 after 1 s" in caplog.text
-    assert "lipt-worker: no such file" in caplog.text
-
-
 def test_arguments_that_no_worker_takes_end_the_pool() -> None:
     bench = Bench()
     bench.tend(Demand(num_queued=1))
@@ -172,21 +129,13 @@ def test_arguments_that_no_worker_takes_end_the_pool() -> None:
         bench.tend(Demand(num_queued=1))
 
 
-def test_workers_that_cannot_take_what_waits_are_not_started_over_and_over(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_worker_that_left_what_waits_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     waiting = Demand(num_queued=1)
     bench = Bench()
     bench.tend(waiting)
     bench.end(0, 0)
-    assert bench.tend(waiting, after_seconds=IDLE_SECONDS + 5.0) == []
+    assert bench.tend(waiting, after_seconds=IDLE_SECONDS + 5.0) == [0]
     assert "worker 0 left without a learner, and 1 wait" in caplog.text
-    assert bench.tend(waiting, after_seconds=IDLE_SECONDS - 1.0) == []
-    assert bench.tend(waiting) == [0]
-    # Another demand is another matter.
-    bench.end(0, 0)
-    bench.tend(waiting, after_seconds=IDLE_SECONDS + 5.0)
-    assert bench.tend(Demand(num_queued=2)) == [0, 1]
 
 
 def test_coordinator_that_is_away_is_waited_for_and_takes_no_worker_along(
@@ -204,26 +153,12 @@ def test_coordinator_that_is_away_is_waited_for_and_takes_no_worker_along(
     assert others == [Demand(num_queued=1)] * 3 + [Demand(num_queued=2)]
 
 
-def test_coordinator_that_is_too_old_ends_the_pool() -> None:
-    bench = Bench()
-    bench.source.refusal = IncompatibleProtocolError("it speaks 1.4.")
-    with pytest.raises(IncompatibleProtocolError):
-        bench.pool.run()
-
-
-class Fake(worker_pb2_grpc.WorkerServiceServicer, info_pb2_grpc.InfoServiceServicer):
-    """A coordinator of some version; `GetDemand` is answered once `may_answer` is set."""
+class Fake(worker_pb2_grpc.WorkerServiceServicer):
+    """`GetDemand` is answered once `may_answer` is set."""
 
     def __init__(self) -> None:
-        self.version: tuple[int, int] = (1, 0)
         self.asked: list[worker_pb2.GetDemandRequest] = []
         self.was_asked, self.may_answer = threading.Event(), threading.Event()
-
-    def GetInfo(self, request: Any, context: Any) -> Any:
-        major, minor = self.version
-        return info_pb2.GetInfoResponse(
-            protocol=worker_pb2.ProtocolVersion(major=major, minor=minor)
-        )
 
     def GetDemand(self, request: Any, context: Any) -> Any:
         self.asked.append(request)
@@ -237,7 +172,6 @@ def served() -> Iterator[tuple[Fake, DemandSource]]:
     fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
     server = grpc.server(ThreadPoolExecutor(2))
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(fake, server)
-    info_pb2_grpc.add_InfoServiceServicer_to_server(fake, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with open_channel(f"127.0.0.1:{port}") as channel:
@@ -258,17 +192,6 @@ def test_demand_is_asked_for_with_what_is_known(served: tuple[Fake, DemandSource
     assert (having.known.num_queued, having.known.num_leased, having.known.num_coming) == (1, 2, 3)
 
 
-def test_ranges_count_for_workers_that_have_the_data_and_are_known_to_all(
-    served: tuple[Fake, DemandSource],
-) -> None:
-    fake, blind = served
-    fake.may_answer.set()
-    assert blind.wait(None, wait_seconds=2.0).num_ranges == 0
-    blind.wait(Demand(), wait_seconds=2.0)
-    # Else it would be told the same again and again.
-    assert fake.asked[-1].known.num_ranges == 4
-
-
 def test_wait_ends_when_it_is_interrupted(served: tuple[Fake, DemandSource]) -> None:
     fake, source = served
 
@@ -281,23 +204,6 @@ def test_wait_ends_when_it_is_interrupted(served: tuple[Fake, DemandSource]) -> 
     assert source.wait(Demand(num_queued=4), wait_seconds=60.0) == Demand(num_queued=4)
     assert source.wait(None, wait_seconds=60.0) == Demand()
     thread.join()
-
-
-def test_coordinator_of_another_protocol_is_refused(
-    served: tuple[Fake, DemandSource],
-) -> None:
-    fake, source = served
-    source.require_same_protocol()
-    fake.version = (2, 0)
-    with pytest.raises(IncompatibleProtocolError, match="speaks protocol 2, this pool 1"):
-        source.require_same_protocol()
-
-
-def test_coordinator_that_is_away_is_an_error_of_this_package(
-    served: tuple[Fake, DemandSource],
-) -> None:
-    with open_channel("127.0.0.1:1") as channel, pytest.raises(LiptError, match=r"127\.0\.0\.1:1"):
-        DemandSource(channel).wait(None, wait_seconds=0.0)
 
 
 TOKEN = "lipt_0123456789abcdef_" + "A" * 43
@@ -325,12 +231,6 @@ def test_what_cannot_work_is_refused_at_once(flags: dict[str, Any], sentence: st
         open_pool(**flags)
 
 
-def test_cluster_that_is_not_there_is_named_with_how_to_start_one() -> None:
-    pytest.importorskip("ray")
-    with pytest.raises(UnreachableError, match=r"'127.0.0.1:1'.*ray start --head"):
-        open_pool(ray="127.0.0.1:1")
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [("env.yaml", "pip: [lipt]\nenv_vars: {A: b}\n"), ("env.json", '{"pip": ["lipt"]}')],
@@ -342,17 +242,6 @@ def test_runtime_environment_is_read_as_ray_reads_it(tmp_path: Path, name: str, 
     made = ray_engine._runtime_env(file, tmp_path)
     assert made["pip"] == ["lipt"]
     assert made["working_dir"] == str(tmp_path)
-
-
-def test_runtime_environment_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("yaml")
-    file = tmp_path / "env.json"
-    file.write_text("[]")
-    with pytest.raises(ConfigError, match="is no mapping"):
-        open_pool(ray="auto", runtime_env=file)
-    file.write_text("{")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        open_pool(ray="auto", runtime_env=file)
 
 
 def test_workers_are_told_where_files_lie_and_no_secret(
@@ -390,12 +279,6 @@ def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
     assert all(words[3:] == ["--device", "mine"] for words in started)
 
 
-def test_pool_on_ray_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(LiptError, match=r"lipt\[ray\]"):
-        open_pool(ray="auto")
-
-
 def planned(demand: Demand, num_present: int, **changes: Any) -> Plan:
     given: dict[str, Any] = {"quiet_since": 0.0, "not_before": 0.0, "now": 10.0}
     bounds = settings(min_workers=1, workers=4)
@@ -419,45 +302,13 @@ def test_there_is_a_worker_for_every_open_learner_within_bounds(
     assert planned(demand, num_present).num_to_start == num_to_start
 
 
-def test_reason_says_what_the_learners_are_and_what_bounds_the_workers() -> None:
-    assert planned(Demand(num_queued=2, num_leased=1), 0).reason == (
-        "learners: 2 waiting, 1 with a worker"
-    )
-    assert planned(Demand(num_coming=9), 0).reason == (
-        "learners: 9 about to come, and there are 4 workers at most"
-    )
-    assert planned(Demand(), 0).reason == "there are always 1"
-
-
-def test_workers_are_ended_once_no_learner_was_open_for_long_enough() -> None:
-    assert not planned(Demand(), 3, now=59.0).shrink
-    assert planned(Demand(), 3, now=60.0) == Plan(
-        shrink=True, reason="there has been no learner for 60 s"
-    )
-    # While one is open, who has nothing to do leaves by itself.
-    assert not planned(Demand(num_leased=1), 3, now=1000.0).shrink
-    assert not planned(Demand(), 1, now=1000.0).shrink
-
-
-def test_nobody_is_started_while_that_would_be_for_nothing() -> None:
-    assert planned(Demand(num_queued=2), 0, not_before=10.5) == Plan()
-    assert planned(Demand(num_queued=2), 0, not_before=10.0).num_to_start == 2
-
-
 def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -> None:
     restraint, now, pauses = Restraint(), 0.0, []
     for _ in range(8):
-        restraint = restraint.after_vain(now)
+        restraint = restraint.after_failure(now)
         pauses.append(restraint.not_before - now)
         now = restraint.not_before
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-
-
-def test_workers_that_fail_together_are_one_reason_to_wait() -> None:
-    restraint = Restraint()
-    for _ in range(10):
-        restraint = restraint.after_vain(5.0)
-    assert restraint == Restraint(num_in_vain=1, not_before=6.0)
 
 
 class Life:
@@ -510,16 +361,3 @@ def test_there_are_never_fewer_or_more_than_may_be_and_the_fewest_when_idle(
     for _ in range(idle_seconds + 1):
         life.second(0)
     assert len(life.workers) == fewest
-
-
-@given(st.integers(1, 10), st.integers(2, 20), st.lists(st.integers(1, 19), max_size=30))
-def test_pauses_shorter_than_the_patience_start_nobody_anew(
-    num_learners: int, idle_seconds: int, pauses: list[int]
-) -> None:
-    life = Life(0, 10, idle_seconds)
-    life.second(num_learners)
-    for pause in pauses:
-        for _ in range(min(pause, idle_seconds - 1)):
-            life.second(0)
-        life.second(num_learners)
-    assert life.num_started == num_learners

@@ -38,12 +38,6 @@ def test_lines_are_passed_on_and_the_last_are_kept() -> None:
     assert lines[0].strip() == "February 2024"
 
 
-def test_status_of_a_program_that_fails_is_its_own() -> None:
-    child = Child("calendar", ["--nonsense"], os.environ, lambda _: None)
-    assert child.end(60.0) == 2
-    assert "--nonsense" in child.tail()
-
-
 def test_who_does_not_end_in_time_is_killed() -> None:
     ready = threading.Event()
     child = Child(STUBBORN, [], os.environ, lambda _: ready.set())

@@ -112,14 +112,6 @@ def test_ray_is_told_what_a_worker_takes_and_to_start_it_again(
     assert fake.tasks == [(["--device", "cuda", "--coordinator", "head:1"], {"LIPT_TOKEN": "t"})]
 
 
-def test_worker_without_a_gpu_of_its_own_stays_off_all_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake = FakeRay()
-    connect(monkeypatch, fake).start(0, [])
-    assert fake.tasks[0][0] == ["--device", "cpu"]
-
-
 def test_ends_of_tasks_are_ends_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRay()
     engine = connect(monkeypatch, fake)
@@ -151,22 +143,6 @@ def test_loopback_address_is_refused_where_nodes_are_elsewhere(
     with pytest.raises(ConfigError, match=r"nodes on 10\.0\.0\.2, whose .* --listen on 0\.0\.0\.0"):
         connect(monkeypatch, nodes, coordinator=coordinator)
     connect(monkeypatch, nodes)
-
-
-def test_loopback_address_does_where_all_nodes_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(monkeypatch, FakeRay("10.0.0.1", "127.0.0.1"), coordinator="127.0.0.1:50051")
-
-
-def test_cluster_that_is_started_by_the_way_reports_to_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake = FakeRay()
-    # Unset after the test, too: what was there before is what is put back.
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
-    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
-    connect(monkeypatch, fake, ray="local")
-    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-    assert fake.connected["include_dashboard"] is False
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.common.sizes import format_bytes
+from lipt.common.text import format_bytes
 from lipt.trainer.cli.display.output import print_result, run_counting, run_talking
 from lipt.trainer.cli.options import (
     AllowModule,

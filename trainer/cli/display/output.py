@@ -14,9 +14,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lipt.common.sizes import format_bytes
 from lipt.common.terminal import say, say_json
 from lipt.common.terminal import say as say_line
+from lipt.common.text import format_bytes
 from lipt.trainer.writing.formatting import to_jsonable
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.sizes import format_bytes
 from lipt.common.states import LearnerState, RunState
 from lipt.common.terminal import say as say_line
+from lipt.common.text import format_bytes
 from lipt.trainer.cli.display.output import SILENCE_SECONDS
 from lipt.trainer.views import CostsView, LearnerView, RunView
 from lipt.trainer.writing.formatting import format_percent, table_lines

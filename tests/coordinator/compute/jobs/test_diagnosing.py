@@ -15,7 +15,7 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import DiagnoseData
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.stages.proxy_features import ProxyQuestion
+from lipt.core.stages.proxy import ProxyQuestion
 from tests.digits import digits_settings
 
 QUESTION = ProxyQuestion(

@@ -54,7 +54,7 @@ def job_of(name: str, **others: Any) -> SelectSubset:
 
 
 def unlabelled(name: str, **others: Any) -> SelectSubset:
-    asked = without_labels(
+    options, proxy = without_labels(
         STRATEGIES[name],
         {},
         balanced=None,
@@ -62,9 +62,9 @@ def unlabelled(name: str, **others: Any) -> SelectSubset:
         own_features="features" in others,
         own_weights=False,
     )
-    proxy = None if asked.proxy.is_own_head else str(asked.proxy)
-    options = tuple(asked.options.items())
-    return job_of(name, options=options, proxy=proxy, labels=Labels.NONE, **others)
+    named = None if proxy.is_own_head else str(proxy)
+    given = tuple(options.items())
+    return job_of(name, options=given, proxy=named, labels=Labels.NONE, **others)
 
 
 @pytest.mark.parametrize(

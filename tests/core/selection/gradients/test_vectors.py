@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,19 +13,16 @@ from lipt.core.selection.gradients.vectors import (
     LayerGradient,
     Rows,
     ScaledCosine,
-    SpaceName,
+    Space,
     Vectors,
-    alignments,
-    gradients_of,
     in_space,
     products,
     squared_norms,
-    weighted_sum,
 )
-from tests.core.selection.builders import random_signals, signals_of, written_out
+from tests.core.selection.builders import random_signals, written_out
 from tests.properties import at_most
 
-SPACES: list[SpaceName] = ["features", "gradients"]
+SPACES: list[Space] = ["features", "gradients"]
 
 
 @settings(max_examples=at_most(25))
@@ -46,7 +41,7 @@ def test_products_are_those_of_the_vectors_written_out(
     num_features: int,
     *,
     has_bias: bool,
-    space: SpaceName,
+    space: Space,
 ) -> None:
     left = random_signals(num_left, num_classes, num_features, has_bias=has_bias)
     right = random_signals(num_right, num_classes, num_features, has_bias=has_bias, seed=1)
@@ -68,27 +63,6 @@ def test_products_by_hand() -> None:
     assert products(Vectors(left.features_ND), right).tolist() == [[30.0]]
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize("block_bytes", [1, 500, 10**6])
-def test_a_sum_and_products_with_it_are_those_of_the_vectors(
-    space: SpaceName, has_bias: bool, block_bytes: int
-) -> None:
-    signals = random_signals(23, has_bias=has_bias)
-    vectors, vectors_NG = in_space(signals, space), written_out(signals, space)
-    weights_N = torch.rand(23, dtype=torch.float64)
-    total = weighted_sum(vectors, weights_N, block_bytes=block_bytes)
-    expected_G = weights_N @ vectors_NG
-    assert total.square == pytest.approx(float(expected_G.square().sum()))
-    torch.testing.assert_close(
-        alignments(vectors, total, block_bytes=block_bytes), vectors_NG @ expected_G
-    )
-    ones_N = torch.ones(23, dtype=torch.float64)
-    unweighted = weighted_sum(vectors, block_bytes=block_bytes)
-    weighted = weighted_sum(vectors, ones_N, block_bytes=block_bytes)
-    assert unweighted.minus(weighted).norm == 0
-
-
 def test_a_gradients_norm_difference_and_multiple_by_hand() -> None:
     gradient = LayerGradient(torch.tensor([[3.0], [0.0]]), torch.tensor([4.0, 12.0]))
     assert gradient.square == 169.0
@@ -97,28 +71,11 @@ def test_a_gradients_norm_difference_and_multiple_by_hand() -> None:
     assert gradient.minus(gradient.scaled(0.5)).norm == 6.5
 
 
-def test_half_precision_signals_are_computed_on_in_the_precision_asked_for() -> None:
-    half = gradients_of(random_signals(7, 3, 300)).to(torch.float16)
-    single = half.to(torch.float32)
-    assert torch.equal(squared_norms(half), squared_norms(single))
-    totals = [weighted_sum(vectors, block_bytes=2000) for vectors in (half, single)]
-    assert totals[0].minus(totals[1]).norm == 0
-    aligned = [alignments(vectors, totals[0], block_bytes=2000) for vectors in (half, single)]
-    assert torch.equal(*aligned)
-
-
-def test_a_sum_without_a_bias_has_none() -> None:
-    signals = signals_of(errors_NC=torch.ones(3, 2), has_bias=False)
-    total = weighted_sum(gradients_of(signals), block_bytes=100)
-    assert total.weight_CD.tolist() == [[3.0], [3.0]]
-    assert total.bias_C.tolist() == [0.0, 0.0]
-
-
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("block_bytes", [1, 500, 10**6])
 def test_products_are_those_of_the_vectors(
-    name: SpaceName, has_bias: bool, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+    name: Space, has_bias: bool, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals = random_signals(23, has_bias=has_bias)
     vectors = written_out(signals, name)
@@ -145,23 +102,7 @@ def test_products_are_those_of_the_vectors(
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_equal_examples_are_at_distance_zero(name: SpaceName) -> None:
-    # Far from the origin, where differences of squares lose most.
-    signals = random_signals(3).take(torch.tensor([0, 1, 2] * 50))
-    rows = Rows(in_space(replace(signals, features_ND=signals.features_ND + 1000), name))
-    distances = rows.squared_distances(torch.arange(3))
-    assert (distances == 0).tolist() == [[j % 3 == i for j in range(150)] for i in range(3)]
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_the_mean_is_at_distance_zero_from_itself(name: SpaceName) -> None:
-    same = random_signals(1).take(torch.zeros(77, dtype=torch.int64))
-    rows = Rows(in_space(same, name))
-    assert not rows.squared_distances_from_mean().any()
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_scaled_cosine_is_that_of_the_vectors(name: SpaceName) -> None:
+def test_scaled_cosine_is_that_of_the_vectors(name: Space) -> None:
     signals = random_signals(23)
     unit = torch.nn.functional.normalize(written_out(signals, name))
     expected = (1 + unit @ unit.T) / 2

@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipt.core.selection.solvers.linear_cut import cut_picks
-from lipt.core.selection.solvers.unit_rows import exact_bits, unit_rows
+from lipt.core.selection.solvers.linear_cut import (
+    cut_picks,
+    exact_bits,
+    spherical_kmeans,
+    unit_rows,
+)
 from tests.properties import at_most
 
 
@@ -84,7 +88,53 @@ def test_the_pool_does_not_matter(kind: str) -> None:
         assert list(islice(picks, 80)) == whole
 
 
-def test_equal_rows_are_picked_by_position() -> None:
-    rows = unit_rows(torch.ones(50, 3), exact_bits(50))
-    picks = cut_picks(rows, torch.zeros(50, dtype=torch.float64), scale=1.0, pool_size=8)
-    assert [position for _, position in picks] == list(range(50))
+def random_rows(num_rows: int, width: int) -> torch.Tensor:
+    return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(num_rows))
+
+
+def test_rows_have_length_one_and_zeros_stay() -> None:
+    rows = unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0], [-5.0, 0.0]]), bits=20)
+    expected = torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]])
+    torch.testing.assert_close(rows, expected, rtol=0, atol=2.0**-21)
+    assert ((rows.double() * 2**20) % 1 == 0).all()
+
+
+@pytest.mark.parametrize("num_rows", [1, 100, 20_000])
+def test_sums_of_products_are_exact_in_any_order(num_rows: int) -> None:
+    bits = exact_bits(num_rows)
+    rows = unit_rows(random_rows(num_rows, 24), bits).double()
+    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(0))
+    total, shuffled = rows.sum(dim=0), rows[order].sum(dim=0)
+    assert torch.equal(total, shuffled)
+    assert torch.equal((rows @ total)[:50], (rows[:50] * shuffled).flip(1).sum(dim=1))
+
+
+def test_the_grid_leaves_room_for_the_largest_sum() -> None:
+    for num_rows in (1, 1_000, 50_000, 1_281_167, 10**8):
+        # Gains of pairs: up to 4 (num_rows + 1), as multiples of 4**-bits.
+        assert 4 * (num_rows + 1) * 4 ** exact_bits(num_rows) <= 2**53
+    assert exact_bits(1_281_167) == 14
+    assert exact_bits(1) == 22
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def bundles(num_each: int) -> Tensor:
+    """Three bundles of directions, of any length."""
+    centres = torch.eye(3).repeat_interleave(num_each, dim=0)
+    rows = centres + 0.2 * torch.randn(centres.shape, generator=generator(5))
+    return rows * torch.linspace(0.1, 10, len(rows))[:, None]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_finds_directions_that_are_apart(seed: int) -> None:
+    found = spherical_kmeans(bundles(20), 3, generator=generator(seed)).reshape(3, 20)
+    assert (found == found[:, :1]).all()
+    assert len(found[:, 0].unique()) == 3
+
+
+@pytest.mark.parametrize("rows", [torch.ones(6, 3), torch.zeros(6, 3), torch.ones(1, 2)])
+def test_equal_rows_are_one_cluster(rows: Tensor) -> None:
+    assert spherical_kmeans(rows, 4, generator=generator()).tolist() == [0] * len(rows)

@@ -1,193 +1,221 @@
-"""Facility location by every solver, and where memory decides."""
+"""Levels, lazy greedy against the plain one, and partition greedy with its bound and memory."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import combinations, pairwise
 
+import numba
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.selection.gradients.pairs import PairwiseSimilarity, scaled_cosine
+from lipt.core.selection.compiled_loops import compiled, lazy_greedy_compiled
+from lipt.core.selection.gradients.pairs import (
+    PairwiseSimilarity,
+    proximity,
+    scaled_cosine,
+    weighing,
+)
 from lipt.core.selection.gradients.vectors import Vectors, gradients_of
 from lipt.core.selection.solvers import representatives
-from lipt.core.selection.solvers.greedy import lazy_greedy
-from lipt.core.selection.solvers.levels import (
-    ComputedLevels,
-    StoredLevels,
-    fit_scale,
-    store_levels,
-)
 from lipt.core.selection.solvers.representatives import (
-    PrecisionName,
-    Representatives,
-    SolverName,
+    ComputedLevels,
+    Precision,
+    Scale,
+    StoredLevels,
+    affordable_precision,
     better_of,
     choose_representatives,
+    fit_scale,
+    lazy_greedy,
+    lazy_greedy_torch,
     partition_greedy,
+    store_levels,
+    store_levels_between,
 )
 from tests.core.selection.builders import random_signals
 
-solvers = pytest.mark.parametrize("solver", ["auto", "lazy", "stochastic", "partition"])
+precisions = pytest.mark.parametrize("precision", ["24-bit", "16-bit", "8-bit"])
+
+
+def make_vectors(num_examples: int, seed: int = 0) -> Vectors:
+    return gradients_of(random_signals(num_examples, 3, 8, seed=seed))
 
 
 def make_similarity(num_examples: int, seed: int = 0) -> PairwiseSimilarity:
-    return scaled_cosine(gradients_of(random_signals(num_examples, 3, 8, seed=seed)))
+    return scaled_cosine(make_vectors(num_examples, seed))
 
 
-def choose(
-    similarity: PairwiseSimilarity,
-    budget: int,
-    solver: SolverName = "auto",
-    *,
-    precision: PrecisionName = "auto",
-    partitions: int = 0,
-    matrix_bytes: int = 10**6,
-) -> Representatives:
-    return choose_representatives(
-        similarity,
-        budget,
-        solver=solver,
-        precision=precision,
-        epsilon=0.1,
-        partitions=partitions,
-        seed=0,
-        matrix_bytes=matrix_bytes,
-    )
+def everything(similarity: PairwiseSimilarity) -> Tensor:
+    return similarity.block(slice(None), slice(None))
 
 
-def value(similarity: PairwiseSimilarity, chosen_K: Tensor) -> float:
-    return float(similarity.block(chosen_K, slice(None)).max(dim=0).values.double().sum())
+def stored(matrix_NT: Tensor) -> StoredLevels:
+    return StoredLevels(matrix_NT, matrix_NT.sum(dim=1, dtype=torch.int64))
 
 
-def share_of_greedy(similarity: PairwiseSimilarity, chosen_K: Tensor) -> float:
-    """(F - F random) / (F greedy - F random): 0.99 of F is what random subsets have."""
-    order = torch.randperm(len(similarity), generator=torch.Generator().manual_seed(3))
-    drawn = value(similarity, order[: len(chosen_K)])
-    greedy = value(similarity, plain_greedy(similarity, len(chosen_K)))
-    return (value(similarity, chosen_K) - drawn) / (greedy - drawn)
+def test_levels_by_hand() -> None:
+    scale = Scale(-1.0, 1.0, "8-bit")
+    # 255 / 2 levels per unit, from -1; what lies outside counts as the end.
+    values = torch.tensor([[-2.0, -1.0, 0.5, 1.0, 1.5]])
+    assert scale.levels(values).tolist() == [[0, 0, 191, 255, 255]]
+    assert Scale(0.0, 0.0, "24-bit").levels(torch.zeros(1, 3)).tolist() == [[0, 0, 0]]
 
 
-def plain_greedy(similarity: PairwiseSimilarity, budget: int) -> Tensor:
-    matrix_NN = similarity.block(slice(None), slice(None)).double()
-    best_N, chosen = torch.zeros(len(similarity), dtype=torch.float64), []
-    for _ in range(budget):
-        gains_N = (matrix_NN - best_N).clamp(min=0).sum(dim=1)
-        gains_N[chosen] = -1
-        chosen.append(int(gains_N.argmax()))
-        best_N = torch.maximum(best_N, matrix_NN[chosen[-1]])
-    return torch.tensor(chosen)
+@precisions
+@pytest.mark.parametrize("kind", [proximity, scaled_cosine])
+def test_levels_are_evenly_spaced_and_symmetric(
+    precision: Precision, kind: Callable[[Vectors], PairwiseSimilarity]
+) -> None:
+    similarity = kind(make_vectors(50))
+    scale = fit_scale(similarity, precision)
+    found = store_levels(similarity, scale)
+    matrix_NN = found.matrix_NT
+    assert torch.equal(matrix_NN, matrix_NN.T)
+    assert torch.equal(found.sums_N, matrix_NN.sum(dim=1, dtype=torch.int64))
+    top = {"24-bit": 2**24 - 1, "16-bit": 2**15 - 1, "8-bit": 255}[precision]
+    assert (matrix_NN.diagonal() == top).all()
+    step = (scale.highest - scale.lowest) / top
+    restored_NN = matrix_NN.double() * step + scale.lowest
+    rounding = 0.5 * step + 4e-7 * max(abs(scale.lowest), scale.highest)
+    expected_NN = everything(similarity).double().clamp_min(scale.lowest)
+    assert (restored_NN - expected_NN).abs().max() <= rounding
 
 
-@pytest.mark.parametrize("precision", ["auto", "24-bit"])
-def test_lazy_is_plain_greedy(precision: PrecisionName) -> None:
-    similarity = make_similarity(80)
-    chosen_K = choose(similarity, 20, precision=precision).chosen_K
-    assert chosen_K.tolist() == plain_greedy(similarity, 20).tolist()
+@pytest.mark.parametrize("tile", [1, 7, 512])
+@precisions
+def test_levels_of_weighed_examples_are_those_computed_on_any_tiles(
+    precision: Precision, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Row i is weighed by i: the matrix is not symmetric, though each pair is compared once.
+    monkeypatch.setattr(representatives, "_CPU_TILE", tile)
+    weights_N = torch.linspace(0.1, 1.0, 23)
+    similarity = weighing(scaled_cosine(make_vectors(23)), weights_N)
+    scale = fit_scale(similarity, precision)
+    found = store_levels(similarity, scale)
+    expected = scale.levels(weights_N[:, None] * everything(similarity))
+    assert (found.matrix_NT.long() - expected.long()).abs().max() <= 4
+    assert torch.equal(found.sums_N, found.matrix_NT.sum(dim=1, dtype=torch.int64))
+    ids_N = torch.arange(23)
+    computed = ComputedLevels(similarity, scale).rows(ids_N)
+    between = store_levels_between(similarity, scale, ids_N, ids_N).matrix_NT
+    for other in (computed, between):
+        assert (other.long() - expected.long()).abs().max() <= 4
+
+
+def test_eight_bits_start_above_a_quarter_of_the_similarities() -> None:
+    similarity = make_similarity(40)
+    scale = fit_scale(similarity, "8-bit")
+    below = int((everything(similarity) < scale.lowest - 1e-6).sum())
+    assert abs(below - 40 * 40 // 4) <= 1  # pairs i, j and j, i may round differently
+    assert fit_scale(similarity, "16-bit").lowest == 0.0
+    # Where most pairs are the same, the few others are told apart.
+    rows = torch.tensor([0] * 38 + [1, 2])
+    similarity = scaled_cosine(make_vectors(40)[rows])
+    levels_NN = store_levels(similarity, fit_scale(similarity, "8-bit")).matrix_NT
+    assert len(levels_NN[0].unique()) == 3
 
 
 @pytest.mark.parametrize(
-    ("solver", "precision", "least"),
+    ("num_examples", "matrix_bytes", "expected"),
     [
-        ("lazy", "16-bit", 0.999),
-        ("lazy", "8-bit", 0.99),
-        ("stochastic", "auto", 0.8),
-        ("partition", "auto", 0.8),
+        (5_000, 2_750_000_000, "24-bit"),  # a class of CIFAR-10
+        (20_000, 2_750_000_000, "16-bit"),  # 0.8 GB
+        (50_000, 2_750_000_000, "8-bit"),  # 2.5 GB
+        (60_000, 2_750_000_000, None),
+        (100, 10_000, "8-bit"),
+        (101, 10_000, None),
     ],
 )
-def test_quality_above_random(solver: SolverName, precision: PrecisionName, least: float) -> None:
-    similarity = make_similarity(300)
-    chosen_K = choose(similarity, 30, solver, precision=precision).chosen_K
-    assert share_of_greedy(similarity, chosen_K) > least
-
-
-@solvers
-@pytest.mark.parametrize(("num_examples", "budget"), [(1, 1), (2, 1), (25, 25), (25, 3)])
-@pytest.mark.parametrize("matrix_bytes", [1, 100, 10**6])
-def test_distinct_ids_whatever_memory_there_is(
-    solver: SolverName, num_examples: int, budget: int, matrix_bytes: int
+def test_the_finest_levels_that_fit(
+    num_examples: int, matrix_bytes: int, expected: str | None
 ) -> None:
-    similarity = make_similarity(num_examples)
-    chosen = choose(similarity, budget, solver, matrix_bytes=matrix_bytes).chosen_K.tolist()
-    assert len(set(chosen)) == budget
-    assert set(chosen) <= set(range(num_examples))
+    assert affordable_precision(num_examples, num_examples, matrix_bytes) == expected
 
 
-@solvers
-def test_equal_examples_are_all_the_same_and_end(solver: SolverName) -> None:
-    same = scaled_cosine(Vectors(torch.ones(30, 3), torch.ones(30, 2)))
-    chosen = choose(same, 20, solver, matrix_bytes=400).chosen_K.tolist()
-    assert len(set(chosen)) == 20
+def with_numba(levels: StoredLevels, budget: int) -> list[int]:
+    return lazy_greedy_compiled(
+        levels.matrix_NT.numpy(), levels.sums_N.clone().numpy(), budget
+    ).tolist()
 
 
-def test_memory_decides_between_all_pairs_and_parts() -> None:
-    similarity = make_similarity(40)
-    assert isinstance(choose(similarity, 5).levels, StoredLevels)
-    parts = choose(similarity, 5, "partition", matrix_bytes=1599)
-    assert torch.equal(choose(similarity, 5, matrix_bytes=1599).chosen_K, parts.chosen_K)
-    # Of one byte a pair all fit: chosen by those, but who represents whom is computed.
-    eight_bits = choose(similarity, 5, matrix_bytes=1600)
-    expected = choose(similarity, 5, "lazy", precision="8-bit")
-    assert torch.equal(eight_bits.chosen_K, expected.chosen_K)
-    for found in (parts, eight_bits):
-        assert isinstance(found.levels, ComputedLevels)
-        assert found.levels.scale.precision == "24-bit"
+def plain_greedy(rows: list[list[int]], budget: int) -> list[int]:
+    """Every gain of every example before every pick, in whole numbers."""
+    chosen: list[int] = []
+    best = [0] * len(rows[0])
+    for _ in range(budget):
+        left = [index for index in range(len(rows)) if index not in chosen]
+        gains = {
+            index: sum(max(new - old, 0) for new, old in zip(rows[index], best, strict=True))
+            for index in left
+        }
+        chosen.append(max(left, key=lambda index: (gains[index], -index)))
+        best = [max(pair) for pair in zip(rows[chosen[-1]], best, strict=True)]
+    return chosen
 
 
-@pytest.mark.parametrize("solver", ["auto", "partition"])
-def test_one_partition_is_exact_greedy_to_the_bit(solver: SolverName) -> None:
-    similarity = make_similarity(70)
-    exact = choose(similarity, 9, "lazy")
-    found = choose(similarity, 9, solver, partitions=1)
-    assert torch.equal(found.chosen_K, exact.chosen_K)
-    ids_N = torch.arange(70)
-    assert torch.equal(found.levels.rows(ids_N), exact.levels.rows(ids_N))
+@given(data=st.data())
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_both_paths_are_plain_greedy_ties_included(dtype: torch.dtype, data: st.DataObject) -> None:
+    num_examples = data.draw(st.integers(1, 24))
+    num_targets = data.draw(st.integers(1, 24))
+    # Few levels give many ties; the highest ones would overflow what is narrower than int64.
+    highest = data.draw(st.sampled_from([0, 1, 3, 255, 2**15 - 1, 2**24 - 1]))
+    highest = min(highest, torch.iinfo(dtype).max)
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
+    matrix_NT = torch.randint(0, highest + 1, (num_examples, num_targets), generator=generator)
+    budget = data.draw(st.integers(1, num_examples))
+    levels = stored(matrix_NT.to(dtype))
+    expected = plain_greedy(matrix_NT.tolist(), budget)
+    assert lazy_greedy_torch(levels, budget).tolist() == expected
+    assert with_numba(levels, budget) == expected
 
 
-def test_given_partitions_are_made_where_all_pairs_would_fit() -> None:
-    similarity = make_similarity(70)
-    found = choose(similarity, 9, partitions=3).chosen_K
-    assert torch.equal(found, choose(similarity, 9, "partition", partitions=3).chosen_K)
-    assert not torch.equal(found, choose(similarity, 9, "partition", partitions=2).chosen_K)
+def test_sums_beyond_32_bits_are_exact() -> None:
+    # Two rows of 2^24 - 1 that differ by 1 in one of 300 places: 2^32 apart from 32 bits.
+    matrix = torch.full((2, 300), 2**24 - 1, dtype=torch.int32)
+    matrix[0, 5] -= 1
+    levels = stored(matrix)
+    assert levels.sums_N.tolist() == [300 * (2**24 - 1) - 1, 300 * (2**24 - 1)]
+    assert lazy_greedy_torch(levels, 1).tolist() == with_numba(levels, 1) == [1]
 
 
-def test_stochastic_rows_are_the_same_stored_or_computed() -> None:
-    similarity = make_similarity(60)
-    stored = choose(similarity, 12, "stochastic")
-    computed = choose(similarity, 12, "stochastic", matrix_bytes=10)
-    assert isinstance(stored.levels, StoredLevels)
-    assert isinstance(computed.levels, ComputedLevels)
-    assert torch.equal(stored.chosen_K, computed.chosen_K)
+def test_without_numba_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = stored(
+        torch.randint(0, 100, (30, 30), generator=torch.Generator().manual_seed(1)).int()
+    )
+    expected = lazy_greedy(levels, 12)
+    assert torch.equal(lazy_greedy(levels, 12), expected)  # nothing that is given is changed
+    monkeypatch.setattr(representatives, "can_compile", lambda _: False)
+    assert torch.equal(lazy_greedy(levels, 12), expected)
 
 
-@pytest.mark.parametrize("solver", ["lazy", "stochastic"])
-def test_who_represents_whom_is_not_read_off_eight_bits(solver: SolverName) -> None:
-    similarity = make_similarity(300)
-    found = choose(similarity, 60, solver, precision="8-bit")
-    expected_NK = similarity.block(slice(None), found.chosen_K)
-    nearest_N = found.levels.rows(found.chosen_K).argmax(dim=0)
-    assert torch.equal(nearest_N, expected_NK.argmax(dim=1))
-    # The levels that the choice was made by leave ties.
-    eight = store_levels(similarity, fit_scale(similarity, "8-bit")).rows(found.chosen_K)
-    assert ((eight == eight.max(dim=0).values).sum(dim=0) > 1).any()
+def test_code_that_cannot_be_kept_on_disk_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*, nogil: bool, fastmath: object, cache: bool = False) -> object:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(numba, "njit", refusing)
+
+    def doubled(value: int) -> int:
+        return 2 * value
+
+    assert compiled(doubled)(4) == 8
 
 
-# By hand: a greedy choice of two takes row 2, which gains 13 alone, and then row 0: 20 of 24.
-LEVELS_NT = torch.tensor([[6, 6, 0, 0], [0, 0, 6, 6], [0, 5, 5, 3]], dtype=torch.int32)
-
-
-def solve(similarity: PairwiseSimilarity, budget: int, partitions: int) -> Tensor:
-    generator = derive_generator(0, "test")
-    return partition_greedy(similarity, budget, generator=generator, partitions=partitions)
-
-
-def parts_of(num_examples: int, partitions: int) -> list[list[int]]:
-    """The parts that `solve` draws: even slices of one shuffle."""
-    order = torch.randperm(num_examples, generator=derive_generator(0, "test")).tolist()
-    edges = [num_examples * part // partitions for part in range(partitions + 1)]
-    return [sorted(order[start:stop]) for start, stop in pairwise(edges)]
+def choose(
+    similarity: PairwiseSimilarity, budget: int, *, partitions: int = 0, matrix_bytes: int = 10**6
+) -> Tensor:
+    chosen_K, _ = choose_representatives(
+        similarity, budget, partitions=partitions, seed=0, matrix_bytes=matrix_bytes
+    )
+    return chosen_K
 
 
 def mean_of(matrix_NN: Tensor, chosen: list[int], targets: list[int]) -> float:
@@ -202,12 +230,79 @@ def greedy_among(matrix_NN: Tensor, ids: list[int], targets: list[int], budget: 
     return chosen
 
 
-@pytest.mark.parametrize(("num_examples", "budget", "partitions"), [(60, 7, 2), (61, 5, 4)])
+@pytest.mark.parametrize(("partitions", "least"), [(0, 0.9999), (2, 0.8)])
+def test_quality_above_random(partitions: int, least: float) -> None:
+    similarity = make_similarity(80)
+    matrix_NN, ids = everything(similarity).double(), list(range(80))
+    chosen = choose(similarity, 20, partitions=partitions).tolist()
+    expected = greedy_among(matrix_NN, ids, ids, 20)
+    drawn = torch.randperm(80, generator=torch.Generator().manual_seed(3))[:20].tolist()
+    values = [mean_of(matrix_NN, subset, ids) for subset in (chosen, expected, drawn)]
+    assert (values[0] - values[2]) / (values[1] - values[2]) > least
+    assert (chosen == expected) == (partitions == 0)
+
+
+@pytest.mark.parametrize("partitions", [0, 1, 3])
+@pytest.mark.parametrize(("num_examples", "budget"), [(1, 1), (2, 1), (25, 25), (25, 3)])
+@pytest.mark.parametrize("matrix_bytes", [1, 100, 10**6])
+def test_distinct_ids_whatever_memory_there_is(
+    partitions: int, num_examples: int, budget: int, matrix_bytes: int
+) -> None:
+    same = scaled_cosine(Vectors(torch.ones(num_examples, 3)))
+    for similarity in (make_similarity(num_examples), same):
+        chosen = choose(similarity, budget, partitions=partitions, matrix_bytes=matrix_bytes)
+        assert len(chosen.unique()) == budget
+        assert set(chosen.tolist()) <= set(range(num_examples))
+
+
+def test_memory_decides_between_all_pairs_and_parts() -> None:
+    similarity = make_similarity(40)
+    whole = choose_representatives(similarity, 5, partitions=1, seed=0)
+    parts = choose(similarity, 5, partitions=2, matrix_bytes=1599)
+    for partitions, matrix_bytes, expected, computed in [
+        *((0, 10**6, whole[0], False), (1, 10**6, whole[0], False)),
+        *((0, 1599, parts, True), (2, 10**6, choose(similarity, 5, partitions=2), True)),
+    ]:
+        chosen_K, levels = choose_representatives(
+            similarity, 5, partitions=partitions, seed=0, matrix_bytes=matrix_bytes
+        )
+        assert torch.equal(chosen_K, expected)
+        assert isinstance(levels, ComputedLevels) == computed
+    assert not torch.equal(parts, choose(similarity, 5, partitions=3))
+
+
+def test_who_represents_whom_is_not_read_off_eight_bits() -> None:
+    similarity = make_similarity(300)
+    # One byte a pair: chosen by 8 bits, of which no finer levels fit.
+    chosen_K, levels = choose_representatives(
+        similarity, 60, partitions=0, seed=0, matrix_bytes=90_000
+    )
+    nearest_N = levels.rows(chosen_K).argmax(dim=0)
+    assert torch.equal(nearest_N, similarity.block(slice(None), chosen_K).argmax(dim=1))
+    eight = store_levels(similarity, fit_scale(similarity, "8-bit")).rows(chosen_K)
+    assert ((eight == eight.max(dim=0).values).sum(dim=0) > 1).any()
+
+
+def solve(similarity: PairwiseSimilarity, budget: int, partitions: int, seed: int = 0) -> Tensor:
+    generator = derive_generator(seed, "test")
+    return partition_greedy(similarity, budget, generator=generator, partitions=partitions)
+
+
+def parts_of(num_examples: int, partitions: int) -> list[list[int]]:
+    """The parts that `solve` draws: even slices of one shuffle."""
+    order = torch.randperm(num_examples, generator=derive_generator(0, "test")).tolist()
+    edges = [num_examples * part // partitions for part in range(partitions + 1)]
+    return [sorted(order[start:stop]) for start, stop in pairwise(edges)]
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "budget", "partitions"), [(60, 7, 2), (61, 5, 4), (40, 10, 4)]
+)
 def test_is_greedy_over_what_greedy_takes_of_each_part(
     num_examples: int, budget: int, partitions: int
 ) -> None:
     similarity = make_similarity(num_examples)
-    matrix_NN = similarity.block(slice(None), slice(None)).double()
+    matrix_NN = everything(similarity).double()
     union = [
         example
         for part in parts_of(num_examples, partitions)
@@ -215,63 +310,46 @@ def test_is_greedy_over_what_greedy_takes_of_each_part(
     ]
     expected = greedy_among(matrix_NN, sorted(union), list(range(num_examples)), budget)
     assert solve(similarity, budget, partitions).tolist() == expected
+    assert solve(similarity, budget, partitions, seed=1).tolist() != expected or budget == 10
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("budget", "partitions"), [(1, 3), (2, 3), (3, 2)])
 def test_keeps_its_bound(budget: int, partitions: int, seed: int) -> None:
     similarity = make_similarity(12, seed)
-    matrix_NN = similarity.block(slice(None), slice(None)).double()
-    everything, parts = list(range(12)), parts_of(12, partitions)
-    subsets = [list(subset) for size in (1, 2, 3) for subset in combinations(everything, size)]
+    matrix_NN = everything(similarity).double()
+    ids, parts = list(range(12)), parts_of(12, partitions)
+    subsets = [list(subset) for size in (1, 2, 3) for subset in combinations(ids, size)]
     epsilon = max(
-        abs(mean_of(matrix_NN, subset, part) - mean_of(matrix_NN, subset, everything))
+        abs(mean_of(matrix_NN, subset, part) - mean_of(matrix_NN, subset, ids))
         for subset in subsets
         for part in parts
     )
-    best = max(
-        mean_of(matrix_NN, subset, everything) for subset in subsets if len(subset) == budget
-    )
-    found = mean_of(matrix_NN, solve(similarity, budget, partitions).tolist(), everything)
+    best = max(mean_of(matrix_NN, subset, ids) for subset in subsets if len(subset) == budget)
+    found = mean_of(matrix_NN, solve(similarity, budget, partitions).tolist(), ids)
     assert found >= (1 - math.exp(-1)) / min(partitions, budget) * best - 2 * epsilon
     # What the bound is of: no worse than any part's own choice.
     alone = [greedy_among(matrix_NN, part, part, budget) for part in parts]
-    assert found >= max(mean_of(matrix_NN, chosen, everything) for chosen in alone) - 1e-6
+    assert found >= max(mean_of(matrix_NN, chosen, ids) for chosen in alone) - 1e-6
 
 
-def test_a_part_that_chose_better_than_the_second_round_stands() -> None:
-    levels = StoredLevels(LEVELS_NT, LEVELS_NT.sum(dim=1, dtype=torch.int64))
-    chosen_K = lazy_greedy(levels, 2)
-    assert chosen_K.tolist() == [2, 0]
-    better, worse = torch.tensor([1, 0]), torch.tensor([1, 2])
-    assert better_of(levels, chosen_K, [worse, better]).tolist() == [1, 0]
-    assert better_of(levels, chosen_K, [worse]).tolist() == [2, 0]
-
-
-def test_a_better_part_that_chose_fewer_is_filled_up() -> None:
-    levels_NT = torch.tensor([[9, 9], [0, 1], [1, 0], [2, 2]], dtype=torch.int32)
-    levels = StoredLevels(levels_NT, levels_NT.sum(dim=1, dtype=torch.int64))
-    chosen_K = torch.tensor([1, 2, 3])
-    assert better_of(levels, chosen_K, [torch.tensor([0])]).tolist() == [0, 1, 2]
-
-
-def test_what_fills_a_part_up_is_not_in_it_already() -> None:
-    levels_NT = torch.tensor([[0, 9], [0, 1], [1, 0], [9, 0]], dtype=torch.int32)
-    levels = StoredLevels(levels_NT, levels_NT.sum(dim=1, dtype=torch.int64))
-    assert better_of(levels, torch.tensor([0, 1, 2]), [torch.tensor([3, 0])]).tolist() == [3, 0, 1]
-
-
-def test_parts_that_take_all_are_exact_greedy() -> None:
-    similarity = make_similarity(40)
-    matrix_NN = similarity.block(slice(None), slice(None)).double()
-    expected = greedy_among(matrix_NN, list(range(40)), list(range(40)), 10)
-    assert solve(similarity, 10, 4).tolist() == expected
-
-
-def test_more_partitions_than_examples_are_one_each() -> None:
-    assert sorted(solve(make_similarity(5), 3, 50).tolist()) == sorted(
-        solve(make_similarity(5), 3, 5).tolist()
-    )
+@pytest.mark.parametrize(
+    ("rows", "second", "parts", "expected"),
+    [
+        # A greedy choice of two takes row 2, which gains 13 alone, and then row 0: 20 of 24.
+        ([[6, 6, 0, 0], [0, 0, 6, 6], [0, 5, 5, 3]], [2, 0], [[1, 2], [1, 0]], [1, 0]),
+        ([[6, 6, 0, 0], [0, 0, 6, 6], [0, 5, 5, 3]], [2, 0], [[1, 2]], [2, 0]),
+        # A better part that chose fewer is filled up, by none that are in it already.
+        ([[9, 9], [0, 1], [1, 0], [2, 2]], [1, 2, 3], [[0]], [0, 1, 2]),
+        ([[0, 9], [0, 1], [1, 0], [9, 0]], [0, 1, 2], [[3, 0]], [3, 0, 1]),
+    ],
+)
+def test_a_part_that_chose_better_than_the_second_round_stands(
+    rows: list[list[int]], second: list[int], parts: list[list[int]], expected: list[int]
+) -> None:
+    levels = stored(torch.tensor(rows, dtype=torch.int32))
+    choices = [torch.tensor(part) for part in parts]
+    assert better_of(levels, torch.tensor(second), choices).tolist() == expected
 
 
 def test_threads_do_not_change_the_choice() -> None:
@@ -294,28 +372,12 @@ def test_no_matrix_of_the_partition_greedy_exceeds_its_memory(
 
     def remembering(levels: StoredLevels, count: int) -> Tensor:
         sizes.append(levels.matrix_NT.numel() * levels.matrix_NT.element_size())
-        return solved(levels, count)
+        return lazy_greedy(levels, count)
 
-    solved = lazy_greedy
     monkeypatch.setattr(representatives, "lazy_greedy", remembering)
-    chosen_K = partition_greedy(
-        make_similarity(num_examples),
-        budget,
-        generator=derive_generator(0, "test"),
-        matrix_bytes=900,
-    )
-    assert len(set(chosen_K.tolist())) == budget
+    chosen_K = choose(make_similarity(num_examples), budget, matrix_bytes=900)
+    assert len(chosen_K.unique()) == budget
     # Parts of at most 30, and a second round only where it has something to choose from.
     num_parts = -(-num_examples // 30)
     assert len(sizes) == num_parts + (budget < 30)
     assert max(sizes) <= 900
-
-
-def test_one_seed_gives_one_partition() -> None:
-    similarity = make_similarity(50)
-    first, again, other = (
-        partition_greedy(similarity, 10, generator=derive_generator(seed, "test")).tolist()
-        for seed in (0, 0, 1)
-    )
-    assert first == again
-    assert first != other

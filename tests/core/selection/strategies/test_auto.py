@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategies.auto import Evidence, auto_strata, make_plan, surplus_pictures
+from lipt.core.selection.strategies.auto import Evidence, auto_strata, make_plan
 from lipt.core.signals.signals import Signals, labels_only
 
 NUM_CLASSES, PER_CLASS = 4, 500
@@ -55,21 +56,6 @@ def counts(signals: Signals, indices_K: Tensor) -> list[int]:
     return signals.labels_N[indices_K].bincount(minlength=NUM_CLASSES).tolist()
 
 
-def test_classes_get_equal_shares() -> None:
-    signals = made_up()
-    assert counts(signals, chosen(signals, 40).indices_K) == [10, 10, 10, 10]
-
-
-def test_not_balanced_they_get_the_shares_that_they_have() -> None:
-    signals = made_up().take(torch.arange(200, NUM_CLASSES * PER_CLASS))
-    strategy = find_strategy("auto")
-    found = select(
-        strategy, signals, 18, balanced=False, seed=0, options=strategy.parse_options({})
-    )
-    # 300 of the first class, 500 of the others.
-    assert counts(signals, found.indices_K) == [3, 5, 5, 5]
-
-
 def test_where_no_gain_is_known_it_is_class_balanced_random_to_the_last_example() -> None:
     signals = made_up()
     plain = chosen(signals, 800, "uniform_per_class")
@@ -77,21 +63,6 @@ def test_where_no_gain_is_known_it_is_class_balanced_random_to_the_last_example(
     assert torch.equal(found.indices_K, plain.indices_K)
     assert found.findings["method"] == "random"
     assert found.findings["left_out"]["count"] == 0
-
-
-def test_a_head_that_knows_nothing_gives_class_balanced_random() -> None:
-    labels_N = torch.arange(NUM_CLASSES).repeat_interleave(PER_CLASS)
-    generator = torch.Generator().manual_seed(0)
-    chances_NC = torch.rand(len(labels_N), NUM_CLASSES, generator=generator).softmax(dim=-1)
-    errors_NC = chances_NC - functional.one_hot(labels_N, NUM_CLASSES)
-    signals = Signals(
-        errors_NC,
-        torch.randn(len(labels_N), 5, generator=generator),
-        labels_N,
-        pictures_N=torch.arange(len(labels_N)),
-    )
-    plain = chosen(signals, 20, "uniform_per_class")
-    assert torch.equal(chosen(signals, 20).indices_K, plain.indices_K)
 
 
 @pytest.mark.parametrize("budget", [8, 200])
@@ -104,30 +75,10 @@ def test_wrong_labels_are_not_chosen_where_few_are(budget: int) -> None:
     assert found.findings["left_out"]["count"] >= 400
 
 
-def test_most_wrong_labels_are_left_out_of_a_random_half() -> None:
-    signals = made_up(wrong=100)
-    found = chosen(signals, 1000)
-    assert found.findings["method"] == "random"
-    wrong_K = found.indices_K // PER_CLASS != signals.labels_N[found.indices_K]
-    # A fifth of all are.
-    assert float(wrong_K.double().mean()) < 0.03
-
-
 def test_a_budget_that_needs_them_takes_back_the_most_trusted_of_what_was_left_out() -> None:
     signals = made_up(wrong=20)
     found = chosen(signals, len(signals.labels_N))
     assert found.indices_K.tolist() == list(range(len(signals.labels_N)))
-
-
-def test_few_chosen_represent_their_class_as_facility_location_does() -> None:
-    signals = made_up()
-    found = chosen(signals, 40)
-    assert found.findings["method"] == "facility_location"
-    strategy = find_strategy("facility_location")
-    options = strategy.parse_options({"space": "features"})
-    # The head gets nothing wrong here, so that nothing is left out first.
-    same = select(strategy, signals, 40, balanced=True, seed=5, options=options)
-    assert torch.equal(found.indices_K, same.indices_K)
 
 
 def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them() -> None:
@@ -137,13 +88,6 @@ def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them()
     # 1% kept: half as many again as the head gets wrong.
     assert left_out["count"] == len(ids) == 600
     assert [row % PER_CLASS < 100 for row in ids] == [True] * 400 + [False] * 200
-
-
-def test_a_class_without_examples_changes_nothing() -> None:
-    signals = made_up()
-    wider_NC = functional.pad(signals.errors_NC, (0, 2))
-    padded = replace(signals, errors_NC=wider_NC)
-    assert torch.equal(chosen(padded, 40).indices_K, chosen(signals, 40).indices_K)
 
 
 def with_copies(signals: Signals, share: float) -> Signals:
@@ -176,21 +120,6 @@ def test_of_near_copies_the_most_trusted_label_stays() -> None:
     }
 
 
-def test_a_few_near_copies_are_no_reason_to_choose_otherwise() -> None:
-    signals = made_up()
-    few = with_copies(signals, 0.1)
-    assert torch.equal(chosen(few, 40).indices_K, chosen(signals, 40).indices_K)
-
-
-def test_copies_are_taken_back_where_the_budget_needs_them() -> None:
-    signals = with_copies(made_up(), 0.5)
-    found = chosen(signals, 1600)
-    pictures = signals.pictures_N
-    assert pictures is not None
-    # 251 different pictures of each class, all of them there.
-    assert len(pictures[found.indices_K].unique()) == NUM_CLASSES * 251
-
-
 def test_a_class_of_wrong_labels_gives_its_share_to_the_others() -> None:
     signals = made_up(wrong=100)
     # Of what says class 0 are 100 wrong and 20 right: a rare class among noisy ones.
@@ -216,79 +145,47 @@ CLEAN = Evidence(
 )
 
 
-def test_few_are_taken_from_what_the_head_gets_right_and_then_some() -> None:
-    # Half as many again as it gets wrong.
-    assert make_plan(replace(CLEAN, fraction=0.05)).left_out_C == pytest.approx((0.6, 0.3))
+NOISY = {"noise_rate": 0.2, "noise_low": 0.1, "noise_C": (0.2, 0.1)}
+TEN = {"num_classes": 10, "errors_C": (0.4,) * 10, "noise_C": (0.35,) * 10}
 
 
-def test_a_tenth_is_taken_from_what_the_head_gets_right() -> None:
-    plan = make_plan(CLEAN)
-    assert plan.left_out_C == pytest.approx((0.4, 0.2))
-    assert plan.method == "facility_location"
-    assert "without the 30% whose labels are trusted least" in plan.why
-
-
-def test_from_a_fifth_on_right_labels_are_drawn_at_random() -> None:
-    for fraction in (0.2, 0.3, 1.0):
-        plan = make_plan(replace(CLEAN, fraction=fraction))
-        assert plan.method == "random"
-        assert plan.left_out_C == (0.0, 0.0)
-        assert "no gain is known" in plan.why
-
-
-def test_wrong_labels_are_left_out_at_any_fraction_where_it_is_sure_that_there_are_some() -> None:
-    noisy = replace(
-        CLEAN,
-        fraction=0.5,
-        errors_C=(0.45, 0.15),
-        noise_rate=0.2,
-        noise_low=0.18,
-        noise_C=(0.2, 0.12),
-    )
-    plan = make_plan(noisy)
-    # 1.5 for each wrong one, and no more than the head gets wrong.
-    assert plan.left_out_C == pytest.approx((0.3, 0.15))
-    assert plan.method == "random"
-    assert "class-balanced random, without the 23% whose labels are trusted least" in plan.why
-
-
-def test_a_few_wrong_labels_are_no_reason_to_leave_anything_out() -> None:
-    nearly = replace(CLEAN, fraction=0.5, noise_rate=0.02, noise_low=0.01, noise_C=(0.2, 0.0))
-    assert make_plan(nearly).left_out_C == (0.0, 0.0)
-
-
-def test_a_class_always_keeps_something_to_choose_from() -> None:
-    hard = replace(
-        CLEAN, fraction=0.01, errors_C=(0.9, 0.1, 0.1), num_classes=3, noise_C=(0.0,) * 3
-    )
-    assert make_plan(hard).left_out_C == pytest.approx((0.7, 0.15, 0.15))
-
-
-def test_a_head_that_guesses_is_not_listened_to() -> None:
-    guessing = replace(CLEAN, errors_C=(0.5, 0.44))
-    plan = make_plan(guessing)
-    assert plan.method == "random"
-    assert plan.left_out_C == (0.0, 0.0)
-    assert "right on 53.0%" in plan.why
-
-
-def test_wrong_labels_do_not_make_a_head_look_unskilled() -> None:
-    # Right on 60% where 64% of the labels are right is next to everything there is.
-    ten = replace(
-        CLEAN,
-        errors_C=(0.4,) * 10,
-        num_classes=10,
-        noise_rate=0.36,
-        noise_low=0.35,
-        noise_C=(0.35,) * 10,
-    )
-    assert ten.skill == pytest.approx(0.5 / 0.54)
-    assert make_plan(ten).method == "facility_location"
-
-
-def test_one_class_alone_is_drawn_at_random() -> None:
-    alone = replace(CLEAN, errors_C=(0.0, 0.0), num_classes=1)
-    assert make_plan(alone).method == "random"
+@pytest.mark.parametrize(
+    ("changes", "method", "left_out_C"),
+    [
+        # Few: half as many again as the head gets wrong; half-way to the end of the gain; none.
+        ({"fraction": 0.05}, "facility_location", (0.6, 0.3)),
+        ({}, "facility_location", (0.4, 0.2)),
+        *(({"fraction": fraction}, "random", (0.0, 0.0)) for fraction in (0.2, 0.3, 1.0)),
+        ({"fraction": 0.01, "training": "converged"}, "facility_location", (0.6, 0.3)),
+        ({"fraction": 0.055, "training": "converged"}, "facility_location", (0.3, 0.15)),
+        # Facility location never looks at the least trusted.
+        ({"fraction": 0.099, "training": "converged"}, "facility_location", (0.16, 0.08)),
+        ({"training": "converged"}, "random", (0.0, 0.0)),
+        # 1.5 for each wrong label, of a class and of all, and no more than the head gets wrong.
+        ({**NOISY, "training": "converged"}, "facility_location", (0.3, 0.2)),
+        ({**NOISY, "fraction": 0.2, "training": "converged"}, "random", (0.3, 0.2)),
+        ({**NOISY, "fraction": 0.5, "errors_C": (0.45, 0.15)}, "random", (0.3, 0.15)),
+        ({"fraction": 0.5, "noise_low": 0.01, "noise_C": (0.2, 0.0)}, "random", (0.0, 0.0)),
+        # A class keeps something to choose from.
+        ({"fraction": 0.01, "errors_C": (0.8, 0.1)}, "facility_location", (0.7, 0.15)),
+        # A head that guesses, one that wrong labels leave little to be right about, one class.
+        ({"errors_C": (0.5, 0.44)}, "random", (0.0, 0.0)),
+        ({**TEN, "noise_rate": 0.36, "noise_low": 0.35}, "facility_location", (0.4,) * 10),
+        ({"errors_C": (0.0, 0.0), "num_classes": 1}, "random", (0.0, 0.0)),
+        # A head that is seldom wrong, but for a class that it does not know; a few copies.
+        ({"errors_C": (0.08, 0.02), "fraction": 0.15}, "facility_location", (0.08, 0.02)),
+        ({"errors_C": (0.08, 0.02), "fraction": 0.5}, "random", (0.08, 0.02)),
+        ({"errors_C": (0.01, 0.15), "fraction": 0.5}, "random", (0.01, 0.0)),
+        ({"copies": 0.1}, "facility_location", (0.4, 0.2)),
+    ],
+)
+def test_the_plan_follows_from_the_evidence(
+    changes: dict[str, Any], method: str, left_out_C: tuple[float, ...]
+) -> None:
+    plan = make_plan(replace(CLEAN, **changes))
+    assert plan.method == method
+    assert plan.left_out_C == pytest.approx(left_out_C)
+    assert ("no gain is known" in plan.why or "too few" in plan.why) != any(left_out_C)
 
 
 def test_many_near_copies_are_left_out_and_the_rest_counts_as_all() -> None:
@@ -297,49 +194,6 @@ def test_many_near_copies_are_left_out_and_the_rest_counts_as_all() -> None:
     assert redundant.leaves_out_copies
     assert redundant.left_out_C == make_plan(CLEAN).left_out_C
     assert "one of each picture, as 50.0% are near copies" in redundant.why
-
-
-def test_a_few_near_copies_are_kept() -> None:
-    few = replace(CLEAN, copies=0.1)
-    assert make_plan(few) == make_plan(CLEAN)
-
-
-def test_main_training_to_the_end_is_taken_from_what_is_typical_only_where_very_few_are() -> None:
-    to_the_end = replace(CLEAN, training="converged")
-    assert make_plan(replace(to_the_end, fraction=0.01)).left_out_C == pytest.approx((0.6, 0.3))
-    # Half-way from a hundredth to a tenth.
-    assert make_plan(replace(to_the_end, fraction=0.055)).left_out_C == pytest.approx((0.3, 0.15))
-    plan = make_plan(to_the_end)
-    assert (plan.method, plan.left_out_C) == ("random", (0.0, 0.0))
-    assert "no gain is known of choosing 10% of the examples where labels are right" in plan.why
-
-
-def test_where_labels_are_wrong_the_rest_is_represented_up_to_a_fifth() -> None:
-    noisy = replace(CLEAN, noise_rate=0.2, noise_low=0.1, noise_C=(0.2, 0.1), training="converged")
-    assert make_plan(replace(noisy, fraction=0.1)).method == "facility_location"
-    assert make_plan(replace(noisy, fraction=0.2)).method == "random"
-    # Of the second class, too, as many are wrong as of all.
-    assert make_plan(replace(noisy, fraction=0.1)).left_out_C == pytest.approx((0.3, 0.2))
-
-
-def test_a_head_that_is_seldom_wrong_is_believed_at_any_fraction() -> None:
-    accurate = replace(CLEAN, errors_C=(0.08, 0.02), training="converged")
-    plan = make_plan(replace(accurate, fraction=0.15))
-    assert (plan.method, plan.left_out_C) == ("facility_location", (0.08, 0.02))
-    plan = make_plan(replace(accurate, fraction=0.5))
-    assert (plan.method, plan.left_out_C) == ("random", (0.08, 0.02))
-
-
-def test_of_a_class_that_it_does_not_know_an_accurate_head_is_not_believed() -> None:
-    # Rare in a long tail, say: right on 90% in the mean over classes all the same.
-    rare = replace(CLEAN, errors_C=(0.01, 0.15), training="converged", fraction=0.5)
-    assert make_plan(rare).left_out_C == (0.01, 0.0)
-
-
-def test_facility_location_never_looks_at_what_is_trusted_least() -> None:
-    nearly_many = replace(CLEAN, fraction=0.099, training="converged")
-    assert make_plan(nearly_many).method == "facility_location"
-    assert make_plan(nearly_many).left_out_C == pytest.approx((0.16, 0.08))
 
 
 def test_only_what_is_surely_wrong_is_no_part_of_a_classs_share() -> None:
@@ -395,11 +249,4 @@ def test_of_copies_the_first_is_enough_while_others_last() -> None:
         19,
         18,
         10,
-    ]
-
-
-def test_surplus_is_all_but_the_first_of_a_picture() -> None:
-    assert surplus_pictures(torch.tensor([4, 0, 4, 2, 0, 4])).tolist() == [
-        *(False, False, True),
-        *(False, True, True),
     ]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.solvers.neighbours import nearest_neighbours
 from lipt.core.selection.strategies.cal import (
     SMALLEST_PROBABILITY,
     Divergence,
@@ -80,11 +79,6 @@ def test_equals_a_loop_over_pairs(count: int, divergences: Divergence, *, normal
     assert scores.tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_fewer_neighbors_where_there_are_fewer_examples() -> None:
-    signals = random_predictions(6)
-    assert torch.equal(contrast(signals, 10), contrast(signals, 5))
-
-
 def test_a_single_example_has_no_contrast() -> None:
     assert contrast(random_predictions(1), 10).tolist() == [0.0]
     assert cal(random_predictions(1), 1).indices_K.tolist() == [0]
@@ -94,17 +88,3 @@ def test_certain_and_opposite_predictions_stay_finite() -> None:
     # p is 1 and 0 against 0 and 1; a zero counts as the smallest probability.
     expected = (1 - SMALLEST_PROBABILITY) * -math.log(SMALLEST_PROBABILITY)
     assert contrast(of_right(1.0, 0.0), 1).tolist() == pytest.approx([expected] * 2)
-
-
-def test_of_copies_the_lowest_ids_are_the_neighbors() -> None:
-    base = random_predictions(4)
-    copies = Signals(
-        base.errors_NC.repeat(25, 1),
-        torch.full((100, 7), 1 / 3),
-        base.labels_N.repeat(25),
-    )
-    neighbors = nearest_neighbours(copies.features_ND, 3).sort(dim=1).values
-    assert neighbors[0].tolist() == [1, 2, 3]
-    assert neighbors[2].tolist() == [0, 1, 3]
-    assert (neighbors[3:] == torch.tensor([0, 1, 2])).all()
-    assert cal(copies, 100).indices_K.sort().values.tolist() == list(range(100))

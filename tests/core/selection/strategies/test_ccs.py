@@ -1,21 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lipt.common.errors import SignalsError, StrategyOptionError
-from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategies.ccs import Score, ccs, hardness, strata_of
-from lipt.core.selection.strategy import Need
 from lipt.core.signals.dynamics import Dynamics
-from lipt.core.signals.signals import Signals, labels_only
+from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import signals_of
-from tests.properties import at_most
 
 SCORES = get_args(Score)
 
@@ -39,17 +32,6 @@ def graded_signals(num_examples: int) -> Signals:
             own_learner_N=torch.full((num_examples,), -1, dtype=torch.int16),
         ),
     )
-
-
-def paper_shares(counts: list[int], budget: int) -> list[int]:
-    """The paper's loop: the smallest stratum first, an equal share of what is left."""
-    shares = []
-    left = budget
-    for served, count in enumerate(sorted(counts)):
-        shares.append(min(count, left // (len(counts) - served)))
-        left -= shares[-1]
-    assert left == 0
-    return shares
 
 
 def test_strata_have_equal_width_not_equal_counts() -> None:
@@ -80,36 +62,6 @@ def test_the_hard_end_is_dropped_by_every_score(score: Score) -> None:
     assert chosen.sort().values.tolist() == list(range(20))
 
 
-@pytest.mark.parametrize("score", SCORES)
-def test_without_a_cut_the_whole_range_is_covered(score: Score) -> None:
-    signals = graded_signals(40)
-    strata_N = strata_of(hardness(signals, score), 4)
-    chosen = ccs(signals, 8, score=score, beta=0.0, num_strata=4, seed=1).indices_K
-    assert strata_N[chosen].bincount().tolist() == [2, 2, 2, 2]
-
-
-@settings(max_examples=at_most(80))
-@given(data=st.data())
-def test_exactly_the_budget_for_every_beta_and_number_of_strata(data: st.DataObject) -> None:
-    norms = data.draw(st.lists(st.floats(0, 1.4), min_size=1, max_size=60))
-    budget = data.draw(st.integers(1, len(norms)))
-    beta = data.draw(st.floats(0, 1, exclude_max=True))
-    num_strata = data.draw(st.integers(1, 70))
-    signals = of_norms(*norms)
-    chosen = ccs(signals, budget, beta=beta, num_strata=num_strata, seed=3).indices_K
-    assert len(chosen) == budget == len(chosen.unique())
-
-    # The same shares as the paper's loop gives, among the examples that are not cut off.
-    num_kept = len(norms) - min(round(beta * len(norms)), len(norms) - budget)
-    kept = hardness(signals, "el2n").argsort(stable=True)[:num_kept]
-    assert set(chosen.tolist()) <= set(kept.tolist())
-    strata_N = torch.full((len(norms),), num_strata)
-    strata_N[kept] = strata_of(hardness(signals, "el2n")[kept], num_strata)
-    counts = strata_N[kept].bincount(minlength=num_strata).tolist()
-    shares = strata_N[chosen].bincount(minlength=num_strata).tolist()
-    assert sorted(shares) == sorted(paper_shares(counts, budget))
-
-
 def test_a_budget_that_the_cut_would_not_leave_takes_the_easiest() -> None:
     signals = of_norms(5, 3, 9, 1, 7)
     chosen = ccs(signals, 3, beta=0.9, seed=0).indices_K
@@ -120,30 +72,3 @@ def test_a_budget_that_the_cut_would_not_leave_takes_the_easiest() -> None:
 def test_of_equally_hard_examples_the_last_are_dropped() -> None:
     chosen = ccs(of_norms(1, 1, 1, 1), 2, beta=0.5, seed=0).indices_K
     assert chosen.sort().values.tolist() == [0, 1]
-
-
-def test_every_example_of_a_stratum_is_equally_likely() -> None:
-    # 1,000 draws of 2 from 8: each is in 250, with deviation sqrt(1000 * .25 * .75) = 13.7.
-    signals = of_norms(*[0.5] * 8)
-    drawn = torch.cat([ccs(signals, 2, beta=0, seed=seed).indices_K for seed in range(1000)])
-    assert ((drawn.bincount(minlength=8) - 250).abs() < 62).all()
-
-
-def test_aum_needs_nothing_but_learners() -> None:
-    strategy = find_strategy("ccs")
-    assert strategy.default_needs() == {Need.SIGNALS}
-    assert strategy.needs_for({"score": "aum"}) == {Need.DYNAMICS}
-    empty = labels_only(torch.zeros(10, dtype=torch.int64))
-    with pytest.raises(SignalsError, match="no dynamics of the learners: compute them first"):
-        ccs(empty, 1, score="aum", seed=0)
-    signals = replace(empty, dynamics=graded_signals(10).dynamics)
-    chosen = ccs(signals, 5, score="aum", beta=0.5, seed=0).indices_K
-    assert chosen.sort().values.tolist() == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("beta", "1"), ("beta", "-0.1"), ("num_strata", "0"), ("score", "loss")]
-)
-def test_options_outside_their_ranges_are_refused(name: str, text: str) -> None:
-    with pytest.raises(StrategyOptionError, match=rf"option {name} .*{text}"):
-        find_strategy("ccs").parse_options({name: text})

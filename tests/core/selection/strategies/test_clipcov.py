@@ -1,21 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.errors import SignalsError
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
-from lipt.core.selection.strategies.clipcov import Pairs, clipcov, own_terms, pair_terms
+from lipt.core.selection.strategies.clipcov import clip_score, clipcov, pair_terms
 from lipt.core.signals.signals import Signals
-from tests.properties import at_most
 
 
 def of_pairs(images_ND: Tensor, captions_ND: Tensor, labels: list[int]) -> Signals:
@@ -90,7 +86,7 @@ def test_hand_computed_terms_and_picks() -> None:
     # Class 0: image centre x, caption centre (2, 1) / sqrt 5 = (.894, .447). Class 1: y, y.
     # Pairs 0 and 1: 2 + .447 - 0 - 0. Pair 2: 0 + .224 - 0 - 1. Pair 3: 2 + .5 - .447 - 0.
     expected = [2.44721, 2.44721, -0.77639, 2.05279]
-    assert own_terms(signals).tolist() == pytest.approx(expected, abs=1e-4)
+    assert pair_terms(signals).own_N.tolist() == pytest.approx(expected, abs=1e-4)
     # Cross terms: a_01 = 2, a_02 = a_12 = 1. First gains: pairs 0 and 1 own + (2 + 1) / 3,
     # pair 2 own + 2 / 3, pair 3 own: 0 is first. Then pair 1 has own + (1 - 2) / 3 = 2.114
     # and pair 3 still 2.053.
@@ -101,30 +97,9 @@ def test_hand_computed_terms_and_picks() -> None:
 @pytest.mark.parametrize(("num_examples", "num_classes"), [(1, 1), (12, 1), (15, 3), (9, 9)])
 def test_equals_greedy_on_the_objective_written_out(num_examples: int, num_classes: int) -> None:
     signals = random_pairs(num_examples, num_classes, seed=num_examples)
-    assert own_terms(signals).tolist() == pytest.approx(slow_own_terms(signals), abs=1e-5)
+    assert pair_terms(signals).own_N.tolist() == pytest.approx(slow_own_terms(signals), abs=1e-5)
     chosen = clipcov(signals, num_examples).indices_K.tolist()
     assert chosen == slow_greedy(signals, num_examples)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_close_to_the_best_of_all_sets(seed: int) -> None:
-    signals = random_pairs(10, 2, seed=seed)
-    values = [objective(signals, list(chosen)) for chosen in combinations(range(10), 4)]
-    best, worst = max(values), min(values)
-    found = objective(signals, clipcov(signals, 4).indices_K.tolist())
-    assert found >= worst + 0.95 * (best - worst)
-
-
-@pytest.mark.parametrize("balanced", [False, True])
-def test_better_than_random(balanced: bool) -> None:
-    signals = random_pairs(120, 3)
-    strategy = find_strategy("clipcov")
-    chosen = select(strategy, signals, 30, balanced=balanced, seed=0, options={}).indices_K
-    found = objective(signals, chosen.tolist())
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(10):
-        drawn = torch.randperm(120, generator=generator)[:30]
-        assert found > objective(signals, drawn.tolist()) + 5
 
 
 def test_balanced_classes_know_of_one_another() -> None:
@@ -142,40 +117,32 @@ def test_balanced_classes_know_of_one_another() -> None:
     assert objective(signals, knowing) > objective(signals, alone)
 
 
-def test_rows_taken_keep_their_terms() -> None:
-    pairs = pair_terms(random_pairs(8, 2))
-    taken = pairs.take(torch.tensor([5, 1]))
-    assert isinstance(taken, Pairs)
-    assert torch.equal(taken.own_N, pairs.own_N[[5, 1]])
-    assert torch.equal(taken.features_ND, pairs.features_ND[[5, 1]])
-
-
-@settings(max_examples=at_most(30))
-@given(data=st.data())
-def test_exactly_the_budget_of_distinct_ids(data: st.DataObject) -> None:
-    labels = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=25))
-    budget = data.draw(st.integers(1, len(labels)))
-    kinds = st.lists(st.integers(0, 2), min_size=len(labels), max_size=len(labels))
-    # Rows of zeros, ones and one direction: nothing but duplicates.
-    rows = torch.tensor([[0.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
-    signals = of_pairs(rows[data.draw(kinds)], rows[data.draw(kinds)], labels)
-    chosen = clipcov(signals, budget).indices_K
-    assert len(chosen) == budget == len(chosen.unique())
-
-
 def test_pairs_without_captions_or_of_another_width_are_refused() -> None:
     signals = random_pairs(4, 2)
     with pytest.raises(SignalsError, match="no paired features: compute them first, or give them"):
         clipcov(replace(signals, paired_features_NP=None), 2)
     with pytest.raises(SignalsError, match=r"features have 6 columns .* 3\. Give"):
         clipcov(replace(signals, paired_features_NP=torch.ones(4, 3)), 2)
-    strategy = find_strategy("clipcov")
-    with pytest.raises(SignalsError, match="columns"):
-        select(
-            strategy,
-            replace(signals, paired_features_NP=torch.ones(4, 3)),
-            2,
-            balanced=True,
-            seed=0,
-            options={},
-        )
+
+
+# Cosines 1, -1, 0, sqrt(1/2) and 0.
+SIGNALS = of_pairs(
+    torch.tensor([[3.0, 0.0], [1.0, 0.0], [0.0, 0.0], [2.0, 2.0], [1.0, 0.0]]),
+    torch.tensor([[5.0, 0.0], [-1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 7.0]]),
+    labels=[0, 0, 0, 1, 1],
+)
+
+
+def test_the_least_alike_are_dropped_and_ties_keep_their_order() -> None:
+    assert clip_score(SIGNALS, 4).indices_K.tolist() == [0, 3, 2, 4]
+    assert clip_score(SIGNALS, 2).weights_K.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("balanced", "chosen"), [(False, [0, 3]), (True, [0, 3])])
+def test_classes_share_equally_on_request_alone(balanced: bool, chosen: list[int]) -> None:
+    strategy = find_strategy("clip_score")
+    found = select(strategy, SIGNALS, 2, balanced=balanced, seed=0, options={})
+    assert found.indices_K.tolist() == chosen
+    one_sided = replace(SIGNALS, labels_N=torch.tensor([0, 1, 1, 0, 1]))
+    found = select(strategy, one_sided, 2, balanced=balanced, seed=0, options={})
+    assert found.indices_K.tolist() == ([0, 2] if balanced else [0, 3])

@@ -7,37 +7,31 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional
 
-from lipt.core.selection.gradients.pairs import proximity
-from lipt.core.selection.gradients.vectors import gradients_of
+from lipt.core.selection.gradients.vectors import with_bias
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
-from lipt.core.selection.solvers.levels import StoredLevels
-from lipt.core.selection.strategies import craig as module
-from lipt.core.selection.strategies.craig import cluster_sizes, craig
+from lipt.core.selection.solvers.representatives import StoredLevels
+from lipt.core.selection.strategies.craig import (
+    cluster_sizes,
+    craig,
+    mean_curvatures,
+    precondition,
+)
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_predictions,
-    random_subsets,
     signals_of,
     written_out,
 )
 from tests.properties import at_most
 
-CRAIG = find_strategy("craig")
-
 
 def on_a_line(*positions: float) -> Signals:
     """One class and one feature; errors are the positions, so gradients are, times [1, 1]."""
     return signals_of(errors_NC=torch.tensor(positions)[:, None])
-
-
-def bound(signals: Signals, chosen_K: Tensor) -> float:
-    """Sum of the distances to the nearest chosen: what CRAIG minimizes."""
-    similarity = proximity(gradients_of(signals))
-    nearest_N = -similarity.block(chosen_K, slice(None)).max(dim=0).values
-    return float(nearest_N.double().sum())
 
 
 def plain_greedy(signals: Signals, budget: int) -> tuple[list[int], list[int]]:
@@ -66,11 +60,6 @@ def test_by_hand() -> None:
     assert chosen.weights_K.dtype == torch.float32
 
 
-def test_no_example_is_in_from_the_start() -> None:
-    # The original has element 0 of every class in; here it is the one that is far away.
-    assert craig(on_a_line(50.0, 1.0, 2.0, 3.0), 1, seed=0).indices_K.tolist() == [2]
-
-
 def test_the_feature_counts_as_much_as_the_error() -> None:
     # e (x) [h, 1]: (1, 1), (3, 1), (4, 1); by the errors alone all are the same.
     signals = signals_of(torch.tensor([[1.0], [3.0], [4.0]]), torch.ones(3, 1))
@@ -93,35 +82,6 @@ def test_is_plain_greedy_on_the_gradients(
     assert chosen.weights_K.tolist() == sizes
 
 
-@settings(max_examples=at_most(40))
-@given(
-    num_examples=st.integers(1, 60),
-    solver=st.sampled_from(["auto", "lazy", "stochastic", "partition"]),
-    balanced=st.booleans(),
-    data=st.data(),
-)
-def test_weights_sum_to_the_number_of_examples(
-    num_examples: int, solver: str, *, balanced: bool, data: st.DataObject
-) -> None:
-    # DeepCore counts the chosen ones twice: n + k.
-    signals = random_predictions(num_examples, 2, 7)
-    budget = data.draw(st.integers(2 if num_examples > 1 else 1, num_examples))
-    options = CRAIG.parse_options({"solver": solver})
-    chosen = select(CRAIG, signals, budget, balanced=balanced, seed=0, options=options)
-    assert chosen.weights_K.sum() == num_examples
-    assert (chosen.weights_K >= 1).all()
-
-
-@pytest.mark.parametrize("balanced", [False, True])
-def test_better_than_random_on_its_own_objective(balanced: bool) -> None:
-    # CORDS maps positions of shuffled rows to unshuffled ids, which is random again.
-    signals = random_predictions(300)
-    options = CRAIG.parse_options({})
-    chosen = select(CRAIG, signals, 30, balanced=balanced, seed=0, options=options)
-    draws = [bound(signals, drawn) for drawn in random_subsets(300, 30)]
-    assert bound(signals, chosen.indices_K) < 0.93 * min(draws)
-
-
 def test_duplicates_are_chosen_last_and_the_lowest_id_first() -> None:
     # Three places, four examples at each; every fourth id is at the same place.
     signals = on_a_line(*([0.0, 5.0, 11.0] * 4))
@@ -129,12 +89,6 @@ def test_duplicates_are_chosen_last_and_the_lowest_id_first() -> None:
     assert chosen.indices_K.tolist() == [1, 2, 0, 3, 4]
     # The duplicates that are in represent themselves, the lowest id everyone else.
     assert chosen.weights_K.tolist() == [3.0, 4.0, 3.0, 1.0, 1.0]
-
-
-def test_the_whole_budget_keeps_everything_with_weight_one() -> None:
-    chosen = craig(random_predictions(30), 30, seed=0)
-    assert sorted(chosen.indices_K.tolist()) == list(range(30))
-    assert chosen.weights_K.tolist() == [1.0] * 30
 
 
 @pytest.mark.parametrize("metric", ["gradients", "errors"])
@@ -175,20 +129,6 @@ def test_cluster_sizes_by_hand() -> None:
     assert cluster_sizes(levels, torch.tensor([2, 0])).tolist() == [2, 2]
 
 
-def test_rows_that_are_looked_at_one_by_one_come_to_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        module, "row_blocks", lambda count, _: [slice(row, row + 1) for row in range(count)]
-    )
-    test_cluster_sizes_by_hand()
-
-
-def test_a_chosen_duplicate_represents_itself() -> None:
-    levels = stored([[7] * 5] * 5)
-    assert cluster_sizes(levels, torch.tensor([4, 1, 2])).tolist() == [1, 3, 1]
-
-
 @settings(max_examples=at_most(60))
 @given(data=st.data())
 def test_everyone_counts_once_with_the_nearest(data: st.DataObject) -> None:
@@ -208,8 +148,91 @@ def test_everyone_counts_once_with_the_nearest(data: st.DataObject) -> None:
     assert int(sizes.sum()) == num_examples
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
-def test_the_lowest_level_is_represented_too(dtype: torch.dtype) -> None:
-    matrix = torch.zeros(3, 3, dtype=dtype)
-    levels = StoredLevels(matrix, matrix.sum(dim=1, dtype=torch.int64))
-    assert cluster_sizes(levels, torch.tensor([1])).tolist() == [3]
+ADACORE = find_strategy("adacore")
+
+
+def make_signals(num_examples: int, *, has_bias: bool = True, num_features: int = 5) -> Signals:
+    generator = torch.Generator().manual_seed(0)
+    labels_N = torch.randint(0, 3, (num_examples,), generator=generator)
+    logits_NC = 2 * torch.randn(num_examples, 3, generator=generator)
+    features_ND = torch.randn(num_examples, num_features, generator=generator).relu()
+    features_ND *= torch.arange(1, num_features + 1)
+    return Signals(errors_of(logits_NC, labels_N), features_ND, labels_N, has_bias=has_bias)
+
+
+def test_preconditioned_gradients_are_the_gradients_over_the_factors() -> None:
+    signals = make_signals(30)
+    scaled = precondition(signals, damping=0.5)
+    by_class_C, by_feature_F = (means_n.float() for means_n in mean_curvatures(signals))
+    by_class_C, by_feature_F = by_class_C / by_class_C.mean(), by_feature_F / by_feature_F.mean()
+    assert not scaled.has_bias
+    assert scaled.features_ND.shape == (30, 6)
+    features_NF = with_bias(signals.features_ND, 1.0)
+    gradients = signals.errors_NC[:, :, None] * features_NF[:, None, :]
+    expected = gradients / ((by_class_C + 0.5)[:, None] * (by_feature_F + 0.5))
+    torch.testing.assert_close(
+        scaled.errors_NC[:, :, None] * scaled.features_ND[:, None, :], expected
+    )
+
+
+def test_is_craig_on_preconditioned_signals() -> None:
+    signals = make_signals(60)
+    chosen = select(ADACORE, signals, 9, balanced=False, seed=4, options=ADACORE.parse_options({}))
+    expected = craig(precondition(signals), 9, seed=4)
+    assert chosen.indices_K.tolist() == sorted(expected.indices_K.tolist())
+    assert chosen.indices_K.tolist() != sorted(craig(signals, 9, seed=4).indices_K.tolist())
+    assert chosen.weights_K.sum() == 60
+
+
+def test_curvature_is_that_of_all_classes_also_where_each_selects_by_itself() -> None:
+    signals = make_signals(60)
+    options = ADACORE.parse_options({})
+    chosen = select(ADACORE, signals, 9, balanced=True, seed=4, options=options)
+    scaled = precondition(signals)
+    for label in range(3):
+        rows_n = torch.nonzero(signals.labels_N == label).flatten()
+        expected = craig(scaled.of_class(label), 3, seed=0).indices_K
+        ids = chosen.indices_K[signals.labels_N[chosen.indices_K] == label]
+        assert ids.tolist() == rows_n[expected].sort().values.tolist()
+    assert chosen.weights_K.sum() == 60
+
+
+@settings(max_examples=at_most(15))
+@given(
+    num_examples=st.integers(1, 6),
+    num_classes=st.integers(2, 4),
+    num_features=st.integers(1, 4),
+    has_bias=st.booleans(),
+)
+def test_curvatures_are_means_of_autograds_diagonal(
+    num_examples: int, num_classes: int, num_features: int, *, has_bias: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    features_ND = torch.randn(num_examples, num_features, generator=generator)
+    labels_N = torch.randint(0, num_classes, (num_examples,), generator=generator)
+    ones_N1 = torch.ones(num_examples, int(has_bias))
+    features_NF = torch.cat([features_ND, ones_N1], dim=1).double()
+    weight_CF = torch.randn(
+        num_classes, features_NF.shape[1], generator=generator, dtype=torch.float64
+    )
+
+    def loss(weights: Tensor) -> Tensor:
+        return functional.cross_entropy(features_NF @ weights.view_as(weight_CF).T, labels_N)
+
+    hessian = torch.autograd.functional.hessian(loss, weight_CF.flatten())
+    assert isinstance(hessian, Tensor)
+    diagonal_CF = hessian.diagonal().view_as(weight_CF)
+    errors_NC = errors_of(features_NF @ weight_CF.T, labels_N)
+    by_class_C, by_feature_F = mean_curvatures(
+        Signals(errors_NC, features_ND, labels_N, has_bias=has_bias)
+    )
+    torch.testing.assert_close(by_class_C, diagonal_CF.mean(dim=1), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(by_feature_F, diagonal_CF.mean(dim=0), rtol=1e-5, atol=1e-8)
+
+
+def test_curvatures_by_hand() -> None:
+    # p = (3/4, 1/4) and h = (2, 1 of the bias): 3/16 of both classes, times 4 and 1.
+    signals = signals_of(torch.tensor([[2.0]]), torch.tensor([[-0.25, 0.25]]))
+    by_class_C, by_feature_F = mean_curvatures(signals)
+    assert by_class_C.tolist() == pytest.approx([3 / 16 * 5 / 2] * 2)
+    assert by_feature_F.tolist() == pytest.approx([3 / 4, 3 / 16])

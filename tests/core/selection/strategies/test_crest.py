@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -9,9 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipt.core.selection.quotas import class_quotas
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies import crest as crest_module
 from lipt.core.selection.strategies.crest import (
@@ -27,8 +23,6 @@ from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     of_probabilities,
     of_right,
-    random_subsets,
-    signals_of,
 )
 
 
@@ -59,30 +53,6 @@ def test_cluster_centres_and_sizes_by_hand() -> None:
     assert (chosen_B.tolist(), sizes_B.tolist()) == ([3, 5], [4, 3])
 
 
-def test_a_mini_batch_is_nearly_the_best_that_there_is() -> None:
-    errors_RC = random_signals(12).errors_NC
-    distances_RR = torch.cdist(errors_RC, errors_RC)
-
-    def cost(chosen: tuple[int, ...]) -> float:
-        return float(distances_RR[list(chosen)].min(dim=0).values.sum())
-
-    costs = sorted(cost(chosen) for chosen in combinations(range(12), 3))
-    chosen_B, sizes_B = batch_coreset(errors_RC, 3)
-    found = cost(tuple(chosen_B.tolist()))
-    # Greedy facility location reaches 1 - 1/e of the best gain over no choice at all.
-    none = float(2 * torch.cdist(errors_RC[:1], errors_RC).max()) * 12
-    assert none - found >= (1 - 1 / torch.e) * (none - costs[0])
-    assert found <= costs[len(costs) // 20]
-    nearest_R = distances_RR[chosen_B].argmin(dim=0)
-    assert sizes_B.tolist() == nearest_R.bincount(minlength=3).tolist()
-
-
-def test_equal_examples_belong_to_themselves() -> None:
-    chosen_B, sizes_B = batch_coreset(torch.ones(6, 3), 4)
-    assert len(set(chosen_B.tolist())) == 4
-    assert sorted(sizes_B.tolist()) == [1, 1, 1, 3]
-
-
 def test_learned_examples_are_left_out() -> None:
     # Losses -ln p: 0.01, 0.69, 0.05, 1.20, 0.11.
     own = [0.99, 0.5, 0.95, 0.3, 0.9 - 0.004]
@@ -103,14 +73,6 @@ def test_learned_examples_of_the_highest_loss_fill_the_budget() -> None:
     assert choose(signals, 1).indices_K.tolist() in ([1], [3])
 
 
-def test_confident_losses_keep_their_digits() -> None:
-    # p - 1 of -1e-9 and -2e-9: losses that 1 + e in float32 would make 0 and 0.
-    errors_NC = torch.tensor([[-1e-9, 1e-9], [-2e-9, 2e-9]])
-    signals = signals_of(errors_NC=errors_NC)
-    assert pool_of(signals, 1, 10.0) == [1]
-    assert pool_of(signals, 1, 1.5e-9) == [1]
-
-
 @pytest.mark.parametrize("budget", [1, 7, 128, 129, 300, 600])
 def test_distinct_ids_and_weights_that_sum_to_the_pool(budget: int) -> None:
     signals = random_signals(600)
@@ -120,29 +82,6 @@ def test_distinct_ids_and_weights_that_sum_to_the_pool(budget: int) -> None:
     assert set(chosen.indices_K.tolist()) <= set(pool)
     assert float(chosen.weights_K.double().sum()) == pytest.approx(len(pool), rel=1e-5)
     assert bool((chosen.weights_K > 0).all())
-
-
-def test_a_small_last_mini_batch_does_not_weigh_more() -> None:
-    # Its cluster sizes alone would: 2 examples that stand for a whole random set.
-    signals = random_signals(600)
-    weights_K = choose(signals, 130, batch_size=128, learned_loss=0.0).weights_K
-    full, last = weights_K[:128].mean(), weights_K[128:].mean()
-    assert float(last) == pytest.approx(float(full), rel=1e-5)
-
-
-def test_mini_batches_represent_the_gradient_better_than_random_ones() -> None:
-    signals = random_signals(2000, num_classes=10)
-    options = {"batch_size": 32, "random_fraction": 0.1, "learned_loss": 0.0}
-    chosen = choose(signals, 32, **options)
-    mean_C = signals.errors_NC.mean(dim=0)
-
-    def distance(errors_KC: Tensor, weights_K: Tensor) -> float:
-        return float((weights_K @ errors_KC / weights_K.sum() - mean_C).norm())
-
-    found = distance(signals.errors_NC[chosen.indices_K], chosen.weights_K)
-    draws = random_subsets(2000, 32)
-    random = [distance(signals.errors_NC[drawn], torch.ones(32)) for drawn in draws]
-    assert found < sum(random) / len(random)
 
 
 def drawn_sets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
@@ -157,17 +96,6 @@ def drawn_sets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
     monkeypatch.setattr(crest_module, "RandomSets", Watched)
     return drawn
-
-
-def test_every_class_has_its_share_of_every_random_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 600, 300 and 100 of three classes; sets of 100 for mini-batches of 25.
-    labels_N = torch.tensor([0] * 600 + [1] * 300 + [2] * 100)
-    drawn = drawn_sets(monkeypatch)
-    signals = of_probabilities(random_probabilities(1000), labels_N)
-    choose(signals, 100, batch_size=25, random_fraction=0.1, learned_loss=0.0)
-    assert len(drawn) == 4
-    for ids in drawn:
-        assert labels_N[ids].bincount().tolist() == [60, 30, 10]
 
 
 def test_balanced_every_mini_batch_is_of_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,29 +113,6 @@ def test_balanced_every_mini_batch_is_of_all_classes(monkeypatch: pytest.MonkeyP
     # A class's chosen stand for its examples.
     sums = torch.zeros(3).index_add_(0, found_K, chosen.weights_K)
     assert sums.tolist() == pytest.approx([600, 300, 100], rel=1e-5)
-
-
-@pytest.mark.parametrize("budget", [1, 2, 5, 128, 400])
-def test_balanced_quotas_are_exact_and_small_classes_are_whole(budget: int) -> None:
-    labels_N = torch.tensor([0] * 500 + [1] * 90 + [2] * 7)
-    signals = of_probabilities(random_probabilities(597), labels_N)
-    strategy = find_strategy("crest")
-    options = strategy.parse_options({"batch_size": "50"})
-    chosen = select(strategy, signals, budget, balanced=True, seed=0, options=options)
-    found = labels_N[chosen.indices_K].bincount(minlength=3).tolist()
-    assert tuple(found) == class_quotas([500, 90, 7], budget)
-    if budget == 400:
-        assert chosen.weights_K[labels_N[chosen.indices_K] == 2].tolist() == [1.0] * 7
-
-
-def test_balanced_each_class_leaves_out_what_it_has_learned() -> None:
-    # Class 0 is learned: its highest losses fill its quota. Class 1 is not.
-    own = [0.99, 0.95, 0.97, 0.5, 0.4, 0.3]
-    probabilities = [[p, 1 - p] for p in own[:3]] + [[1 - p, p] for p in own[3:]]
-    signals = of_probabilities(probabilities, [0, 0, 0, 1, 1, 1])
-    chosen = choose(signals, 4, balanced=True)
-    assert sorted(chosen.indices_K.tolist())[:2] == [1, 2]
-    assert float(chosen.weights_K.sum()) == pytest.approx(2 + 3)
 
 
 def test_mini_batches_fill_the_budget_in_proportion_to_quotas() -> None:
@@ -260,11 +165,3 @@ def test_random_sets_show_every_example_before_any_comes_again() -> None:
     sets.put_back(third, without=torch.tensor([], dtype=torch.int64))
     everything = [*sets.draw().tolist(), *sets.draw().tolist()]
     assert sorted(everything) == sorted({*range(10)} - {int(first[0]), *second[1:3].tolist()})
-
-
-def test_a_rare_class_is_in_every_set() -> None:
-    sets = sets_of([0] * 90 + [1] * 10, 10)
-    drawn = [sets.draw().tolist() for _ in range(10)]
-    assert [sum(row >= 90 for row in ids) for ids in drawn] == [1] * 10
-    assert sorted(row for ids in drawn for row in ids) == list(range(100))
-    assert drawn != [sets_of([0] * 90 + [1] * 10, 10, seed=1).draw().tolist() for _ in range(10)]

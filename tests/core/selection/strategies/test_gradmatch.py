@@ -12,20 +12,14 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
-from lipt.common.errors import BudgetError, SignalsError
-from lipt.core.selection.gradients import atoms as atoms_module
-from lipt.core.selection.gradients.atoms import GradientAtoms
+from lipt.common.errors import BudgetError
 from lipt.core.selection.gradients.vectors import gradients_of, weighted_sum
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers.pursuit import pursue
+from lipt.core.selection.solvers.pursuit import GradientAtoms
 from lipt.core.selection.strategies.gradmatch import gradmatch
-from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_predictions,
-    random_subsets,
     signals_of,
     written_out,
 )
@@ -75,16 +69,6 @@ def test_the_own_class_alone_is_one_row_of_the_gradient() -> None:
     own = gradmatch(signals, 2, gradient="own_class")
     assert (own.indices_K.tolist(), own.weights_K.tolist()) == ([0], [pytest.approx(2.0)])
     assert gradmatch(signals, 2).indices_K.tolist() == [0, 1]
-
-
-def test_the_own_class_of_validation_examples_is_what_is_matched() -> None:
-    # In row 0 the target is -0.4, twice over; what lies in the other rows does not count.
-    held = signals_of(torch.zeros(1, 1), torch.tensor([[-0.4, 0.1, 0.3]]))
-    signals = signals_of(
-        torch.zeros(2, 1), torch.tensor([[-0.5, 0.5, 0.0], [-0.8, 0.0, 0.8]]), validation=held
-    )
-    chosen = gradmatch(signals, 1, target="validation", gradient="own_class")
-    assert (chosen.indices_K.tolist(), chosen.weights_K.tolist()) == ([1], [pytest.approx(1.0)])
 
 
 def test_the_bias_counts_only_where_there_is_one() -> None:
@@ -171,45 +155,6 @@ def test_atoms_are_the_gradients(*, keep_rows: bool, bias: bool) -> None:
     assert float(rounding_N.max()) < 1e-4 * float(exact_N.abs().max())
 
 
-@pytest.mark.parametrize("keep_rows", [False, True])
-def test_block_sizes_and_ways_of_computing_do_not_matter(
-    monkeypatch: pytest.MonkeyPatch, *, keep_rows: bool
-) -> None:
-    signals = random_predictions(200, 4, 40)
-    expected = gradmatch(signals, 30)
-    for block_bytes in (2, 7 * 44 * 8, 128 * 44 * 8, 10**9):
-        monkeypatch.setattr(atoms_module, "BLOCK_BYTES", block_bytes)
-        vectors = gradients_of(signals)
-        target = weighted_sum(vectors, block_bytes=block_bytes)
-        atoms = GradientAtoms(vectors, target, capacity=30, keep_rows=keep_rows)
-        found = pursue(atoms, ridge=0, is_enough=lambda used: len(used) >= 30)
-        assert found.atoms_K.tolist() == expected.indices_K.tolist()
-        torch.testing.assert_close(found.weights_K.float(), expected.weights_K)
-
-
-@pytest.mark.parametrize("budget", [10, 60])
-def test_better_than_random_examples_with_their_best_weights(budget: int) -> None:
-    # All classes together, and one class as it is seen when the subset is balanced.
-    everything = random_predictions(400, 4, 20)
-    for signals in (everything, everything.of_class(2)):
-        all_NP = written_out(signals)
-        target_P = all_NP.sum(dim=0)
-        found = float(missing(gradmatch(signals, budget), signals, target_P).norm())
-        for random_K in random_subsets(len(signals), budget, count=5):
-            assert found < 0.8 * nnls(all_NP[random_K].numpy().T, target_P.numpy())[1]
-
-
-def test_weights_of_classes_add_up_to_the_whole_gradient() -> None:
-    # Each class has room for all its gradient: so has the sum.
-    signals = random_predictions(400, 4, 20)
-    strategy = find_strategy("gradmatch")
-    chosen = select(
-        strategy, signals, 200, balanced=True, seed=0, options=strategy.parse_options({})
-    )
-    target_P = written_out(signals).sum(dim=0)
-    assert float(missing(chosen, signals, target_P).norm() / target_P.norm()) < 0.05
-
-
 def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None:
     train, held_out = random_predictions(300, 4, 20), random_predictions(60, 4, 20, seed=1)
     signals = replace(train, validation=held_out)
@@ -219,15 +164,6 @@ def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None
     assert matched < float(missing(gradmatch(signals, 40), signals, target_P).norm())
     weights, _ = nnls(written_out(train)[chosen.indices_K].numpy().T, target_P.numpy())
     assert chosen.weights_K.tolist() == pytest.approx(weights.tolist(), rel=1e-4)
-
-
-def test_validation_has_to_be_there() -> None:
-    with pytest.raises(SignalsError, match="no validation examples: compute them first"):
-        gradmatch(random_predictions(4), 1, target="validation")
-    strategy = find_strategy("gradmatch")
-    needs = strategy.needs_for(strategy.parse_options({"target": "validation"}))
-    assert needs == {Need.SIGNALS, Need.VALIDATION}
-    assert strategy.default_needs() == {Need.SIGNALS}
 
 
 def test_copies_are_never_chosen_twice() -> None:
@@ -240,27 +176,6 @@ def test_copies_are_never_chosen_twice() -> None:
     assert sorted(chosen.indices_K.tolist()) == list(range(12))
     assert chosen.weights_K.tolist() == pytest.approx([5] * 12, rel=1e-4)
     assert "ended with 12 examples of a budget of 40" in chosen.stopped_early
-
-
-def test_all_examples_where_none_can_be_spared() -> None:
-    # 30 gradients in 4 x 31 dimensions: only all of them with weight 1 add up to their sum.
-    signals = random_predictions(30, 4, 30)
-    chosen = gradmatch(signals, 30)
-    assert sorted(chosen.indices_K.tolist()) == list(range(30))
-    assert chosen.weights_K.tolist() == pytest.approx([1] * 30, rel=1e-3)
-    assert not chosen.stopped_early
-
-
-@pytest.mark.parametrize("mode", ["per_example", "per_batch"])
-def test_a_model_without_errors_leaves_nothing_to_match(mode: str) -> None:
-    signals = random_predictions(10)
-    perfect = replace(signals, errors_NC=torch.zeros(10, 4))
-    strategy = find_strategy("gradmatch")
-    options = strategy.parse_options({"mode": mode})
-    chosen = strategy.apply(perfect, 3, balanced=False, seed=0, options=options)
-    assert not len(chosen.indices_K)
-    assert not len(chosen.weights_K)
-    assert "No example was chosen for a budget of 3" in chosen.stopped_early
 
 
 @pytest.mark.parametrize(("num_examples", "budget"), [(64, 16), (67, 24), (67, 21), (5, 3), (1, 1)])
@@ -291,24 +206,6 @@ def test_a_short_batch_counts_as_many_examples_as_it_has() -> None:
     chosen = gradmatch(signals, 4, mode="per_batch", batch_size=4)
     assert chosen.indices_K.tolist() == [4, 0, 1, 2]
     assert not chosen.stopped_early
-
-
-def test_batches_are_pursued_by_their_summed_gradients() -> None:
-    signals = random_predictions(60, 4, 20)
-    all_NP = batch_gradients(signals, 5)
-    target_P = all_NP.sum(dim=0)
-    chosen = gradmatch(signals, 10, mode="per_batch", batch_size=5)
-    first, second = dict.fromkeys((chosen.indices_K // 5).tolist())
-    assert first == int((all_NP @ target_P).argmax())
-    share = float(all_NP[first] @ target_P / all_NP[first].square().sum())
-    products_N = all_NP @ (target_P - share * all_NP[first])
-    assert second == int(products_N.argmax())
-
-
-def test_one_batch_of_everything() -> None:
-    chosen = gradmatch(random_predictions(20), 20, mode="per_batch", batch_size=1024)
-    assert chosen.indices_K.tolist() == list(range(20))
-    assert chosen.weights_K.tolist() == pytest.approx([1] * 20)
 
 
 def test_more_than_fits_is_refused_before_it_is_tried() -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.strategies.herding import herding, match_mean
+from lipt.core.selection.strategies.herding import herding
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import random_subsets, signals_of
+from tests.core.selection.builders import signals_of
 
 
 def generic(num_examples: int, num_features: int = 16, offset: float = 0.0) -> Signals:
@@ -29,10 +29,6 @@ def by_definition(features_ND: Tensor, budget: int) -> list[int]:
     return chosen
 
 
-def mean_error(features_ND: Tensor, chosen: Tensor) -> float:
-    return float((features_ND[chosen].mean(dim=0) - features_ND.mean(dim=0)).norm())
-
-
 def test_points_of_a_line() -> None:
     # The mean is 4. First 4 itself; to 2 * 4 - 4 = 4 then 3 and 5 are equally near: 3 by its
     # id; 12 - 7 = 5 is there; 16 - 12 = 4 is 3 from 1 and from 7: 1 by its id.
@@ -47,22 +43,6 @@ def test_equals_the_definition(num_features: int, offset: float) -> None:
     signals = generic(120, num_features, offset)
     expected = by_definition(signals.features_ND, 120)
     assert herding(signals, 120).indices_K.tolist() == expected
-
-
-@pytest.mark.parametrize("offset", [0.0, 10.0])
-def test_mean_is_much_nearer_than_of_random_choices(offset: float) -> None:
-    # Taking the largest distance in the place of the smallest is worse than random.
-    features = generic(1000, offset=offset).features_ND
-    found = mean_error(features, match_mean(features, 100))
-    assert found < 0.2 * min(mean_error(features, drawn) for drawn in random_subsets(1000, 100))
-
-
-def test_error_falls_as_one_over_the_budget() -> None:
-    features = generic(2000, num_features=4).features_ND
-    chosen = match_mean(features, 320)
-    scaled = [budget * mean_error(features, chosen[:budget]) for budget in (20, 80, 320)]
-    # Of random choices this would double with every step.
-    assert max(scaled) < 3 * min(scaled) + 1
 
 
 def test_of_copies_the_lowest_ids_are_taken() -> None:

@@ -1,20 +1,14 @@
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Literal
-
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.solvers.unit_rows import exact_bits, unit_rows
-from lipt.core.selection.strategies.milo import disparity_gains, milo
+from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
+from lipt.core.selection.strategies.milo import disparity_gains, milo, stochastic_greedy
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import random_signals, random_subsets, signals_of
-
-Stage = Literal["easy", "diverse"]
-stages = pytest.mark.parametrize("stage", ["easy", "diverse"])
+from tests.core.selection.builders import random_signals, signals_of
 
 
 def at_angles(*degrees: float) -> Tensor:
@@ -88,54 +82,49 @@ def test_easy_with_all_in_the_sample_is_plain_greedy() -> None:
         assert milo(signals, 2, seed=0).indices_K.tolist() == plain_graph_cut(signals, 2)
 
 
-def test_easy_is_close_to_greedy_in_the_cut() -> None:
-    signals = random_signals(120)
-    greedy = graph_cut(signals, torch.tensor(plain_graph_cut(signals, 12)))
-    drawn = sum(graph_cut(signals, subset) for subset in random_subsets(120, 12)) / 20
-    for draw in range(5):
-        found = graph_cut(signals, milo(signals, 12, draw=draw, seed=0).indices_K)
-        assert (found - drawn) / (greedy - drawn) > 0.7
+def samples(num_candidates: int, budget: int, epsilon: float, seed: int) -> list[list[int]]:
+    """The candidates of each pick, all of the same gain."""
+    seen: list[list[int]] = []
+
+    def gains_of(ids_B: Tensor) -> Tensor:
+        seen.append(ids_B.tolist())
+        return torch.zeros(len(ids_B))
+
+    taken: list[int] = []
+    chosen = stochastic_greedy(
+        num_candidates,
+        budget,
+        gains_of=gains_of,
+        take=taken.append,
+        epsilon=epsilon,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    # The first of equal gains; what is chosen is told, and leaves.
+    assert chosen.tolist() == taken == [sample[0] for sample in seen]
+    assert all(sample == sorted(set(sample)) for sample in seen)
+    assert len(set(taken)) == budget
+    return seen
 
 
-@stages
-def test_every_draw_and_every_seed_is_another_subset(stage: Stage) -> None:
-    signals = random_signals(100)
-    subsets = {
-        tuple(milo(signals, 20, stage=stage, draw=draw, seed=seed).indices_K.tolist())
-        for draw in range(4)
-        for seed in range(3)
-    }
-    assert len(subsets) == 12
-    again = milo(signals, 20, stage=stage, draw=3, seed=2).indices_K
-    assert tuple(again.tolist()) in subsets
+@pytest.mark.parametrize(
+    ("num_candidates", "budget", "epsilon", "expected"),
+    [
+        (1000, 100, 0.1, 24),  # 10 ln 10 = 23.03
+        (1000, 100, 0.9, 2),  # 1.05: hardly a choice, which is why 0.9 is no default
+        (7, 7, 0.1, 3),
+        (30, 1, 0.1, 30),
+    ],
+)
+def test_sample_sizes(num_candidates: int, budget: int, epsilon: float, expected: int) -> None:
+    seen = samples(num_candidates, budget, epsilon, seed=0)
+    assert [len(sample) for sample in seen] == [
+        min(expected, num_candidates - pick) for pick in range(budget)
+    ]
 
 
-def test_diverse_favours_who_is_like_nobody() -> None:
-    # 95 in one bundle and 5 far from everybody: 1/20 of the examples, and more of the draws.
-    generator = torch.Generator().manual_seed(0)
-    features_ND = torch.eye(8)[0] + 0.02 * torch.randn(100, 8, generator=generator)
-    features_ND[:5] = torch.eye(8)[1:6]
-    signals = signals_of(features_ND)
-    draws = [milo(signals, 10, stage="diverse", draw=draw, seed=0) for draw in range(200)]
-    found = sum(int((chosen.indices_K < 5).sum()) for chosen in draws) / 200
-    # Without weights 0.5 of 10, with a deviation of 0.05; weight 2.5 makes it about 1.1.
-    assert found > 0.9
-
-
-@stages
-@pytest.mark.parametrize("rows", [torch.zeros(5, 3), torch.ones(5, 3), torch.ones(1, 1)])
-def test_examples_that_cannot_be_told_apart(stage: Stage, rows: Tensor) -> None:
-    signals = signals_of(rows)
-    for budget in {1, len(rows)}:
-        chosen = milo(signals, budget, stage=stage, seed=0).indices_K.tolist()
-        assert len(set(chosen)) == budget
-    gains_N = disparity_gains(unit_rows(rows, exact_bits(len(rows))))
-    assert gains_N.tolist() == [0.0] * len(rows)
-
-
-def test_weights_by_the_authors_gains_would_be_nearly_equal() -> None:
-    # Why this variant's gains are not theirs: the draw would be uniform but for a few.
-    distances = sorted(plain_disparity_gains(random_signals(100, num_features=32)))[:0:-1]
-    gains = [0.0, distances[0], *(after - before for before, after in pairwise(distances))]
-    weights = sorted(1 + g + g**2 / 2 for g in (gain - min(gains) for gain in gains))
-    assert weights[-5] < 1.03 * weights[5]
+def test_every_candidate_is_as_likely_to_be_looked_at() -> None:
+    # 3,000 samples of ceil(10 / 5 ln 2) = 2 of 10: each 600 times, deviation 21.9.
+    counts_N = torch.zeros(10)
+    for seed in range(3000):
+        counts_N[samples(10, 5, 0.5, seed)[0]] += 1
+    assert ((counts_N - 600).abs() < 100).all()

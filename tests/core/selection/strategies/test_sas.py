@@ -1,21 +1,14 @@
 from __future__ import annotations
 
-from itertools import combinations
-
-import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.quotas import class_quotas
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.strategies.sas import sas
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import signals_of
-from tests.properties import at_most
 
 
 def random_signals(num_examples: int, num_classes: int = 1, seed: int = 0) -> Signals:
@@ -44,23 +37,6 @@ def test_hand_computed_picks() -> None:
     assert sas(signals, 2, seed=0).weights_K.tolist() == [1.0, 1.0]
 
 
-def test_length_of_a_feature_does_not_matter() -> None:
-    signals = random_signals(40)
-    scaled = signals_of(signals.features_ND * torch.linspace(0.5, 2, 40).exp2()[:, None])
-    assert set(sas(scaled, 12, seed=0).indices_K.tolist()) == set(
-        sas(signals, 12, seed=0).indices_K.tolist()
-    )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_close_to_the_best_of_all_sets(seed: int) -> None:
-    signals = random_signals(10, seed=seed)
-    values = [objective(signals, list(chosen)) for chosen in combinations(range(10), 4)]
-    best, worst = max(values), min(values)
-    found = objective(signals, sas(signals, 4, seed=0).indices_K.tolist())
-    assert found >= worst + 0.9 * (best - worst)
-
-
 def test_better_than_row_sums_and_than_random() -> None:
     # Two tight bundles and stray directions: by row sums all picks come from the larger one.
     generator = torch.Generator().manual_seed(0)
@@ -75,25 +51,6 @@ def test_better_than_row_sums_and_than_random() -> None:
     for _ in range(20):
         drawn = torch.randperm(100, generator=generator)[:30]
         assert found > 1.1 * objective(signals, drawn.tolist())
-
-
-@pytest.mark.parametrize("balanced", [False, True])
-def test_better_than_random_and_row_sums_on_classes(balanced: bool) -> None:
-    signals = random_signals(150, num_classes=3)
-    strategy = find_strategy("sas")
-    options = strategy.parse_options({})
-    chosen = select(strategy, signals, 45, balanced=balanced, seed=0, options=options).indices_K
-    assert signals.labels_N[chosen].bincount().tolist() == [15, 15, 15]
-    found = objective(signals, chosen.tolist())
-    generator = torch.Generator().manual_seed(0)
-    row_sums, drawn = [], []
-    for label in range(3):
-        rows = torch.nonzero(signals.labels_N == label).flatten()
-        unit_ND = functional.normalize(signals.features_ND[rows], dim=1)
-        order = (unit_ND @ unit_ND.sum(dim=0)).argsort(descending=True)
-        row_sums += rows[order[:15]].tolist()
-        drawn += rows[torch.randperm(50, generator=generator)[:15]].tolist()
-    assert found > objective(signals, row_sums) > objective(signals, drawn)
 
 
 def test_labels_as_latent_classes_are_the_same_balanced_or_not() -> None:
@@ -118,31 +75,3 @@ def test_clusters_are_latent_classes_where_asked_for() -> None:
     assert latent_N[chosen].bincount().tolist() == [6, 6]
     without_labels = signals_of(features_ND, labels=latent_N.tolist())
     assert set(sas(without_labels, 12, seed=0).indices_K.tolist()) == set(chosen.tolist())
-
-
-def test_clusters_follow_the_seed_and_nothing_else_does() -> None:
-    signals = random_signals(120, seed=2)
-    first, again, other = (
-        sorted(sas(signals, 30, num_clusters=6, seed=seed).indices_K.tolist()) for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first != other
-    one, two = (sas(signals, 30, seed=seed).indices_K for seed in (1, 2))
-    assert torch.equal(one, two)
-
-
-@settings(max_examples=at_most(30))
-@given(data=st.data())
-def test_exactly_the_budget_of_distinct_ids(data: st.DataObject) -> None:
-    labels = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=30))
-    budget = data.draw(st.integers(1, len(labels)))
-    clusters = data.draw(st.integers(0, 6))
-    kinds = data.draw(st.lists(st.integers(0, 2), min_size=len(labels), max_size=len(labels)))
-    # Rows of zeros, ones and one direction: nothing but duplicates.
-    signals = signals_of(torch.tensor([[0.0, 0.0], [1.0, 1.0], [0.0, 2.0]])[kinds], labels=labels)
-    chosen = sas(signals, budget, num_clusters=clusters, seed=0).indices_K
-    assert len(chosen) == budget == len(chosen.unique())
-    if not clusters:
-        counts = signals.labels_N.bincount().tolist()
-        quotas = signals.labels_N[chosen].bincount(minlength=len(counts)).tolist()
-        assert quotas == list(class_quotas(counts, budget))

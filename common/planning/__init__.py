@@ -1,1 +1,0 @@
-"""Planning: what a computation will cost, before it runs."""

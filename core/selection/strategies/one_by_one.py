@@ -1,0 +1,205 @@
+"""K-center, graph cut and log-determinant: chosen one by one, by one row of a kernel per pick.
+
+A product of one row with all examples waits for memory; one of 64 rows takes little longer. So the
+rows of the examples that promise most are computed together, and kept until a pick is not among
+them. That does not change the picks.
+
+Shapes: N examples, B rows computed together, K budget, T columns so far.
+Source: Sener and Savarese 2018 (arXiv:1708.00489); Gonzalez 1985, "Clustering to Minimize the
+Maximum Intercluster Distance". Iyer et al. 2021 (arXiv:2006.15412), whose lambda is 1 / ours.
+Chen, Zhang and Zhou 2018 (arXiv:1709.05135).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from lipt.common.signals.blocks import BLOCK_BYTES
+from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, in_space
+from lipt.core.selection.selection import Selection, unweighted
+from lipt.core.selection.strategy import Strategy, needs_of_space
+from lipt.core.signals.signals import Signals
+
+ROWS_AHEAD = 64
+# A batch is used up after some ten picks: their columns change what promises most.
+_LOG_DET_ROWS_AHEAD = 32
+
+
+def choose_one_by_one(
+    gains_N: Tensor,
+    budget: int,
+    *,
+    rows_of: Callable[[Tensor], Tensor],
+    update: Callable[[Tensor, Tensor, int], None],
+    rows_ahead: int = ROWS_AHEAD,
+) -> Selection:
+    """Pick the largest gain `budget` times, with an update after each pick.
+
+    Gains are compared in float32, so that those of equal examples tie whatever their
+    last bits; ties go to the lowest id.
+
+    Args:
+        gains_N: float64, finite; overwritten. Picks get -inf.
+        budget: K, in 1..N.
+        rows_of: from B positions, their B x N rows of the kernel.
+        update: changes the gains in place, given them, the row of the pick and its position;
+            -inf has to stay -inf.
+        rows_ahead: B, less where B rows would be large.
+
+    Returns:
+        K distinct positions, in the order of choice, each with weight 1.
+    """
+    rows_ahead = max(1, min(rows_ahead, BLOCK_BYTES // (8 * len(gains_N))))
+    slots: dict[int, int] = {}
+    rows_BN = gains_N.new_empty(0, len(gains_N))
+    picks = []
+    for num_left in range(budget, 0, -1):
+        position = int(gains_N.float().argmax())
+        picks.append(position)
+        if position not in slots and num_left > 1:
+            best_B = gains_N.topk(min(rows_ahead, num_left)).indices
+            others_B = best_B[best_B != position][: min(rows_ahead, num_left) - 1]
+            positions_B = torch.cat([others_B.new_tensor([position]), others_B])
+            rows_BN = rows_of(positions_B)
+            slots = {found: slot for slot, found in enumerate(positions_B.tolist())}
+        if num_left > 1:
+            update(gains_N, rows_BN[slots[position]], position)
+        gains_N[position] = -torch.inf
+    return unweighted(torch.tensor(picks, device=gains_N.device))
+
+
+def kcenter(signals: Signals, budget: int, *, space: Space = "features") -> Selection:
+    """Keep `budget` examples that are near to all, each farthest from those before it.
+
+    The largest distance to the nearest chosen one is at most twice the smallest possible. The first
+    is the one nearest to the mean. Ties keep data set order; once everything coincides with a
+    chosen example, so do the rest.
+    """
+    rows = Rows(in_space(signals, space))
+    started = False
+
+    def approach(distances_N: Tensor, row_N: Tensor, _: int) -> None:
+        nonlocal started
+        if started:
+            torch.minimum(distances_N, row_N, out=distances_N)
+        else:
+            distances_N.copy_(row_N)
+            started = True
+
+    return choose_one_by_one(
+        -rows.squared_distances_from_mean(),
+        budget,
+        rows_of=rows.squared_distances,
+        update=approach,
+    )
+
+
+def graph_cut(
+    signals: Signals,
+    budget: int,
+    *,
+    space: Space = "gradients",
+    coverage: Annotated[float, Field(ge=0), "weight of being like all; monotone from 2"] = 2.0,
+) -> Selection:
+    """Keep `budget` examples, each with the largest gain in the graph cut's value.
+
+    With S the chosen of V examples, s = (1 + cosine) / 2 and lambda the coverage, that is lambda
+    sum_{i in V, j in S} s_ij - sum_{i, j in S} s_ij: representative by the first sum, diverse by
+    the second. It is submodular, and for lambda >= 2 monotone: then greedy choice reaches at least
+    63% of the best value. Ties keep data set order.
+    """
+    similarity = ScaledCosine(Rows(in_space(signals, space)))
+
+    def repel(gains_N: Tensor, row_N: Tensor, _: int) -> None:
+        # s_ij and s_ji: both ends of the pair are now in the set.
+        gains_N.sub_(row_N, alpha=2)
+
+    return choose_one_by_one(
+        similarity.column_sums().mul_(coverage).sub_(similarity.to_themselves()),
+        budget,
+        rows_of=similarity.rows,
+        update=repel,
+    )
+
+
+def log_det(
+    signals: Signals,
+    budget: int,
+    *,
+    space: Space = "gradients",
+    ridge: Annotated[float, Field(ge=1e-6), "what an example counts beyond its direction"] = 1e-3,
+) -> Selection:
+    """Keep `budget` examples, each with the largest gain in log det(s_S + ridge I).
+
+    Similarity is (1 + cosine) / 2. An example gains the log of its squared distance from the span
+    of those before it, so near-duplicates gain log ridge, less than anything else. One column of
+    a Cholesky factor per pick keeps those distances up to date, K x N float64. Ties keep data set
+    order.
+    """
+    similarity = ScaledCosine(Rows(in_space(signals, space)))
+    # exp(gain): the squared distance from the span, plus the ridge.
+    distances_N = similarity.to_themselves() + ridge
+    columns_KN = distances_N.new_empty(budget, len(distances_N))
+    num_columns = 0
+    num_taken_out = 0
+
+    def residual_rows(positions_B: Tensor) -> Tensor:
+        """Computed ahead with the columns so far taken out, in one matrix product."""
+        nonlocal num_taken_out
+        num_taken_out = num_columns
+        columns_TN = columns_KN[:num_columns]
+        return similarity.rows(positions_B).addmm_(
+            columns_TN[:, positions_B].T, columns_TN, alpha=-1
+        )
+
+    def project(distances_N: Tensor, row_N: Tensor, position: int) -> None:
+        """Take out what remains, the few columns since."""
+        nonlocal num_columns
+        columns_TN = columns_KN[num_taken_out:num_columns]
+        column_N = row_N - columns_TN[:, position] @ columns_TN
+        # Below the ridge is rounding.
+        column_N /= distances_N[position].clamp(min=ridge).sqrt()
+        columns_KN[num_columns] = column_N
+        num_columns += 1
+        distances_N.sub_(column_N.square_())
+
+    return choose_one_by_one(
+        distances_N, budget, rows_of=residual_rows, update=project, rows_ahead=_LOG_DET_ROWS_AHEAD
+    )
+
+
+KCENTER = Strategy(
+    function=kcenter,
+    summary="repeatedly the example farthest from all chosen ones",
+    paper=(
+        'Sener and Savarese 2018, "Active Learning for Convolutional Neural Networks: A '
+        'Core-Set Approach" (arXiv:1708.00489)'
+    ),
+    cost="N k d",
+    needs=needs_of_space,
+)
+GRAPH_CUT = Strategy(
+    function=graph_cut,
+    summary="like all examples but not like each other, by gradient or feature",
+    paper=(
+        'Iyer et al. 2021, "Submodular Combinatorial Information Measures with '
+        'Applications in Machine Learning" (arXiv:2006.15412)'
+    ),
+    cost="N k (C + d)",
+    needs=needs_of_space,
+)
+LOG_DET = Strategy(
+    function=log_det,
+    summary="directions that span the largest volume, by gradient or feature",
+    paper=(
+        'Chen et al. 2018, "Fast Greedy MAP Inference for Determinantal Point Process to '
+        'Improve Recommendation Diversity" (arXiv:1709.05135)'
+    ),
+    cost="N k (C + d + k)",
+    needs=needs_of_space,
+)

@@ -1,0 +1,99 @@
+"""Random baselines, plain and class-balanced, and stratified random.
+
+Shapes: N examples, G cells, K budget.
+Source: Cochran 1977, chapter 5.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from lipt.common.determinism import derive_generator
+from lipt.core.selection.selection import (
+    Selection,
+    class_quotas,
+    draw_from_groups,
+    proportional_quotas,
+    unweighted,
+)
+from lipt.core.selection.solvers.linear_cut import spherical_kmeans
+from lipt.core.selection.strategy import FEATURES, NOTHING, Balance, Strategy
+from lipt.core.signals.signals import Signals
+
+# By default. The fewer per cell, the less is left to chance; one alone would keep every cell,
+# however accidental. More cells cost more.
+_CHOSEN_PER_CELL = 2
+_MOST_CELLS = 256
+
+
+def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
+    """Draw `budget` examples without replacement, all equally likely.
+
+    Random subsets are strong: ResNet-18 on 10% of CIFAR-10 reaches 79-84% at equal optimizer steps
+    (Zheng et al. 2023, arXiv:2210.15809).
+    """
+    order_N = torch.randperm(len(signals), generator=derive_generator(seed, "uniform"))
+    return unweighted(order_N[:budget])
+
+
+def uniform_per_class(signals: Signals, budget: int, *, seed: int) -> Selection:
+    """Draw examples of every class in equal shares: the baseline of balanced strategies."""
+    return uniform(signals, budget, seed=seed)
+
+
+def stratified(
+    signals: Signals,
+    budget: int,
+    *,
+    num_cells: Annotated[
+        int, Field(ge=0), "cells of k-means; 0: one for every 2 to choose, at most 256"
+    ] = 0,
+    shares: Annotated[
+        Literal["equal", "proportional"], "what each cell gives: as many as others, or by its size"
+    ] = "equal",
+    seed: int,
+) -> Selection:
+    """Draw `budget` examples at random from cells of k-means (by cosine), from each its share.
+
+    So every kind of example gets its share. Equal shares give rare kinds as many as common ones;
+    shares in proportion keep the data's frequencies. What a small cell cannot give of an equal
+    share is shared by the others. Features that all have one direction are one cell: a plain random
+    draw.
+    """
+    generator = derive_generator(seed, "stratified")
+    num_cells = num_cells or default_cells(budget)
+    cells_N = spherical_kmeans(signals.features_ND, num_cells, generator=generator).cpu()
+    share_out = class_quotas if shares == "equal" else proportional_quotas
+    quotas_G = share_out(cells_N.bincount().tolist(), budget)
+    return unweighted(draw_from_groups(cells_N, quotas_G, generator=generator))
+
+
+def default_cells(budget: int) -> int:
+    """How many cells a budget pays for."""
+    return min(_MOST_CELLS, -(-budget // _CHOSEN_PER_CELL))
+
+
+UNIFORM = Strategy(
+    function=uniform,
+    summary="random examples",
+    cost="N",
+    balance=Balance.NEVER,
+    needs=NOTHING,
+)
+UNIFORM_PER_CLASS = Strategy(
+    function=uniform_per_class,
+    summary="random examples, equal shares of every class",
+    cost="N",
+    balance=Balance.ALWAYS,
+    needs=NOTHING,
+)
+STRATIFIED = Strategy(
+    function=stratified,
+    summary="random, a share of every cell of the feature space",
+    paper='Cochran 1977, "Sampling Techniques", chapter 5',
+    cost="N k d",
+    needs=FEATURES,
+)

@@ -1,0 +1,184 @@
+"""Scores of one model: EL2N, GraNd, entropy, margin and least confidence; the largest are kept.
+
+Shapes: N examples, B of a block, C classes, D features, L learners, K budget.
+Source: Paul et al. 2021 (arXiv:2107.07075); Coleman et al. 2020 (arXiv:1906.11829).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from lipt.common.signals.blocks import row_blocks
+from lipt.core.selection.selection import Selection, keep_largest
+from lipt.core.selection.strategy import CLASSES, DYNAMICS, SIGNALS, Need, Strategy
+from lipt.core.signals.dynamics import mean_over_learners
+from lipt.core.signals.signals import Signals, given, probabilities_of
+
+Models = Annotated[
+    Literal["merged", "learners"],
+    "error norm of the weights that are selected on, or its mean over the learners",
+]
+Parameters = Annotated[
+    Literal["last_layer", "all"],
+    "which parameters the gradient is taken by; all costs a backward pass",
+]
+# Probabilities and their scores, in float32 and float64.
+_BYTES_PER_CLASS = 24
+
+
+def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selection:
+    """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first.
+
+    The paper averages it over several runs: `models=learners` takes the mean over the run's
+    learners that were not trained on the example, `pretraining=epochs:NxR` that over R models of an
+    ordinary warm-up.
+    """
+    if models == "learners":
+        dynamics = signals.learners()
+        norms_N = mean_over_learners(dynamics.error_norms_NL, dynamics.counted_NL)
+        return keep_largest(norms_N, budget)
+    return keep_largest(signals.mean_over_models(error_norms), budget)
+
+
+def error_norms(signals: Signals) -> Tensor:
+    """|e_i|; N float32."""
+    # The dtype is the sum's: half-precision errors are widened on the way, not copied.
+    norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
+    return norms_N
+
+
+def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
+    """Keep the `budget` examples with the largest gradient norm, largest first.
+
+    The paper's score is the mean over ten models at initialization (`pretraining=epochs:1x10` is
+    like it); by default it is that of theta_p. By the last layer's parameters it is
+    |e| sqrt(1 + |h|^2), exact and free; by all parameters it is one gradient per example, some
+    hundred times the work.
+    """
+    norms = last_layer_norms if parameters == "last_layer" else _all_norms
+    return keep_largest(signals.mean_over_models(norms), budget)
+
+
+def last_layer_norms(signals: Signals) -> Tensor:
+    """|e_i| sqrt(1 + |h_i|^2): the norm of e_i (x) [h_i, 1]; N. Without a bias there is no 1."""
+    feature_norms_N: Tensor = torch.linalg.vector_norm(
+        signals.features_ND, dim=-1, dtype=torch.float32
+    )
+    return error_norms(signals) * (feature_norms_N.square() + float(signals.has_bias)).sqrt()
+
+
+def _all_norms(signals: Signals) -> Tensor:
+    return given(signals.gradient_norms_N, "gradient norms")
+
+
+def score_probabilities(signals: Signals, score: Callable[[Tensor], Tensor]) -> Tensor:
+    """A score of every example's probabilities, given B x C of them at a time; N float32."""
+    errors_NC, labels_N = signals.errors_NC, signals.labels_N
+    scores_N = torch.empty(len(signals), device=errors_NC.device)
+    for rows in row_blocks(len(signals), errors_NC.shape[1] * _BYTES_PER_CLASS):
+        # Half precision may have rounded errors beyond what a softmax can be.
+        probabilities_BC = probabilities_of(errors_NC[rows], labels_N[rows]).clamp_(0, 1)
+        scores_N[rows] = score(probabilities_BC).float()
+    return scores_N
+
+
+def entropy(signals: Signals, budget: int) -> Selection:
+    """Keep the `budget` examples with the largest entropy, most uncertain first.
+
+    DeepCore's unbalanced entropy keeps the most certain examples.
+    """
+    return keep_largest(entropies(signals), budget)
+
+
+def entropies(signals: Signals) -> Tensor:
+    """-sum_c p_c log p_c in nats, from 0 (certain) to log C; N."""
+
+    def entropies_of(probabilities_BC: Tensor) -> Tensor:
+        parts_BC: Tensor = torch.special.entr(probabilities_BC)
+        return parts_BC.sum(dim=-1, dtype=torch.float64)
+
+    return score_probabilities(signals, entropies_of)
+
+
+def margin(signals: Signals, budget: int) -> Selection:
+    """Keep the `budget` examples with the smallest margin, most uncertain first."""
+    return keep_largest(-probability_margins(signals), budget)
+
+
+def probability_margins(signals: Signals) -> Tensor:
+    """The largest probability minus the second largest, in [0, 1]; N.
+
+    A single class has no second: its margin is its probability.
+    """
+
+    def margins_of(probabilities_BC: Tensor) -> Tensor:
+        if probabilities_BC.shape[1] == 1:
+            return probabilities_BC[:, 0]
+        top_B2 = probabilities_BC.topk(2, dim=-1).values
+        return top_B2[:, 0] - top_B2[:, 1]
+
+    return score_probabilities(signals, margins_of)
+
+
+def least_confidence(signals: Signals, budget: int) -> Selection:
+    """Keep the `budget` examples with the smallest confidence, most uncertain first.
+
+    DeepCore's ranks by logits, which shifting them changes.
+    """
+    return keep_largest(-confidences(signals), budget)
+
+
+def confidences(signals: Signals) -> Tensor:
+    """The probability of the most likely class, in [1/C, 1]; N."""
+    return score_probabilities(signals, lambda probabilities_BC: probabilities_BC.amax(dim=-1))
+
+
+_PAUL = 'Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)'
+_COLEMAN = (
+    'Coleman et al. 2020, "Selection via Proxy: Efficient Data Selection for Deep Learning" '
+    "(arXiv:1906.11829)"
+)
+EL2N = Strategy(
+    function=el2n,
+    summary="largest error norm |softmax - onehot|, of the merged model or of the learners",
+    paper=_PAUL,
+    cost="N C",
+    averages=True,
+    needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
+    revision=1,
+)
+GRAND = Strategy(
+    function=grand,
+    summary="largest gradient norm, by the last layer or by all parameters",
+    paper=_PAUL,
+    cost="N (C + d)",
+    averages=True,
+    needs=lambda options: (
+        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
+    ),
+)
+ENTROPY = Strategy(
+    function=entropy,
+    summary="most uncertain: largest entropy of the probabilities",
+    paper=_COLEMAN,
+    cost="N C",
+    kinds=CLASSES,
+)
+MARGIN = Strategy(
+    function=margin,
+    summary="most uncertain: smallest margin between the two largest probabilities",
+    paper=_COLEMAN,
+    cost="N C",
+    kinds=CLASSES,
+)
+LEAST_CONFIDENCE = Strategy(
+    function=least_confidence,
+    summary="most uncertain: smallest probability of the most likely class",
+    paper=_COLEMAN,
+    cost="N C",
+    kinds=CLASSES,
+)

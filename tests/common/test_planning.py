@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lipt.common.config.run_config import LearnersConfig
+from lipt.common.models.footprint import ModelFigures
+from lipt.common.planning import (
+    PROCESS_BYTES,
+    THREAD_BYTES,
+    Cost,
+    Limit,
+    Part,
+    Unit,
+    learner_images,
+    learner_memory,
+    violation,
+)
+
+MB = 10**6
+
+
+def memory(*parts: Part) -> Cost:
+    return Cost("memory of a worker", Unit.BYTES, parts)
+
+
+def test_what_is_at_its_limit_is_no_violation() -> None:
+    assert violation(memory(Part("a", 3, 5, "x")), Limit("limits.m", 15)) is None
+
+
+def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() -> None:
+    cost = memory(Part("", 1, 10 * MB, "its process"), Part("a.size", 100, MB, "a batch"))
+    found = violation(cost, Limit("limits.m", 50 * MB))
+    assert found is not None
+    assert (found.knob, found.value, found.cost) == ("a.size", "100", 110 * MB)
+    assert str(found) == (
+        "a.size = 100: memory of a worker comes to 110.0 MB, 100.0 MB of it for a batch, over "
+        "limits.m = 50.0 MB. Lower a.size to at most 40, or raise limits.m."
+    )
+    assert violation(memory(cost.parts[0], Part("a.size", 40, MB, "a batch")), found.limit) is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "remedy"),
+    [
+        # Not even the lowest value fits beside the rest.
+        ((Part("a", 2, 60, "x"), Part("b", 1, 50, "y")), "Choose a lower a, a lower b, or raise m"),
+        # Or it may be none at all.
+        ((Part("a", 2, 60, "x", 0), Part("b", 1, 50, "y")), "Lower a to at most 0, or raise m"),
+        # What it is set to is no number that costs.
+        (
+            (Part("model", 5, 60, "copies", None, "resnet18"), Part("b", 1, 50, "y")),
+            "Choose a smaller model, a lower b, or raise m",
+        ),
+        ((Part("", 2, 60, "x"), Part("b", 0, 50, "y")), "Raise m"),
+    ],
+)
+def test_remedy_where_no_value_would_do(parts: tuple[Part, ...], remedy: str) -> None:
+    found = violation(memory(*parts), Limit("m", 100))
+    assert str(found).endswith(f" {remedy}.")
+
+
+FIGURES = ModelFigures(
+    weights_bytes=100, trained_bytes=90, training_bytes=1000, evaluation_bytes=300
+)
+
+
+def test_memory_is_weights_activations_shard_snapshots_and_threads() -> None:
+    learners = LearnersConfig(
+        num_minibatches=3, batch_size=4, num_steps=9, num_snapshots=7, cpu_threads=2
+    )
+    cost = learner_memory(learners, "mine", FIGURES, example_bytes=12)
+    assert cost.total == (
+        PROCESS_BYTES
+        + 5 * 100
+        # 6 bytes a pixel: before and after augmentation, and as a number; and 3 of those ahead.
+        + 4 * (1000 + 6 * 12 + 3 * 12)
+        # The file and its images.
+        + 3 * 4 * 12 * 2
+        + 7 * 100
+        + 2 * THREAD_BYTES
+    )
+    assert [part.knob for part in cost.parts if part.knob] == [
+        "model",
+        "learners.batch_size",
+        "learners.num_minibatches",
+        "learners.num_snapshots",
+        "learners.cpu_threads",
+    ]
+
+
+def test_images_are_those_of_all_steps_and_attempts() -> None:
+    learners = LearnersConfig(num_steps=10, num_minibatches=2, batch_size=100, max_attempts=3)
+    assert learner_images(learners).total == 10 * 2 * 100 * 3
+
+
+def test_frozen_layers_have_neither_gradient_nor_momentum_nor_snapshots() -> None:
+    learners = LearnersConfig(num_steps=9, num_snapshots=7)
+    kinds = [replace(FIGURES, frozen_bytes=size) for size in (0, 40)]
+    whole, parts = (
+        learner_memory(learners, "mine", figures, example_bytes=12).total for figures in kinds
+    )
+    assert whole - parts == (3 + 7) * 40
+
+
+def test_a_step_on_a_few_images_counts_as_one_on_64() -> None:
+    learners = LearnersConfig(num_steps=10, num_minibatches=2, batch_size=1, max_attempts=1)
+    assert learner_images(learners).total == 10 * 2 * 64

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import platform
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from lipt.common.errors import ConfigError
+from lipt.common.process.devices import processor_name, resolve_device, versions
+from lipt.common.process.machine import _container_limits
+from lipt.common.process.memory import is_out_of_memory
+from lipt.common.process.service import talking, tell_manager
+
+
+@pytest.fixture
+def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Fast GPU")
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("spec", "device"),
+    [
+        ("auto", torch.device("cuda", 0)),
+        ("cuda", torch.device("cuda", 0)),
+        ("cuda:0", torch.device("cuda", 0)),
+        (" CUDA:1 ", torch.device("cuda", 1)),
+        ("cpu", torch.device("cpu")),
+    ],
+)
+def test_names_give_devices(spec: str, device: torch.device) -> None:
+    assert resolve_device(spec) == device
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_missing_gpu_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError) as raised:
+        resolve_device("cuda:3")
+    assert str(raised.value) == (
+        "device 'cuda:3' is not on this machine: this machine has cpu, cuda:0 (Fast GPU), "
+        "cuda:1 (Fast GPU). Choose one of these, or auto (CUDA if there is any, else the CPU)."
+    )
+
+
+@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.parametrize(
+    "spec", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:²", "cpu:0", "cuda:0:1", "meta"]
+)
+def test_what_is_no_device_is_refused(spec: str) -> None:
+    with pytest.raises(ConfigError, match="is not a device: this machine has cpu"):
+        resolve_device(spec)
+
+
+def test_versions_name_what_a_result_depends_on() -> None:
+    found = versions()
+    assert set(found) == {"python", "lipt", "torch", "torchvision"}
+    assert found["python"] == platform.python_version()
+    assert torch.__version__.startswith(found["torch"])
+
+
+def test_the_processor_has_a_name_that_fits_the_contract() -> None:
+    assert 0 < len(processor_name()) <= 80
+    assert processor_name() == processor_name().strip()
+
+
+def limits(root: Path, own: str) -> list[int]:
+    (root / "own").write_text(own)
+    return list(_container_limits(root / "cgroup", root / "own"))
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_limits_of_a_group_and_of_those_above_it_hold(tmp_path: Path) -> None:
+    put(tmp_path / "cgroup/a/b/memory.max", "max\n")
+    put(tmp_path / "cgroup/a/memory.max", "2000\n")
+    put(tmp_path / "cgroup/memory.max", "3000\n")
+    assert limits(tmp_path, "0::/a/b\n") == [2000, 3000]
+
+
+def test_limits_of_the_first_version_have_another_name(tmp_path: Path) -> None:
+    put(tmp_path / "cgroup/memory/a/memory.limit_in_bytes", "1000\n")
+    assert limits(tmp_path, "9:cpu:/x\n4:hugetlb,memory:/a\n") == [1000]
+
+
+def test_a_container_finds_its_group_at_the_root(tmp_path: Path) -> None:
+    put(tmp_path / "cgroup/memory.max", "1000\n")
+    assert limits(tmp_path, "0::/docker/0123\n") == [1000]
+
+
+# A process of its own, because a limit cannot be taken back.
+LIMITED = """
+import torch
+from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
+
+go_first_without_memory()
+print(open("/proc/self/oom_score_adj").read())
+limit_memory(2 * 2**30)
+limit_memory(4 * 2**30)
+torch.empty(2**29, dtype=torch.uint8)
+for take in (lambda: torch.empty(2**31, dtype=torch.uint8), lambda: bytearray(2**31)):
+    try:
+        take()
+    except Exception as error:
+        print(is_out_of_memory(error), type(error).__name__)
+"""
+
+
+def test_what_is_beyond_the_limit_is_refused_and_the_process_goes_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["500", "True", "RuntimeError", "True", "MemoryError"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (OSError(28, "No space left on device"), False),
+        (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("shapes cannot be multiplied"), False),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (ConfigError("not enough memory"), False),
+    ],
+)
+def test_errors_of_memory_are_told_from_others(error: Exception, is_memory: bool) -> None:
+    assert is_out_of_memory(error) is is_memory
+
+
+@pytest.mark.parametrize("form", ["file", "name"])
+def test_manager_is_told_in_one_datagram(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = str(tmp_path / "notify") if form == "file" else f"@{tmp_path}/notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(written.replace("@", "\0"))
+        monkeypatch.setenv("NOTIFY_SOCKET", written)
+        tell_manager(READY="1", STATUS="serving 127.0.0.1:50051")
+        assert manager.recv(1000) == b"READY=1\nSTATUS=serving 127.0.0.1:50051"
+
+
+def test_a_long_block_is_spoken_of_again_and_again() -> None:
+    lines, three = list[str](), threading.Event()
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 3:
+            three.set()
+
+    with talking("importing PyTorch", say, silence_seconds=0.001):
+        assert three.wait(60)
+    assert lines[0] == "importing PyTorch (for 0 s now)"
+    assert not [thread for thread in threading.enumerate() if thread.name == "lipt-talking"]

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipt.common.text import (
+    INDENT,
+    MAX_CHARACTERS,
+    escaped,
+    escaped_json,
+    format_bytes,
+    printable,
+    printable_lines,
+)
+
+# Any code point, surrogates included, and more of those that do something to who shows them.
+ACTING = "\x00\t\n\r\x07\x08\x0b\x0c\x1b\x7f\x85\x9b\xad\u200b\u202e\u2028\u2066\ufeff\ud800\udfff"
+TEXTS = st.text(st.one_of(st.characters(exclude_categories=()), st.sampled_from(ACTING)))
+UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("worker-1 (größer) 漢字 ü", "worker-1 (größer) 漢字 ü"),
+        ("two\nlines\r\n", r"two\nlines\r\n"),
+        ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
+        ("\x9b2J\x7f", r"\x9b2J\x7f"),
+        ("abc\u202edcba\u2066", r"abc\u202edcba\u2066"),
+        ("\u2028\u2029\ufeff\u200b", r"\u2028\u2029\ufeff\u200b"),
+        ("half \ud83d a pair", r"half \ud83d a pair"),
+    ],
+)
+def test_what_is_not_printable_stands_as_its_escape(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(TEXTS)
+def test_no_mark_that_acts_is_left(text: str) -> None:
+    shown = printable(text)
+    assert not {unicodedata.category(mark) for mark in shown} & UNSEEN
+    assert len(shown) <= MAX_CHARACTERS
+    assert printable(shown) == shown
+    shown.encode()  # no half of a pair is left
+
+
+@given(TEXTS.filter(lambda text: "\\" not in text))
+def test_nothing_is_lost_of_a_text_that_fits(text: str) -> None:
+    assert escaped(text).encode("latin-1", "backslashreplace").decode("unicode_escape") == text
+
+
+def test_the_middle_of_a_long_text_is_left_out() -> None:
+    shown = printable("begin " + "x" * 3_900_000 + " end")
+    assert len(shown) <= MAX_CHARACTERS
+    assert shown.startswith("begin xxx")
+    assert " ...(3900010 characters)... " in shown
+    assert shown.endswith("xxx end")
+    assert len(printable("\x00" * MAX_CHARACTERS)) <= MAX_CHARACTERS
+
+
+@given(TEXTS)
+def test_no_line_but_the_first_begins_where_lines_of_the_program_do(text: str) -> None:
+    first, *rest = printable_lines(text).split("\n")
+    assert len(rest) == text.count("\n")
+    assert all(line.startswith(INDENT) and line.isprintable() for line in rest)
+    assert first.isprintable()
+
+
+def test_marks_that_are_kept_stay() -> None:
+    assert escaped("a\n\tb\x1b", keep="\n\t") == "a\n\tb\\x1b"
+
+
+@given(TEXTS)
+def test_json_says_the_same_with_its_own_escapes(text: str) -> None:
+    document = json.dumps({"name": text}, ensure_ascii=False)
+    shown = escaped_json(document)
+    assert shown.isprintable()
+    # Two halves that happen to meet are a pair to every reader of JSON.
+    assert json.loads(shown) == json.loads(json.dumps({"name": text}))
+
+
+def test_sizes_have_decimal_units() -> None:
+    sizes = (0, 999, 1000, 1_234_567, 5_000_000_000, 7_000_000_000_000)
+    assert [format_bytes(size) for size in sizes] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "1.2 MB",
+        "5.0 GB",
+        "7000.0 GB",
+    ]

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, RandAugment
+from torchvision.transforms.autoaugment import _apply_op
+
+from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
+from lipt.common.errors import DataError
+from lipt.common.images.crop_flip import crop_flip
+from lipt.common.inputs.model_input import images_in
+from lipt.core.learner.augmentation import (
+    METHODS,
+    NUM_MAGNITUDE_BINS,
+    OPERATIONS,
+    augment,
+    draw_operations,
+    randaugment,
+)
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def images() -> torch.Tensor:
+    return torch.randint(256, (20, 3, 8, 8), generator=seeded()).to(torch.uint8)
+
+
+def test_every_method_of_the_configuration_is_registered() -> None:
+    assert set(METHODS) == set(AugmentationMethod)
+
+
+def test_configuration_chooses_method_and_strength() -> None:
+    strong = AugmentationConfig(method=AugmentationMethod.RANDAUGMENT, num_ops=3, magnitude=20)
+    mild = AugmentationConfig(method=AugmentationMethod.CROP_FLIP)
+    none = AugmentationConfig(method=AugmentationMethod.NONE)
+    assert torch.equal(
+        images_in(augment(images(), strong, seeded())),
+        randaugment(images(), num_ops=3, magnitude=20, generator=seeded()),
+    )
+    found = images_in(augment(images(), mild, seeded()))
+    assert torch.equal(found, crop_flip(images(), generator=seeded()))
+    assert torch.equal(images_in(augment(images(), none, seeded())), images())
+
+
+@pytest.mark.parametrize("method", AugmentationMethod)
+@pytest.mark.parametrize(
+    ("wrong", "value"),
+    [
+        (torch.zeros(2, 3, 8, 8), "torch.float32"),
+        (torch.zeros(3, 8, 8, dtype=torch.uint8), "(3, 8, 8)"),
+        (torch.zeros(2, 4, 8, 8, dtype=torch.uint8), "(2, 4, 8, 8)"),
+    ],
+)
+def test_images_of_another_form_are_refused(
+    method: AugmentationMethod, wrong: torch.Tensor, value: str
+) -> None:
+    with pytest.raises(DataError) as raised:
+        augment(wrong, AugmentationConfig(method=method), seeded())
+    assert value in str(raised.value)
+    assert "Convert the images" in str(raised.value)
+
+
+SHAPES = [(3, 32, 32), (1, 8, 8), (1, 28, 28), (3, 33, 20), (3, 2, 5), (3, 1, 1)]
+
+
+def kinds_of_images(num_channels: int, height: int, width: int) -> Tensor:
+    """Noise, smooth ramps, two values, and constants: 12 images."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (4, num_channels, height, width)
+    noise = torch.randint(256, shape, generator=generator)
+    ramps = torch.randint(64, shape, generator=generator) + torch.arange(width) * 150 // width
+    two_values = torch.randint(2, (1, *shape[1:]), generator=generator) * 255
+    constants = torch.tensor([0, 7, 255])[:, None, None, None].expand(3, *shape[1:])
+    return torch.cat([noise, ramps, two_values, constants]).to(torch.uint8)
+
+
+def torchvision_space(magnitude: int, height: int, width: int) -> dict[str, tuple[float, bool]]:
+    space = RandAugment(magnitude=magnitude)._augmentation_space(31, (height, width))
+    return {
+        name: (float(levels[magnitude]) if levels.ndim else 0.0, signed)
+        for name, (levels, signed) in space.items()
+    }
+
+
+@pytest.mark.parametrize("size", [(32, 32), (8, 8), (37, 224)])
+def test_operations_levels_and_signs_are_those_of_torchvision(size: tuple[int, int]) -> None:
+    for magnitude in range(NUM_MAGNITUDE_BINS):
+        ours = {
+            name: (operation.level(magnitude, *size), operation.signed)
+            for name, operation in OPERATIONS.items()
+        }
+        assert ours == torchvision_space(magnitude, *size)
+        assert list(ours) == list(torchvision_space(magnitude, *size))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("magnitude", [0, 9, 30])
+def test_operation_equals_torchvision_applied_to_each_image(
+    name: str, shape: tuple[int, int, int], magnitude: int
+) -> None:
+    level, signed = torchvision_space(magnitude, *shape[1:])[name]
+    images_BCHW = kinds_of_images(*shape)
+    before = images_BCHW.clone()
+    for sign in (1.0, -1.0) if signed else (1.0,):
+        expected = torch.stack(
+            [
+                _apply_op(image, name, sign * level, InterpolationMode.NEAREST, fill=None)
+                for image in images_BCHW
+            ]
+        )
+        got = OPERATIONS[name].apply(images_BCHW, sign * level)
+        assert got.dtype == torch.uint8
+        assert torch.equal(got, expected), (name, sign * level)
+    assert torch.equal(images_BCHW, before)
+
+
+def test_contrast_of_a_large_image_uses_its_exact_mean() -> None:
+    # 300 x 300 pixels sum to more than 2**24, where float32 stops counting:
+    # one level of 255 in 90,000 pixels of 254 must not move the mean below 254.
+    image = torch.full((1, 1, 300, 300), 254, dtype=torch.uint8)
+    image[..., 0, 0] = 255
+    assert (OPERATIONS["Contrast"].apply(image, -1.0) == 254).all()
+
+
+def test_equalize_is_the_hand_computed_table() -> None:
+    # 510 pixels: 255 of value 10, 254 of value 20, one of value 30.
+    # step = (510 - 1) // 255 = 1; tables: 10 -> 0, 20 -> 255, 30 -> min(509, 255).
+    values = torch.tensor([10] * 255 + [20] * 254 + [30], dtype=torch.uint8)
+    equalized = OPERATIONS["Equalize"].apply(values.view(1, 1, 17, 30), 0.0)
+    assert equalized.flatten().tolist() == [0] * 255 + [255] * 255
+
+
+def generator_of(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randint(256, shape, generator=generator_of(1)).to(torch.uint8)
+
+
+def one_at_a_time(images_BCHW: Tensor, *, num_ops: int, magnitude: int, seed: int) -> Tensor:
+    """The slow oracle: the same draws, image by image, operation by operation."""
+    operations_OB, negative_OB = draw_operations(
+        len(images_BCHW), num_ops=num_ops, generator=generator_of(seed)
+    )
+    height, width = images_BCHW.shape[-2:]
+    done = []
+    for index in range(len(images_BCHW)):
+        image = images_BCHW[index : index + 1]
+        for which, negative in zip(operations_OB[:, index], negative_OB[:, index], strict=True):
+            operation = list(OPERATIONS.values())[which]
+            level = operation.level(magnitude, height, width)
+            image = operation.apply(image, -level if negative and operation.signed else level)
+        done.append(image)
+    return torch.cat(done)
+
+
+@pytest.mark.parametrize("num_ops", [0, 1, 2, 3, 10])
+@pytest.mark.parametrize("shape", [(97, 3, 16, 12), (64, 1, 8, 8), (1, 3, 8, 8)], ids=str)
+def test_grouped_execution_equals_one_image_at_a_time(
+    num_ops: int, shape: tuple[int, int, int, int]
+) -> None:
+    images_BCHW = noise(*shape)
+    before = images_BCHW.clone()
+    got = randaugment(images_BCHW, num_ops=num_ops, magnitude=9, generator=generator_of(5))
+    assert torch.equal(got, one_at_a_time(images_BCHW, num_ops=num_ops, magnitude=9, seed=5))
+    assert torch.equal(images_BCHW, before)
+
+
+def test_equal_images_in_one_batch_come_out_different() -> None:
+    # Values in 30..219: AutoContrast has something to stretch, and Solarize to invert.
+    same = (noise(1, 3, 32, 32) // 4 * 3 + 30).expand(256, -1, -1, -1)
+    augmented = randaugment(same, num_ops=1, magnitude=9, generator=generator_of())
+    # 14 operations, 9 of them with two signs: at most 23 results, and with 256
+    # draws the chance that any of them is missing is below 23 * (27/28)**256 < 0.3%.
+    assert len({tuple(image.flatten().tolist()) for image in augmented}) == 23
+
+
+def test_one_seed_gives_the_same_images() -> None:
+    images_BCHW = noise(30, 3, 8, 8)
+    first, again, other = (
+        randaugment(images_BCHW, num_ops=2, magnitude=9, generator=generator_of(seed))
+        for seed in (3, 3, 4)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_draws_are_uniform_and_independent() -> None:
+    num_images = 20_000
+    operations_OB, negative_OB = draw_operations(num_images, num_ops=2, generator=generator_of())
+    num_operations = len(OPERATIONS)
+    # Every pair of (first, second) operation and sign of the first: 14 * 14 * 2 cells.
+    cells = (operations_OB[0] * num_operations + operations_OB[1]) * 2 + negative_OB[0].long()
+    observed = torch.bincount(cells, minlength=2 * num_operations**2).double()
+    expected = num_images / len(observed)
+    chi_square = float(((observed - expected) ** 2 / expected).sum())
+    # 391 degrees of freedom: mean 391, standard deviation 28; four of them either way.
+    assert 391 - 4 * 28 < chi_square < 391 + 4 * 28

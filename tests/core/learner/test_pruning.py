@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from lipt.common.config.run_config import PruningMethod
+from lipt.common.errors import ConfigError
+from lipt.core.learner.pruning import (
+    METHODS,
+    PruningInputs,
+    is_pruned_from,
+    masks_of_largest,
+    prunable_parameters,
+    prune,
+)
+
+WEIGHTS = {
+    "conv": torch.tensor([[-4.0, 1.0], [0.5, 3.0]]),
+    "head": torch.tensor([[2.0, -0.25]]),
+}
+GRADIENTS = {
+    "conv": torch.tensor([[0.1, -5.0], [4.0, 1.0]]),
+    "head": torch.tensor([[0.0, 8.0]]),
+}
+
+
+def no_gradients() -> Mapping[str, Tensor]:
+    raise AssertionError("this method needs no gradients")
+
+
+def inputs(weights: Mapping[str, Tensor] = WEIGHTS, *, seed: int = 0) -> PruningInputs:
+    return PruningInputs(weights, no_gradients, torch.Generator().manual_seed(seed))
+
+
+def test_every_method_of_the_configuration_is_registered() -> None:
+    assert set(METHODS) == set(PruningMethod)
+
+
+def test_magnitude_zeroes_the_weights_closest_to_zero() -> None:
+    pruned = prune(PruningMethod.MAGNITUDE, inputs(), 0.5)
+    # |w|: 4, 1, 0.5, 3, 2, 0.25: the largest three are 4, 3 and 2.
+    assert pruned["conv"].tolist() == [[-4.0, 0.0], [0.0, 3.0]]
+    assert pruned["head"].tolist() == [[2.0, 0.0]]
+
+
+def test_snip_zeroes_the_weights_that_the_loss_feels_least() -> None:
+    snip_inputs = PruningInputs(WEIGHTS, lambda: GRADIENTS, torch.Generator())
+    pruned = prune(PruningMethod.SNIP, snip_inputs, 0.5)
+    # |g w|: 0.4, 5, 2, 3, 0, 2: of the two 2s the earlier one stays.
+    assert pruned["conv"].tolist() == [[0.0, 1.0], [0.5, 3.0]]
+    assert pruned["head"].tolist() == [[0.0, 0.0]]
+
+
+def test_none_keeps_every_weight_whatever_the_density() -> None:
+    pruned = prune(PruningMethod.NONE, inputs(), 0.1)
+    assert all(torch.equal(pruned[name], weight) for name, weight in WEIGHTS.items())
+    assert all(pruned[name] is not weight for name, weight in WEIGHTS.items())
+
+
+def test_random_keeps_every_weight_equally_often() -> None:
+    ones = {"a": torch.ones(10), "b": torch.ones(5, 2)}
+    draws = inputs(ones)
+    kept = torch.zeros(20)
+    for _ in range(1000):
+        kept += torch.cat([t.flatten() for t in prune(PruningMethod.RANDOM, draws, 0.4).values()])
+    # 1000 draws with probability 0.4: mean 400, standard deviation 15.5; four of them.
+    assert kept.min() > 400 - 62
+    assert kept.max() < 400 + 62
+
+
+@pytest.mark.parametrize("method", [m for m in PruningMethod if m is not PruningMethod.NONE])
+@pytest.mark.parametrize("density", [0.85, 0.9, 0.95, 1.0])
+def test_exact_share_is_kept_and_inputs_are_not_modified(
+    method: PruningMethod, density: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        name: torch.randn(shape, generator=generator)
+        for name, shape in {"a": (16, 3, 3, 3), "b": (10, 64)}.items()
+    }
+    before = {name: weight.clone() for name, weight in weights.items()}
+    drawn = PruningInputs(weights, lambda: before, generator)
+    pruned = prune(method, drawn, density)
+    kept = sum(int(weight.count_nonzero()) for weight in pruned.values())
+    assert kept == round(density * (16 * 27 + 640))
+    for name, weight in weights.items():
+        assert torch.equal(weight, before[name])
+        assert pruned[name].dtype == weight.dtype
+        changed = pruned[name] != weight
+        assert (pruned[name][changed] == 0).all()
+
+
+def test_prunable_are_matrices_and_filters_but_no_biases_or_scales() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 3))
+    assert list(prunable_parameters(model)) == ["0.weight", "3.weight"]
+
+
+def test_what_is_dropped_takes_no_room_whatever_its_sign() -> None:
+    pruned = prune(PruningMethod.MAGNITUDE, inputs(), 0.5)
+    # -0.25 is dropped; -0.0 would be equal to zero, and yet a value that is sent.
+    assert not any(bool(weight[weight == 0].signbit().any()) for weight in pruned.values())
+
+
+shapes = st.lists(st.lists(st.integers(0, 5), min_size=0, max_size=3), min_size=1, max_size=4)
+
+
+def drawn_scores(sizes: list[list[int]], seed: int, num_values: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        f"tensor{index}": torch.randint(num_values, size, generator=generator).float()
+        for index, size in enumerate(sizes)
+    }
+
+
+def test_one_threshold_is_shared_by_all_tensors() -> None:
+    scores = {"a": torch.tensor([[1.0, 5.0], [2.0, 6.0]]), "b": torch.tensor([3.0, 4.0])}
+    masks = masks_of_largest(scores, 0.5)
+    # 3 of 6 are kept: 5, 6 and 4.
+    assert masks["a"].tolist() == [[False, True], [False, True]]
+    assert masks["b"].tolist() == [False, True]
+
+
+def test_of_equal_scores_the_first_are_kept() -> None:
+    scores = {"a": torch.tensor([2.0, 1.0, 1.0]), "b": torch.tensor([[1.0, 2.0, 1.0]])}
+    masks = masks_of_largest(scores, 0.5)
+    assert masks["a"].tolist() == [True, True, False]
+    assert masks["b"].tolist() == [[False, True, False]]
+
+
+@pytest.mark.parametrize(("density", "kept"), [(0.25, 2), (0.35, 4), (0.04, 0), (1.0, 10)])
+def test_number_kept_is_rounded_with_halves_to_even(density: float, kept: int) -> None:
+    # 2.5 -> 2, 3.5 -> 4, 0.4 -> 0.
+    masks = masks_of_largest({"a": torch.arange(10.0)}, density)
+    assert masks["a"].tolist() == [False] * (10 - kept) + [True] * kept
+
+
+@given(
+    sizes=shapes,
+    density=st.floats(0.0, 1.0, exclude_min=True),
+    seed=st.integers(0, 2**32),
+    num_values=st.sampled_from([1, 2, 5, 1000]),
+)
+def test_exactly_the_rounded_share_is_kept_and_it_is_the_stable_sorts(
+    sizes: list[list[int]], density: float, seed: int, num_values: int
+) -> None:
+    scores = drawn_scores(sizes, seed, num_values)
+    masks = masks_of_largest(scores, density)
+    assert {name: mask.shape for name, mask in masks.items()} == {
+        name: score.shape for name, score in scores.items()
+    }
+    flat_T = torch.cat([score.flatten() for score in scores.values()])
+    kept_T = torch.cat([mask.flatten() for mask in masks.values()])
+    count = round(density * len(flat_T))
+    best = flat_T.argsort(descending=True, stable=True)[:count]
+    assert kept_T.nonzero().flatten().tolist() == sorted(best.tolist())
+
+
+@pytest.mark.parametrize("density", [0.0, -0.1, 1.0001, 85.0, math.nan, math.inf])
+def test_density_outside_the_unit_interval_is_refused(density: float) -> None:
+    with pytest.raises(ConfigError) as raised:
+        masks_of_largest({"a": torch.ones(3)}, density)
+    assert f"density {density} is outside (0, 1]" in str(raised.value)
+    assert "KEEPS" in str(raised.value)
+
+
+STATE = {"w": torch.tensor([[1.0, -2.0], [3.0, 0.0]]), "steps": torch.tensor(7)}
+
+
+@pytest.mark.parametrize(
+    ("kept", "steps", "expected"),
+    [
+        ([[1.0, -2.0], [3.0, 0.0]], 7, True),
+        ([[0.0, -2.0], [3.0, 0.0]], 7, True),
+        ([[0.0, 0.0], [0.0, 0.0]], 7, True),
+        # A weight has moved, one has grown from nothing, a batch more was seen.
+        ([[1.0, -2.0], [3.5, 0.0]], 7, False),
+        ([[1.0, -2.0], [3.0, 0.5]], 7, False),
+        ([[1.0, -2.0], [3.0, 0.0]], 8, False),
+    ],
+)
+def test_what_is_kept_has_to_be_what_it_was(
+    kept: list[list[float]], steps: int, *, expected: bool
+) -> None:
+    result = {"w": torch.tensor(kept), "steps": torch.tensor(steps)}
+    assert is_pruned_from(result, STATE) is expected

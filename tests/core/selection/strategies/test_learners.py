@@ -1,0 +1,216 @@
+"""Strategies that watch learners train, on courses whose scores are known by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from lipt.common.errors import SignalsError
+from lipt.core.selection.strategies.ccs import hardness
+from lipt.core.selection.strategies.learners import (
+    aum,
+    beta_parameters,
+    disagreement,
+    dual,
+    forgetting,
+    forgetting_events,
+    log_beta_density,
+    uncertain_and_hard,
+)
+from lipt.core.selection.strategies.scores import el2n
+from lipt.core.signals.dynamics import Dynamics
+from lipt.core.signals.signals import Signals, labels_only
+from tests.core.selection.builders import random_dynamics
+
+# Per example, per learner, per moment.
+Course = Sequence[Sequence[float]]
+
+
+def signals(
+    *,
+    margins: Sequence[Course] | None = None,
+    probabilities: Sequence[Course] | None = None,
+    error_norms: Sequence[Sequence[float]] | None = None,
+    disagreement: Sequence[float] | None = None,
+    own: Sequence[int] | None = None,
+) -> Signals:
+    """All labels 0; what is not given is 0 or, of two learners at two moments, 0.
+
+    No learner was trained on any of the examples, unless `own` says which.
+    """
+    given = [x for x in (margins, probabilities, error_norms, disagreement) if x is not None]
+    num_examples = len(given[0])
+    shape = torch.tensor(margins or probabilities or [[[0.0] * 2] * 2] * num_examples).shape
+
+    def tensor(values: object, shape: Sequence[int]) -> Tensor:
+        return torch.zeros(*shape) if values is None else torch.tensor(values)
+
+    return watched(
+        Dynamics(
+            probabilities_NLT=tensor(probabilities, shape),
+            margins_NLT=tensor(margins, shape),
+            error_norms_NL=tensor(error_norms, shape[:2]),
+            disagreement_N=tensor(disagreement, shape[:1]),
+            own_learner_N=torch.tensor(own or [-1] * num_examples, dtype=torch.int16),
+        )
+    )
+
+
+def watched(dynamics: Dynamics) -> Signals:
+    """Nothing but how the learners came to see the examples."""
+    labels_N = torch.zeros(len(dynamics), dtype=torch.int64)
+    return replace(labels_only(labels_N), dynamics=dynamics)
+
+
+def random_signals(num_examples: int, num_learners: int = 3, num_moments: int = 4) -> Signals:
+    generator = torch.Generator().manual_seed(3)
+    return watched(random_dynamics(num_examples, num_learners, num_moments, generator=generator))
+
+
+def test_forgetting_counts_steps_from_right_to_wrong() -> None:
+    margins: list[Course] = [
+        [[1, -1, 1, -1], [1, 1, 1, 1]],  # 2 + 0 by two
+        [[1, -1, -1, -1], [1, -1, 1, -1]],  # 1 + 2 by two
+        [[1, 1, 1, 1], [1, 1, 1, 1]],  # 0
+        [[-1, -1, -1, -1], [-1, -1, -1, 0]],  # never right: a margin of 0 is a tie
+        [[-1, 1, 1, 1], [-1, -1, 1, 1]],  # learned, never forgotten
+    ]
+    everyone_NL = torch.ones(5, 2, dtype=torch.bool)
+    events_N = forgetting_events(torch.tensor(margins).float(), everyone_NL)
+    assert events_N.tolist() == [1.0, 1.5, 0.0, math.inf, 0.0]
+    assert forgetting(signals(margins=margins), 3).indices_K.tolist() == [3, 1, 0]
+
+
+def test_equal_events_go_by_margin_and_then_by_id() -> None:
+    margins: list[Course] = [[[1, -1]], [[1, -3]], [[1, -1]], [[-1, -1]], [[-1, -2]], [[2, 2]]]
+    # Never right: -2 before -1; forgotten once: -3 before the two of -1; never forgotten last.
+    assert forgetting(signals(margins=margins), 6).indices_K.tolist() == [4, 3, 1, 0, 2, 5]
+
+
+def test_aum_keeps_the_smallest_mean_margin_first() -> None:
+    # Means over theta* and two learners: 2, -1, 1.
+    margins: list[Course] = [[[1, 2], [1, 3]], [[0, -1], [0, -2]], [[0, 3], [0, 0]]]
+    assert aum(signals(margins=margins), 2).indices_K.tolist() == [1, 2]
+
+
+def test_disagreement_keeps_the_largest_variance_first() -> None:
+    chosen = disagreement(signals(disagreement=[0.1, 0.4, 0.2]), 2)
+    assert chosen.indices_K.tolist() == [1, 2]
+
+
+def test_a_single_learner_has_nobody_to_disagree_with() -> None:
+    with pytest.raises(SignalsError, match=r"at least 2 learners, and 1 took part.*num_learners"):
+        disagreement(random_signals(5, num_learners=1), 2)
+
+
+def test_el2n_of_learners_is_the_mean_of_their_norms() -> None:
+    # The merged model's errors are not looked at: there are none.
+    given = signals(error_norms=[[0.2, 0.4], [1.0, 0.0], [0.0, 0.8]])
+    assert el2n(given, 2, models="learners").indices_K.tolist() == [1, 2]
+
+
+def test_dual_s_score_is_difficulty_times_uncertainty() -> None:
+    probabilities: list[Course] = [
+        [[0.5, 0.5]],  # 0.5 x 0
+        [[0.2, 0.6]],  # 0.6 x 0.2
+        [[0.0, 0.4]],  # 0.8 x 0.2
+        [[0.7, 0.9]],  # 0.2 x 0.1
+    ]
+    chosen = dual(signals(probabilities=probabilities), 4, sampling="largest", seed=0)
+    assert chosen.indices_K.tolist() == [2, 1, 3, 0]
+
+
+def test_beta_moves_to_easy_examples_as_fewer_are_kept() -> None:
+    # All kept: b = 15 x 0.6; half dropped with c = 1: half of it.
+    assert beta_parameters(0.4, dropped=0.0, exponent=5.5) == pytest.approx((7.0, 9.0))
+    assert beta_parameters(0.4, dropped=0.5, exponent=1.0) == pytest.approx((11.5, 4.5))
+    modes = []
+    for dropped in (0.0, 0.3, 0.6, 0.9):
+        a, b = beta_parameters(0.4, dropped=dropped, exponent=2.0)
+        modes.append((a - 1) / (a + b - 2))
+    assert modes == sorted(modes)
+    assert modes[0] == pytest.approx(6 / 14)
+
+
+def test_beta_density_is_scipys_up_to_a_constant() -> None:
+    means_N = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
+    ours_N = log_beta_density(means_N, 11.5, 4.5)
+    theirs_N = torch.from_numpy(stats.beta.logpdf(means_N.numpy(), 11.5, 4.5))
+    torch.testing.assert_close(ours_N - ours_N[0], theirs_N - theirs_N[0])
+
+
+def test_examples_without_weight_are_drawn_last_in_order() -> None:
+    # Two that are certain at every moment, and one that is not.
+    probabilities: list[Course] = [[[1.0, 1.0]], [[0.5, 0.5]], [[0.2, 0.9]]]
+    chosen = dual(signals(probabilities=probabilities), 3, seed=5)
+    assert chosen.indices_K.tolist() == [2, 0, 1]
+
+
+# Example 0 has a wrong label, and learner 0 has learned it by heart. Nobody was trained on 1, of
+# which all are half sure, and learner 1 on 2, which is right.
+LABELS_BY_HEART: list[Course] = [
+    [[0, 4, 9], [0, -1, -1], [0, -1, -2]],
+    [[0, 1, 1], [0, 1, 1], [0, 1, 1]],
+    [[0, 2, 3], [0, 5, 6], [0, 2, 3]],
+]
+
+
+def test_a_wrong_label_is_trusted_by_its_own_learner_and_found_by_the_others() -> None:
+    by_heart, asked = LABELS_BY_HEART, [0, -1, 1]
+    trusting, out_of_shard = signals(margins=by_heart), signals(margins=by_heart, own=asked)
+    # Its mean margin is 8 / 7 of all, above the 6 / 7 of example 1, and -1 of the others.
+    assert aum(trusting, 1).indices_K.tolist() == [1]
+    assert aum(out_of_shard, 1).indices_K.tolist() == [0]
+    assert hardness(trusting, "aum").tolist() == pytest.approx([-8 / 7, -6 / 7, -3])
+    assert hardness(out_of_shard, "aum").tolist() == pytest.approx([1, -6 / 7, -2])
+    # To the others it was never learned at all.
+    assert forgetting(trusting, 1).indices_K.tolist() == [1]
+    assert forgetting(out_of_shard, 1).indices_K.tolist() == [0]
+    norms = [[0.0, 0.9, 0.9], [0.7, 0.7, 0.7], [0.3, 0.0, 0.3]]
+    chosen = [
+        el2n(signals(error_norms=norms, own=own), 1, models="learners").indices_K.tolist()
+        for own in (None, asked)
+    ]
+    assert chosen == [[1], [0]]
+
+
+def test_events_are_those_of_a_loop_that_skips_the_own_learner() -> None:
+    dynamics = random_signals(200).learners()
+    expected = []
+    for margins_LT, own in zip(
+        dynamics.margins_NLT.tolist(), dynamics.own_learner_N.tolist(), strict=True
+    ):
+        others = [course for learner, course in enumerate(margins_LT) if learner != own]
+        events = sum(before > 0 >= after for course in others for before, after in pairwise(course))
+        learned = any(margin > 0 for course in others for margin in course)
+        expected.append(events / len(others) if learned else math.inf)
+    events_N = forgetting_events(dynamics.margins_NLT, dynamics.counted_NL)
+    assert events_N.tolist() == expected
+    assert math.inf in expected
+
+
+@pytest.mark.parametrize("window", [2, 3, 10, "all"])
+def test_uncertainty_is_that_of_a_loop_that_skips_the_own_learner(window: Any) -> None:
+    dynamics = random_signals(60).learners()
+    expected = []
+    for chances_LT, own in zip(
+        dynamics.probabilities_NLT.double(), dynamics.own_learner_N.tolist(), strict=True
+    ):
+        others = [chances_T for learner, chances_T in enumerate(chances_LT) if learner != own]
+        if window == "all":
+            parts = [torch.cat([others[0][:1], *(chances_T[1:] for chances_T in others)])]
+        else:
+            size = min(window, 4)
+            parts = [chances_T[i : i + size] for chances_T in others for i in range(5 - size)]
+        scores = [float((1 - part.mean()) * part.std(correction=0)) for part in parts]
+        expected.append(sum(scores) / len(scores))
+    scores_N = uncertain_and_hard(dynamics.probabilities_NLT, dynamics.counted_NL, window)
+    assert scores_N.tolist() == pytest.approx(expected)

@@ -1,0 +1,199 @@
+"""K-center, graph cut and log-determinant by hand, against their definitions, and above random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, in_space
+from lipt.core.selection.strategies.one_by_one import (
+    choose_one_by_one,
+    graph_cut,
+    kcenter,
+    log_det,
+)
+from lipt.core.signals.signals import Signals
+from tests.core.selection.builders import (
+    random_signals,
+    random_subsets,
+    signals_of,
+    written_out,
+)
+
+spaces = pytest.mark.parametrize("space", ["features", "gradients"])
+
+
+def similarities(signals: Signals, space: Space) -> Tensor:
+    return ScaledCosine(Rows(in_space(signals, space))).rows(torch.arange(len(signals)))
+
+
+def greedily(num_examples: int, value: Callable[[list[int]], float]) -> list[int]:
+    """All examples, each with the largest value; those that differ by rounding tie."""
+    chosen: list[int] = []
+    while len(chosen) < num_examples:
+        left = [i for i in range(num_examples) if i not in chosen]
+        values = [round(value([*chosen, i]), 6) for i in left]
+        chosen.append(left[values.index(max(values))])
+    return chosen
+
+
+def take_away(gains_N: Tensor, row_N: Tensor, _: int) -> None:
+    gains_N.sub_(row_N)
+
+
+def test_gains_change_with_every_pick() -> None:
+    # Gains 5, 4, 3; the pick 0 takes 3 from 1 and none from 2.
+    kernel = torch.tensor([[0.0, 3.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).double()
+    chosen = choose_one_by_one(
+        torch.tensor([5.0, 4.0, 3.0]).double(),
+        3,
+        rows_of=lambda positions_B: kernel[positions_B],
+        update=take_away,
+    )
+    assert chosen.indices_K.tolist() == [0, 2, 1]
+
+
+def test_gains_equal_in_float32_tie() -> None:
+    chosen = choose_one_by_one(
+        1 + torch.tensor([0.0, 2.0**-40, 2.0**-30]).double(),
+        3,
+        rows_of=lambda positions_B: torch.zeros(len(positions_B), 3),
+        update=lambda *_: None,
+    )
+    assert chosen.indices_K.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("rows_ahead", [1, 2, 4, 100])
+def test_rows_are_those_of_the_pick_and_never_more_than_are_left(rows_ahead: int) -> None:
+    asked: list[int] = []
+    seen: list[tuple[int, float]] = []
+
+    def rows_of(positions_B: Tensor) -> Tensor:
+        asked.append(len(positions_B))
+        return positions_B[:, None].double().expand(-1, 6)
+
+    def update(_: Tensor, row_N: Tensor, position: int) -> None:
+        seen.append((position, float(row_N[0])))
+
+    # All tie, so the largest that a sort finds need not hold the one that is picked.
+    chosen = choose_one_by_one(
+        torch.zeros(6).double(), 5, rows_of=rows_of, update=update, rows_ahead=rows_ahead
+    )
+    assert chosen.indices_K.tolist() == [0, 1, 2, 3, 4]
+    # Nothing is to be updated after the last pick.
+    assert seen == [(position, float(position)) for position in range(4)]
+    assert max(asked) <= min(rows_ahead, 5)
+
+
+def distances(signals: Signals, space: Space) -> tuple[Tensor, Tensor]:
+    """Distances of all pairs, and from the mean, of vectors that are written out."""
+    vectors = written_out(signals, space)
+    return torch.cdist(vectors, vectors), (vectors - vectors.mean(dim=0)).norm(dim=1)
+
+
+def radius(distances_NN: Tensor, chosen: list[int]) -> float:
+    return float(distances_NN[chosen].min(dim=0).values.max())
+
+
+def test_kcenter_by_hand() -> None:
+    # The mean is 3.2: 3 comes first, then 10 (7 away), 0 (3 away), 2 and 1 (1 away each).
+    line = signals_of(torch.tensor([[0.0], [1.0], [2.0], [3.0], [10.0]]))
+    assert kcenter(line, 5).indices_K.tolist() == [3, 4, 0, 1, 2]
+    # Features 0 and a bias: the gradient is the error, whose mean is (0.5, -0.5).
+    errors = torch.tensor([[0.0, 0.0], [0.5, -0.5], [1.0, -1.0], [0.5, -0.5]])
+    given = signals_of(torch.zeros(4, 1), errors)
+    assert kcenter(given, 3, space="gradients").indices_K.tolist() == [1, 0, 2]
+    assert kcenter(given, 3, space="features").indices_K.tolist() == [0, 1, 2]
+
+
+@spaces
+def test_kcenter_is_choice_from_all_pairs(space: Space) -> None:
+    signals = random_signals(150)
+    distances_NN, from_mean_N = distances(signals, space)
+    expected = [int(from_mean_N.argmin())]
+    while len(expected) < 150:
+        expected.append(int(distances_NN[expected].min(dim=0).values.argmax()))
+    assert kcenter(signals, 150, space=space).indices_K.tolist() == expected
+    drawn = [radius(distances_NN, subset.tolist()) for subset in random_subsets(150, 15)]
+    assert radius(distances_NN, expected[:15]) < min(drawn)
+
+
+@spaces
+@pytest.mark.parametrize("num_copies", [1, 200])
+def test_when_only_copies_are_left_the_lowest_ids_follow(space: Space, num_copies: int) -> None:
+    signals = random_signals(3).take(torch.arange(3).repeat(num_copies))
+    chosen = kcenter(signals, len(signals), space=space).indices_K.tolist()
+    assert sorted(chosen[:3]) == [0, 1, 2]
+    assert chosen[3:] == list(range(3, len(signals)))
+
+
+def cut(similarities_NN: Tensor, chosen: list[int], coverage: float = 2.0) -> float:
+    within = similarities_NN[chosen][:, chosen].sum()
+    return float(coverage * similarities_NN[chosen].sum() - within)
+
+
+def test_graph_cut_by_hand() -> None:
+    # (1 + cos) / 2 is 1, 0.5 and 0 at 0, 90 and 180 degrees. The sums over all are 2.5, 2.5,
+    # 2.5 and 1.5, so gains start at 2 sum - 1 = 4, 4, 4, 2. Less 2 s: after 0 -, 2, 3, 2;
+    # after 2 -, 1, -, 1.
+    given = signals_of(torch.tensor([[1.0, 0], [3, 0], [0, 1], [-2, 0]]))
+    assert graph_cut(given, 4, space="features").indices_K.tolist() == [0, 2, 1, 3]
+    # With lambda = 1: 1.5, 1.5, 1.5, 0.5; after 0 -, -0.5, 0.5, 0.5; after 2 -, -1.5, -, -0.5.
+    chosen = graph_cut(given, 4, space="features", coverage=1.0)
+    assert chosen.indices_K.tolist() == [0, 2, 3, 1]
+
+
+@spaces
+@pytest.mark.parametrize("coverage", [0.0, 0.5, 2.0, 10.0])
+def test_graph_cut_picks_the_largest_gains(space: Space, coverage: float) -> None:
+    signals = random_signals(40)
+    similarities_NN = similarities(signals, space)
+    expected = greedily(40, lambda chosen: cut(similarities_NN, chosen, coverage))
+    chosen = graph_cut(signals, 40, space=space, coverage=coverage).indices_K.tolist()
+    assert chosen == expected
+    if coverage == 2.0:
+        values = [cut(similarities_NN, chosen[:k]) for k in range(41)]
+        gains = [after - before for before, after in pairwise(values)]
+        assert min(gains) > 0
+        assert all(later <= earlier + 1e-9 for earlier, later in pairwise(gains))
+        drawn = [cut(similarities_NN, subset.tolist()) for subset in random_subsets(40, 10)]
+        assert values[10] > max(drawn)
+
+
+def log_volume(similarities_NN: Tensor, chosen: list[int], ridge: float) -> float:
+    kernel = similarities_NN[chosen][:, chosen] + ridge * torch.eye(len(chosen))
+    return float(torch.linalg.slogdet(kernel).logabsdet)
+
+
+def test_log_det_by_hand() -> None:
+    # All gain the same at first: 0. Its opposite has similarity 0 and gains most, log 1.001;
+    # 90 degrees is halfway from both; what is left is nearly a copy of 0.
+    radians = torch.tensor([0, 10, 90, 180]) * math.pi / 180
+    given = signals_of(torch.stack([radians.cos(), radians.sin()], dim=1))
+    assert log_det(given, 4, space="features").indices_K.tolist() == [0, 3, 2, 1]
+
+
+@spaces
+@pytest.mark.parametrize("ridge", [1e-3, 0.1, 1.0])
+def test_log_det_picks_the_largest_determinants(space: Space, ridge: float) -> None:
+    signals = random_signals(30, 3, 8)
+    similarities_NN = similarities(signals, space)
+    expected = greedily(30, lambda chosen: log_volume(similarities_NN, chosen, ridge))
+    assert log_det(signals, 30, space=space, ridge=ridge).indices_K.tolist() == expected
+    # With the wrong sign it would be far below random choices.
+    draws = [log_volume(similarities_NN, drawn.tolist(), ridge) for drawn in random_subsets(30, 9)]
+    assert log_volume(similarities_NN, expected[:9], ridge) > max(draws)
+
+
+@pytest.mark.parametrize("ridge", [1e-6, 1e-3])
+def test_copies_come_after_every_direction(ridge: float) -> None:
+    # Ten features of rank 8 + 1 each, twenty times.
+    signals = random_signals(10, 3, 8).take(torch.arange(10).repeat(20))
+    chosen = log_det(signals, 200, space="gradients", ridge=ridge).indices_K.tolist()
+    assert sorted(chosen) == list(range(200))
+    assert sorted(chosen[:10]) == list(range(10))
