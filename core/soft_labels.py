@@ -29,7 +29,7 @@ from lipt.core.signals.signals import Signals, probabilities_of
 # Accuracy that the head of all examples has above that of the chosen ones.
 _NOTHING_GAINED, _MUCH_GAINED = 0.03, 0.08
 _MOST = 0.5
-# Examples that the head of the chosen ones is judged by.
+# Examples that the head of the chosen ones is scored on.
 _MAX_SAMPLE = 2_000
 _NO_SAY = 1e-9
 
@@ -81,7 +81,7 @@ def _alone(
     others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]
     rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
     trust_N = torch.ones(len(labels_N), dtype=torch.float64) if trust_N is None else trust_N
-    # The others are judged, and teach nothing.
+    # The others are scored, and teach nothing.
     teach = trust_N[rows]
     teach[num_chosen:] = _NO_SAY
     head = leave_one_out(
