@@ -23,6 +23,7 @@ from benchmarks.value.cells import (
     PROXIES,
     RECIPES,
     SEARCH,
+    SOFT,
     STRATEGIES,
     UNLABELLED,
     Cell,
@@ -109,7 +110,7 @@ def _arguments() -> argparse.Namespace:
     default = [name for name in DATA if name not in HELD_OUT]
     parser.add_argument("--data", nargs="+", choices=DATA, default=default)
     parser.add_argument("--fractions", nargs="+", type=float, default=[0.1, 0.05, 0.01, 0.3])
-    parser.add_argument("--strategies", nargs="+", default=STRATEGIES + UNLABELLED)
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES + SOFT + UNLABELLED)
     parser.add_argument("--proxies", nargs="+", default=PROXIES)
     recipes = [*RECIPES, "search"]
     parser.add_argument("--recipes", nargs="+", choices=recipes, default=recipes)

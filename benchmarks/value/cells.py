@@ -36,6 +36,8 @@ STRATEGIES = (
 )
 # Chosen without labels, which only those that are chosen are then given.
 UNLABELLED = ("facility_location:unlabelled", "stratified:unlabelled", "zcore:unlabelled")
+# Trained on with soft labels, as much of them as the manifest recommends.
+SOFT = ("uniform_per_class:soft", "auto:soft", "everything:soft")
 _SEARCHED_ON = ("everything", "uniform_per_class", "auto")
 PROXIES = ("auto", "soup", "ridge:learners", "ridge:patches")
 
@@ -72,6 +74,11 @@ class Cell:
         return self.strategy in UNLABELLED
 
     @property
+    def soft(self) -> bool:
+        """Whether it is trained on with soft labels."""
+        return self.strategy in SOFT
+
+    @property
     def baseline(self) -> Cell:
         """The random subset that it is compared with."""
         return replace(self, strategy="uniform" if self.unlabelled else BASELINE, proxy="")
@@ -104,6 +111,8 @@ def proxies_of(strategy: str, proxies: Sequence[str]) -> Sequence[str]:
         return ("",)
     if strategy in UNLABELLED:
         return ("ridge:patches",)
+    if strategy in SOFT:
+        return ("auto",)
     if strategy == "auto":
         return [proxy for proxy in proxies if proxy != "soup"]
     # What DUAL looks at is the learners on their way.
@@ -124,7 +133,7 @@ def all_cells(
     """Every combination that is a training of its own, seed by seed."""
     columns = product(seeds, data, recipes, models, settings, fractions, strategies)
     for seed, name, recipe, model, setting, fraction, strategy in columns:
-        if strategy == "everything" and fraction != fractions[0]:
+        if strategy in ("everything", "everything:soft") and fraction != fractions[0]:
             continue
         if strategy in UNLABELLED and setting != "clean":
             continue

@@ -50,11 +50,13 @@ class Pipeline:
         """
         # What `auto` takes where it is told how long main training is.
         length = "converged" if cell.recipe == "converged" else "short"
-        options = {"training": length} if cell.strategy == "auto" else {}
+        name, everything = cell.strategy.partition(":")[0], cell.strategy == "everything:soft"
+        options = {"training": length} if name == "auto" else {}
         return self.client.subset(
             self.run.run_id,
-            cell.strategy.partition(":")[0],
-            fraction=cell.fraction,
+            "uniform" if everything else name,
+            fraction=1.0 if everything else cell.fraction,
+            soft_labels=cell.soft,
             options=options,
             proxy=cell.proxy or None,
             labels="none" if cell.unlabelled else "given",

@@ -106,7 +106,9 @@ def train(
         dataset,
         subset=subset,
         test=test,
-        recipe=recipe_of(cell),
+        recipe=recipe_of(cell).model_copy(
+            update={"soft_labels": subset.recommended_alpha if subset and cell.soft else 0.0}
+        ),
         schedule=_SCHEDULE,
         device="cpu",
         reselect=redrawn,
@@ -129,7 +131,9 @@ def train(
 
 def facts_of(manifest: Mapping[str, Any]) -> dict[str, object] | None:
     """How a subset was chosen, without the ids."""
-    found = {name: manifest[name] for name in ("findings", "proxy") if manifest.get(name)}
+    found = {
+        name: manifest[name] for name in ("findings", "proxy", "soft_labels") if manifest.get(name)
+    }
     if "findings" in found:
         words = ("words", "method", "noise", "accuracy")
         found["findings"] = {name: found["findings"].get(name) for name in words}

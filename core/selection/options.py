@@ -32,11 +32,7 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a strategy.
-
-    help: a phrase.
-    allowed: the values where they can be listed, else conditions such as `number >= 0`.
-    """
+    """One option of a strategy; `allowed` has values or conditions such as `number >= 0`."""
 
     name: str
     help: str
@@ -127,7 +123,6 @@ def _allowed(schema: Mapping[str, Any]) -> Iterator[str]:
 class Preset:
     """Named values of options.
 
-    summary: a phrase.
     values: texts by name; a function of the fraction that is kept where they depend on it.
     balanced: equal shares per class or not; None for the strategy's default.
     """
@@ -168,11 +163,7 @@ class WarmUp:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The warm-up that a text names; None for LiPT's own pre-training.
-
-        Raises:
-            ValueError: it names neither.
-        """
+        """The warm-up that a text names; None for LiPT's own. ValueError where it names neither."""
         if text == LIPT:
             return None
         found = _EPOCHS.fullmatch(text)

@@ -30,13 +30,7 @@ _FEWEST_OF_CLASS = 200
 
 @dataclass(frozen=True)
 class Redundancy:
-    """How many examples carry 90% of the gain.
-
-    examples: in all.
-    per_class: by label; 0 where there are none.
-    num_examples: N.
-    looked_at: how many of them were compared; fewer than N where a class is large.
-    """
+    """How many examples carry 90% of the gain, in all and by label, and how many were compared."""
 
     examples: int
     per_class: tuple[int, ...]
@@ -61,7 +55,7 @@ def redundancy(
     """Count how many examples of each class stand for it.
 
     Args:
-        features_ND: any floating type, finite; compared by cosine, so centre them first.
+        features_ND: finite; compared by cosine, so centre them first.
         labels_N: int64.
         num_classes: C.
         generator: draws the samples of large classes.

@@ -17,19 +17,17 @@ from lipt.core.selection.strategies import (
     auto,
     cal,
     ccs,
-    clipcov,
     craig,
     crest,
     facility_location,
     glister,
     gradmatch,
-    herding,
+    latent_classes,
     learners,
     milo,
     moderate,
     one_by_one,
     random_draws,
-    sas,
     scores,
     zcore,
 )
@@ -47,13 +45,13 @@ _BUILT_IN = (
     # coverage of the data
     *(facility_location.FACILITY_LOCATION, facility_location.SUBZEROCORE),
     *(one_by_one.GRAPH_CUT, one_by_one.LOG_DET, one_by_one.KCENTER),
-    *(herding.HERDING, cal.CAL, moderate.MODERATE, ccs.CCS),
+    *(one_by_one.HERDING, cal.CAL, moderate.MODERATE, ccs.CCS),
     # random coverage of the features
     *(random_draws.STRATIFIED, zcore.ZCORE, milo.MILO),
     # training dynamics of the learners
     *(learners.FORGETTING, learners.AUM, learners.DUAL, learners.DISAGREEMENT),
     # the user's own features
-    *(sas.SAS, clipcov.CLIPCOV, clipcov.CLIP_SCORE),
+    *(latent_classes.SAS, latent_classes.CLIPCOV, latent_classes.CLIP_SCORE),
 )
 STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
 ENTRY_POINTS = "lipt.strategy"

@@ -1,13 +1,8 @@
 """Request rules: choices without labels, for other targets than classes, after a warm-up.
 
-Every refusal is made before anything is computed.
-
-Without labels a strategy sees features and near-duplicates of examples that are all of one class.
-Whatever was trained or measured on labels is refused: errors, the soup, the learners, equal
-shares of the classes, and a choice among proxies by accuracy.
-
-Errors and features exist for all kinds of targets, as a last-layer gradient is residual times
-feature. Strategies that read probabilities of classes off them need classes.
+Every refusal is made before anything is computed. Without labels a strategy sees features and
+near-duplicates of examples that are all of one class. Whatever was trained or measured on labels
+is refused: errors, the soup, the learners, equal shares, and a choice among proxies by accuracy.
 """
 
 from __future__ import annotations
@@ -64,7 +59,7 @@ def without_labels(
     own_weights: bool,
     images: bool = True,
 ) -> tuple[Mapping[str, str], Proxy]:
-    """The options and the proxy of a request that no label may enter.
+    """The options (`space` among them) and the proxy of a request that no label may enter.
 
     Args:
         strategy: from the registry.
@@ -74,9 +69,6 @@ def without_labels(
         own_features: whether the request brings features.
         own_weights: whether it brings weights to select on.
         images: whether examples are images.
-
-    Returns:
-        All options, `space` among them where the strategy has one; and what makes the features.
 
     Raises:
         InvalidRequestError: the strategy looks at labels, or there are weights to select on.
@@ -144,11 +136,10 @@ def _choose(able: Callable[[Strategy], bool]) -> str:
 
 
 def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKind) -> None:
-    """Refuse a strategy that does not work with the data's targets.
+    """Refuse a strategy that does not work with the data's targets, or its options.
 
     Raises:
-        InvalidRequestError: it does not; the message lists those that do.
-        StrategyOptionError: an option does not exist, or its value is not allowed.
+        InvalidRequestError, StrategyOptionError: as said.
     """
     kinds = strategy.kinds_for(strategy.parse_options(options))
     if kind in kinds:
@@ -200,21 +191,12 @@ def require_warm_up(
 ) -> None:
     """Refuse a warm-up that contradicts the rest of the request, or costs too much.
 
-    Args:
-        warm_up: as requested.
-        strategy: from the registry.
-        needs: the strategy's, with its options.
-        run: whose model it is.
-        labels: whether they may enter the choice.
-        proxy: as requested, or empty.
-        own_weights: whether the request brings weights.
-        own_features: whether it brings features.
-        max_epochs: the operator's limit.
+    `needs` are the strategy's with its options; the other arguments are as requested.
 
     Raises:
         StrategyOptionError: the strategy needs the learners, or has no mean over several models.
         InvalidRequestError: it contradicts the rest of the request, or would change nothing.
-        OverLimitError: it is longer than `max_epochs`.
+        OverLimitError: it is longer than `max_epochs`, the operator's limit.
     """
     asked = f"{PRETRAINING}={warm_up}"
     if labels is Labels.NONE:

@@ -45,7 +45,7 @@ def select(
         options: from `strategy.parse_options`: all of them, by name.
 
     Returns:
-        K distinct row numbers, ascending, and their weights, on the CPU.
+        Distinct row numbers, ascending, and their weights, on the CPU.
 
     Raises:
         BudgetError: the budget is outside 1..N.

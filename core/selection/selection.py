@@ -21,9 +21,8 @@ class Selection:
     """The chosen examples, as positions in the signals, and how much each counts.
 
     indices_K: int64, distinct, in the order of choice.
-    weights_K: float32, one per index; ones where the strategy has no weights.
-    stopped_early: why there are fewer than the budget, as a sentence; else empty. A strategy that
-        has nothing left to gain says so and does not pad.
+    weights_K: float32; ones where the strategy has no weights.
+    stopped_early: why there are fewer than the budget, as a sentence; else empty.
     findings: what a strategy found in the data and decided, as JSON.
     """
 
@@ -51,11 +50,7 @@ def draw_by_weight(log_weights_N: Tensor, budget: int, *, generator: torch.Gener
 
     The K largest of log weight + Gumbel noise (Efraimidis & Spirakis 2006, "Weighted random
     sampling with a reservoir"). Examples without weight (-inf) come last, the lowest id first.
-
-    Args:
-        log_weights_N: up to a constant, in any floating type.
-        budget: K, in 1..N.
-        generator: on the CPU.
+    The generator is on the CPU.
     """
     waits_N = torch.empty(len(log_weights_N), dtype=torch.float64)
     waits_N.exponential_(generator=generator)
@@ -78,14 +73,7 @@ def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
     """Share a budget equally among classes, none above its size (water-filling).
 
     What a small class cannot give is shared by the others. Seats that are left when the shares
-    are equal go to the largest classes, ties to the lowest one.
-
-    Args:
-        counts_C: examples of each class; 0 for one that is absent.
-        budget: in 0..sum(counts_C).
-
-    Returns:
-        One quota per class; they sum to `budget`.
+    are equal go to the largest classes, ties to the lowest one. The quotas sum to `budget`.
 
     Raises:
         BudgetError: the budget is outside 0..sum(counts_C).
@@ -109,7 +97,7 @@ def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
 
 
 def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]:
-    """Share a budget among groups in proportion to their sizes; arguments as `class_quotas`.
+    """Share a budget among groups in proportion to their sizes; errors as `class_quotas`.
 
     What rounding down leaves goes to the largest remainders, ties to the lowest group.
     """
@@ -129,15 +117,7 @@ def worth_counting(
     """How many examples of each class count for its quota: those whose labels are right.
 
     An equal share of a rare class could be filled with wrong labels. Where the budget needs more
-    than are right, all classes count as many more in proportion.
-
-    Args:
-        counts_C: examples of each class.
-        wrong_C: share of each class whose labels are wrong, in [0, 1].
-        budget: in 0..sum(counts_C).
-
-    Returns:
-        One count per class, none above its size; they sum to the budget at least.
+    than are right, all classes count as many more in proportion: the counts sum to it at least.
     """
     wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
     spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0

@@ -66,20 +66,17 @@ class Strategy:
     function: `f(signals, budget, *, options..., seed) -> Selection`, `seed` where it draws. Its
         name is the strategy's. Balanced, it sees one class at a time; one that takes `balanced`
         always sees all classes and shares the budget itself.
-    summary: a phrase for listings.
-    cost: such as `N^2 (C + d)`: N examples, C classes, d features, k budget.
-    needs: its inputs; a function of all options' values where they depend on them.
-    prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples before they
+    summary: a phrase for listings. cost: such as `N^2 (C + d)`: N examples, C classes, d features,
+    k budget. needs, kinds: its inputs and targets; functions of all options' values where they
+    depend on them. prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all
+    examples before they
         are split by class.
-    presets: values of options by one name, such as its paper's.
     revision: raise it when the same request gets other examples than before, so that stored
         subsets of older versions are not reused.
     rechecks: whether a subset stays in use, when the weights have changed, as long as a
         quadratic model of the loss around the old ones holds.
     proxy: what its signals are computed with by default.
     averages: whether its score is a mean over models, where there are several.
-    kinds: of targets that it works with; a function of all options' values where they depend on
-        them. One that needs learners is for classes alone.
     """
 
     function: Callable[..., Selection]
@@ -203,8 +200,7 @@ class Strategy:
         """Whether the classes get equal shares; None asks for the default.
 
         Raises:
-            StrategyOptionError: the strategy is always balanced, or never, and the
-                opposite is asked for.
+            StrategyOptionError: the opposite of always, or never, balanced is asked for.
         """
         if balanced and self.balance is Balance.NEVER:
             raise StrategyOptionError(

@@ -1,16 +1,15 @@
 """Similarities of all pairs of examples: distances or cosines of their vectors, in blocks.
 
 In float32, for solvers that read N x N pairs. Two vectors whose difference float32 cannot
-resolve count as equal: else duplicates would be sqrt(rounding) apart instead of 0.
+resolve count as equal: else duplicates would be sqrt(rounding) apart.
 
 Distances are made of differences of the factors, so that gradients that are nearly equal
 keep theirs. With f_i = [h_i, 1], A = |e_i - e_j|^2 and B = |h_i - h_j|^2,
 
     |e_i (x) f_i - e_j (x) f_j|^2 = A (|f_i|^2 + |f_j|^2) / 2 + B (|e_i|^2 + |e_j|^2) / 2
-        - A B / 2 + (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2) / 2,
+        - A B / 2 + (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2) / 2.
 
-for the difference is (e_i - e_j) (x) (f_i + f_j) / 2 + (e_i + e_j) / 2 (x) (f_i - f_j). A and B
-do not change when all errors, or all features, are shifted: they are taken of centred ones.
+A and B do not change when all errors, or all features, are shifted: they are taken of centred ones.
 
 Shapes: N examples, n and m of them, S of a sample, D columns.
 """
@@ -31,13 +30,11 @@ RESOLUTION = 2.0**-20
 
 @dataclass(frozen=True)
 class Proximity:
-    """Minus the Euclidean distance, 0 for equal vectors.
+    """Minus the Euclidean distance, 0 for equal vectors; no errors and norms for one factor.
 
-    features, errors: centred factors; no errors where the vectors have one factor.
-    norms: of gradients: |e_i|^2 / 2 and |f_i|^2 / 2, each N, and two N x 4, of which row i of one
-        times row j of the other is (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2); all float32.
-    limits_N: squared distances up to the sum of two of these are not resolved, float32.
-    lowest, highest: bounds of all pairs.
+    norms: |e_i|^2 / 2 and |f_i|^2 / 2, each N, and two N x 4, of which row i of one times row j of
+        the other is (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2).
+    limits_N: squared distances up to the sum of two of these are not resolved.
     """
 
     features: Centred
@@ -93,10 +90,8 @@ class Proximity:
 class ScaledCosine:
     """(1 + cosine) / 2: 1 for the same direction, 0 for opposite ones.
 
-    inverse_norms_N: one over the vectors' norms, float32.
     lowest, highest: bounds of all pairs, times the weights.
-    weights_N: how well each example represents others of the same similarity, float32, not
-        negative; alike where None.
+    weights_N: how well each example represents others of the same similarity; alike where None.
     """
 
     vectors: Vectors
@@ -216,12 +211,10 @@ _NUM_SAMPLED = 16
 
 @dataclass(frozen=True)
 class Centred:
-    """Rows less a common row.
+    """Rows less a common row, and their squared norms, float32.
 
-    values_ND: float32, less that row already; or in half precision as stored, to save memory:
-        the row is then subtracted from every block that is read.
-    centre_D: what is still to be subtracted, float32; None where nothing is.
-    squares_N: squared norms of the centred rows, float32.
+    centre_D: None where values_ND are centred already; else they are in half precision, as stored,
+        and centred block by block.
     """
 
     values_ND: Tensor

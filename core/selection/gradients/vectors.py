@@ -4,9 +4,6 @@ The gradient of example i is the outer product e_i (x) [h_i, 1], so every produc
 (e_i . e_j)(h_i . h_j + 1), and a sum of gradients is one matrix of C x (D + 1). A layer without a
 bias has no 1. A feature or an error taken by itself is a vector with one factor.
 
-`Rows` and `ScaledCosine` hold some examples' vectors against all, for greedy choice one by one. In
-float64: vectors that are equal in the data then compare equal in float32, on any block size.
-
 Shapes: N examples, n and m of them, B of a block, C classes, D features.
 """
 
@@ -38,10 +35,9 @@ def can_compile(device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class Vectors:
-    """N vectors e_i (x) [h_i, 1], or h_i alone where there are no errors.
+    """N vectors e_i (x) [h_i, 1], or h_i alone; the bias is the 1, or 0.
 
-    features_ND: of any floating type, and with any leading dimensions; so are the errors.
-    bias: the 1; 0 without a bias.
+    Factors are of any floating type, and may have leading dimensions.
     """
 
     features_ND: Tensor
@@ -57,7 +53,7 @@ class Vectors:
 
     @property
     def device(self) -> torch.device:
-        """Where the factors are."""
+        """Where the vectors are."""
         return self.features_ND.device
 
     @property
@@ -91,34 +87,31 @@ class Vectors:
 
 @dataclass(frozen=True)
 class LayerGradient:
-    """A vector written out: of the last layer's weight, C x D, and of its bias, C or zeros.
-
-    C is 1 for vectors of one factor.
-    """
+    """A vector written out: of the weight, C x D, and of the bias, C or zeros."""
 
     weight_CD: Tensor
     bias_C: Tensor
 
     @property
     def square(self) -> float:
-        """The squared norm over all parameters."""
+        """The squared norm."""
         return float(self.weight_CD.square().sum() + self.bias_C.square().sum())
 
     @property
     def norm(self) -> float:
-        """The Euclidean norm over all parameters."""
+        """The norm."""
         return math.sqrt(self.square)
 
     def minus(self, other: LayerGradient) -> LayerGradient:
-        """The difference of two gradients."""
+        """The difference."""
         return LayerGradient(self.weight_CD - other.weight_CD, self.bias_C - other.bias_C)
 
     def scaled(self, factor: float) -> LayerGradient:
-        """The gradient of a loss that counts `factor` times as much."""
+        """A multiple."""
         return LayerGradient(self.weight_CD * factor, self.bias_C * factor)
 
     def to(self, dtype: torch.dtype) -> LayerGradient:
-        """The gradient in some precision."""
+        """In some precision."""
         return LayerGradient(self.weight_CD.to(dtype), self.bias_C.to(dtype))
 
 
@@ -212,10 +205,10 @@ _HELD_BYTES = 256 * 1024**2
 
 
 class Rows:
-    """The vectors of all examples, and the products among them.
+    """The products of all examples' vectors, in float64, for choice one by one.
 
-    Attributes:
-        squares_N: |v_i|^2, float64.
+    Vectors that are equal in the data compare equal in float32, on any block size. squares_N:
+    |v_i|^2.
     """
 
     def __init__(self, vectors: Vectors) -> None:
@@ -261,10 +254,7 @@ class Rows:
 
 
 class ScaledCosine:
-    """(1 + cosine) / 2 of all vectors, in [0, 1] and positive semidefinite.
-
-    A zero vector has no direction: its cosine is 0, with itself, too.
-    """
+    """(1 + cosine) / 2 of all vectors, positive semidefinite; the cosine of zeros is 0."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows

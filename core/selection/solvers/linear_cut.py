@@ -6,23 +6,20 @@ m is the identity, or another symmetric map that keeps lengths. The gain of addi
 
     own_e + scale * (z_e . m(sum_all z - 2 sum_S z) - z_e . m(z_e)),
 
-needs sums and no matrix of similarities: O(N P) for all examples, whatever S is. Picks are made
-from a pool of the best gains, updated alone, until a gain outside may have risen above the pool's
-best; then all gains are updated. Picks whose mapped rows sum to u lower a gain by 2 scale z_e . u,
-and with c the direction of the mean mapped row,
+needs no matrix of similarities: O(N P) for all examples. Picks are made from a pool of the best
+gains, updated alone, until a gain outside may have risen above the pool's best; then all gains are
+updated. Picks whose mapped rows sum to u lower a gain by 2 scale z_e . u, and with c the direction
+of the mean mapped row,
 
     z_e . u >= (z_e . c)(u . c) - |z_e across c| |u across c|,
 
-where the second part grows slowly: so outside gains are bounded from above without looking at
-their rows. The answer is plain greedy's, ties by the lowest position, for a pass over all rows in
-about a hundred picks.
+so outside gains are bounded from above without looking at their rows. The answer is plain
+greedy's, ties by the lowest position, for a pass over all rows in about a hundred picks.
 
-Unit rows are on a grid that is coarse enough for sums of their products to be exact. Rounding
-every coordinate to a multiple of 2**-bits makes each product a multiple of 4**-bits, and float64
-adds those without rounding as long as the sum stays below 2**53 of them. So the answer does not
-depend on blocks, threads, the device or the order of the data. The price is an error of about
-2**-bits in a cosine: 2e-6 for 2,000 rows, 8e-6 for 20,000. Spherical k-means on such rows, with
-k-means++, finds latent classes of data whose labels are not to be used.
+Unit rows are rounded to multiples of 2**-bits, so that float64 adds their products without
+rounding: the answer does not depend on blocks, threads, the device or the order of the data. The
+error in a cosine is about 2**-bits: 2e-6 for 2,000 rows, 8e-6 for 20,000. Spherical k-means on
+such rows, with k-means++, finds latent classes.
 
 Shapes: N rows, P coordinates or D features of a row, M examples in the pool, O outside, B of a
 block, G clusters.
@@ -57,8 +54,8 @@ Map = Callable[[Tensor], Tensor]
 def exact_bits(num_rows: int) -> int:
     """The finest grid on which sums of products over `num_rows` rows are exact.
 
-    Products are at most 2 in size (of pairs of rows), and gains twice such a sum: the
-    sums stay below 4 (num_rows + 1), with one bit to spare for rows rounded above 1.
+    Products of pairs of rows are at most 2, and gains twice such a sum: the sums stay below
+    4 (num_rows + 1), with one bit to spare for rows rounded above 1.
     """
     sum_bits = 3 + (num_rows + 1).bit_length()
     return min(_MOST_BITS, (_EXACT_BITS - sum_bits) // 2)
@@ -92,8 +89,8 @@ def cut_picks(
 
     Args:
         rows_NP: z, from `unit_rows` with `exact_bits(N)` at most.
-        own_N: each example's own worth, float64.
-        scale: of the cut, positive.
+        own_N: float64.
+        scale: positive.
         map_rows: m, of one row or several in float64.
         pool_size: how many gains are kept up to date from pick to pick.
     """
@@ -178,15 +175,7 @@ def _first_pass(rows_NP: Tensor, map_rows: Map, blocks: list[slice]) -> tuple[Te
 
 
 def spherical_kmeans(rows_ND: Tensor, num_clusters: int, *, generator: torch.Generator) -> Tensor:
-    """The cluster of every row; N, int64, in 0..num_clusters - 1.
-
-    Fewer clusters are made where there are fewer different directions; one may end empty.
-
-    Args:
-        rows_ND: features, any floating type.
-        num_clusters: at most how many.
-        generator: draws the rows that clusters start from; on the CPU.
-    """
+    """The cluster of every row; N, int64. One may end empty."""
     bits = exact_bits(len(rows_ND))
     unit_ND = unit_rows(rows_ND, bits)
     centres_GD = _far_rows(unit_ND, num_clusters, generator)

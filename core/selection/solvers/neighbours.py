@@ -59,11 +59,7 @@ def nearest_neighbours(
 ) -> Tensor:
     """The examples with the nearest features to each, not itself, nearest first; N x count.
 
-    Args:
-        features_ND: any floating type, finite.
-        count: in 1..N-1. At equal distances the lowest ids come first.
-        normalized: compare features scaled to length 1, but for zeros.
-        search: exact, approximate, or by how many there are.
+    At equal distances the lowest ids come first. Normalized, features are scaled to length 1.
 
     Raises:
         MissingExtraError: approximate, and faiss is not installed.
@@ -102,13 +98,7 @@ def _between_directions(vectors: Rows) -> Callable[[Tensor], Tensor]:
 def approximate_neighbours(
     features_ND: Tensor, count: int, *, normalized: bool
 ) -> Iterator[tuple[slice, Tensor]]:
-    """The rows of a block, and their probably nearest neighbours, B x count; block by block.
-
-    Arguments and order are those of `nearest_neighbours`.
-
-    Raises:
-        MissingExtraError: faiss is not installed.
-    """
+    """The rows of a block, and their probably nearest neighbours, B x count; block by block."""
     require_extra("faiss", package="faiss-cpu", extra="neighbours", needed_for="search=approximate")
     num_examples, num_features = features_ND.shape
     rows_of = _Comparable(features_ND, normalized=normalized)
@@ -204,13 +194,8 @@ def _threads() -> Iterator[None]:
 def nearest(distances_RN: Tensor, count: int) -> Tensor:
     """The columns of the smallest distances of each row, ties to the lowest; R x count.
 
-    The bits of a float64 that is not negative, read as an integer, have the same order.
-    Its last bits, rounded away, make room for the column: no two are equal, and copies of
-    an example are at the same distance whatever rounding did.
-
-    Args:
-        distances_RN: float64, not negative; overwritten.
-        count: how many, N at most.
+    The bits of a float64 that is not negative, read as an integer, have the same order. Its last
+    bits, rounded away, make room for the column. The distances are overwritten.
     """
     num_columns = distances_RN.shape[1]
     id_bits = max(24, num_columns.bit_length())

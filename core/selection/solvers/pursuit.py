@@ -4,20 +4,19 @@ Each round takes the atom that correlates best with the residual, then fits all 
 Weights that would turn negative leave DURING the pursuit, so the residual is always that of the
 exact non-negative optimum, and their places are filled again.
 
-An atom is the gradient e_i (x) [h_i, 1] of one example, or the sum over consecutive ones. All
-atoms' products with the residual are estimated in single precision and computed in double for
-those that the rounding cannot tell apart: a choice depends neither on block sizes nor on the
-order of the atoms, and equal atoms resolve to the lowest number.
+An atom is the gradient e_i (x) [h_i, 1] of one example, or the sum over consecutive ones. Products
+with the residual are estimated in single precision and computed in double for those that the
+rounding cannot tell apart: a choice depends neither on block sizes nor on the order of the atoms,
+and equal atoms resolve to the lowest number.
 
 The fit minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner products alone. The Gram
-matrix G of the vectors in use is kept as a root of its inverse, T with T' T = G^-1: a new
-vector costs two products with T and a dropped one a reflection. T need not be triangular, so
-vectors are dropped from any place.
+matrix G of the vectors in use is kept as a root of its inverse, T with T' T = G^-1: a new vector
+costs two products with T and a dropped one, from any place, a reflection.
 
 Shapes: N atoms of G examples, n examples, C classes, D features, K atoms in use, M asked about.
-Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Pati et al.
-    1993, "Orthogonal Matching Pursuit"; Lawson and Hanson 1974,
-    "Solving Least Squares Problems", chapter 23, for the step that keeps the weights feasible.
+Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Pati et al. 1993,
+"Orthogonal Matching Pursuit"; Lawson and Hanson 1974, "Solving Least Squares Problems", chapter
+23, for the step that keeps the weights feasible.
 """
 
 from __future__ import annotations
@@ -55,12 +54,7 @@ class GradientAtoms:
 
     Each round needs the products of all atoms with a weighted sum of those in use. Either one
     row of products per atom in use is kept, N (C + D) once and N K a round; or the sum is
-    written out, one C x (D + 1) matrix, N C D a round.
-
-    Attributes:
-        squares_N: squared norms, float64.
-        target_products_N: products with the target, float64.
-        target_square: the target's squared norm.
+    written out, one C x (D + 1) matrix, N C D a round. Squares and products are float64.
     """
 
     def __init__(
@@ -79,8 +73,7 @@ class GradientAtoms:
             target: the gradient to approximate, float64.
             capacity: how many atoms can be in use at a time.
             group_size: G; the last atom may have fewer.
-            keep_rows: which of the two ways; the faster one where None. Only for a group size
-                of 1.
+            keep_rows: which of the two ways, for G = 1; the faster one where None.
         """
         self._gradients, self._target = gradients, target
         self._group_size = group_size
@@ -200,10 +193,8 @@ _ZERO = 1e-12
 
 @dataclass(frozen=True)
 class Pursuit:
-    """The result of a pursuit.
+    """Atoms in the order of choice, int64, and their optimal weights, float64, all positive.
 
-    atoms_K: int64, in the order of choice.
-    weights_K: float64, all positive: the exact optimum for these atoms.
     residual: its norm as a share of the target's.
     exhausted: whether it ended because no atom brings the sum closer to the target.
     """
@@ -219,13 +210,8 @@ def pursue(
 ) -> Pursuit:
     """Approximate the target by few atoms with positive weights.
 
-    Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms: the
-    same ridge means the same whatever the atoms' scale.
-
-    Args:
-        atoms: none of them in use.
-        ridge: 0 for none.
-        is_enough: given the atoms in use, true ends the pursuit.
+    Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms. It ends when
+    `is_enough` of the atoms in use is true.
     """
     return _Pursuer(atoms, ridge).run(is_enough)
 
@@ -359,11 +345,7 @@ _FIRST_CAPACITY = 64
 
 
 class NonNegativeFit:
-    """The vectors in use, by position, and their optimal weights, all positive.
-
-    Attributes:
-        weights_K: float64; the optimum once `settle` has returned.
-    """
+    """The vectors in use, by position, and their weights, float64, optimal once settled."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -381,16 +363,10 @@ class NonNegativeFit:
         return float(self._rotated_target_K.square().sum())
 
     def add(self, products_K: Tensor, square: float, target: float) -> bool:
-        """Take a vector into use, with weight 0 until `settle`.
+        """Take a vector into use, with weight 0 until `settle`; its square has the ridge added.
 
-        Args:
-            products_K: float64 inner products with the vectors in use.
-            square: its own, with the ridge added.
-            target: its inner product with b.
-
-        Returns:
-            False, and nothing is changed, where it depends on those in use or where a
-            positive weight would not bring the sum closer to b.
+        False, and nothing is changed, where it depends on those in use or where a positive weight
+        would not bring the sum closer to b.
         """
         size = len(self)
         root_KK = self._root[:size, :size]
@@ -410,13 +386,10 @@ class NonNegativeFit:
         return True
 
     def settle(self) -> list[int]:
-        """Move to the optimum of the vectors in use, dropping those that it would make negative.
+        """Move to the optimum, dropping vectors that it would make negative; their positions.
 
-        The weights go straight towards the optimum without the sign constraint and stop
-        where the first becomes zero; that vector goes. The objective never rises.
-
-        Returns:
-            The positions dropped, one after another, each as `drop` takes it.
+        The weights go straight towards the optimum without the sign constraint and stop where the
+        first becomes zero; that vector goes. The objective never rises.
         """
         dropped = []
         while len(self):
@@ -434,14 +407,10 @@ class NonNegativeFit:
         return dropped
 
     def refine(self, correlations_K: Tensor) -> list[int]:
-        """Remove the rounding that the weights have gathered.
+        """Remove the rounding of the weights; the positions of those dropped as not positive.
 
-        Args:
-            correlations_K: half the objective's negative slope by each weight, computed
-                afresh: zero at the exact optimum.
-
-        Returns:
-            The positions dropped because their exact weight is not positive.
+        correlations_K: half the objective's negative slope by each weight, zero at the exact
+        optimum.
         """
         root_KK = self._root[: len(self), : len(self)]
         self.weights_K = self.weights_K + root_KK.T @ (root_KK @ correlations_K)

@@ -1,36 +1,30 @@
 """Facility location: choose examples that are together as similar to all others as can be.
 
 The sum over all examples of the similarity with their most similar chosen one is monotone
-and submodular: greedy reaches 1 - 1/e of the optimum.
-
-Similarities (times weights, where there are any) are held as one of 2^b evenly spaced levels. Whole
-numbers add up to the same sum in any order: gains do not depend on blocks, threads or devices, and
-ties are ties. With b = 24 levels resolve what float32 does; fewer take a half or a quarter of the
-memory, and of the time to read it.
+and submodular: greedy reaches 1 - 1/e of the optimum. Similarities (times weights, where there are
+any) are held as one of 2^b evenly spaced levels: whole numbers add up to the same sum in any
+order, and ties are ties. b = 24 resolves what float32 does; fewer take less memory and time.
 
 Lazy greedy: gains only shrink as others are chosen, so an old gain bounds the new one, and about
 five examples per pick have to be looked at instead of N.
 
 Where all pairs do not fit, partition greedy (GreeDi) takes two rounds. First each of P random
 parts chooses w examples among itself; then K are chosen among these, and the best part's own choice
-stands where that is better. Where the union would not fit, parts choose fewer each, down
-to their share of the budget, which is then the answer, without a bound. The bound, of f = the mean
-over examples of the level with the most similar chosen one, in 0..1, and O the best K of all:
+stands where that is better. Where the union would not fit, parts choose fewer each, down to their
+share of the budget, which is then the answer, without a bound. With f the mean over examples of the
+level with the most similar chosen one, in 0..1, and O the best K of all:
 
     f(answer) >= (1 - e^(-w / K)) / min(P, K) f(O) - 2 epsilon
 
-O lies in at most min(P, K) parts, so by submodularity what one of them has of it is worth that
-share; greedy reaches the first factor of it by the part's own examples, whose mean differs from
-that of all by no more than epsilon <= sqrt((K ln N + ln(2 P / delta)) / (2 n)) with probability
-1 - delta (Hoeffding's inequality over all subsets, parts of n examples). Where the second round
-looks at a sample of T examples, it costs another 2 epsilon, of n = T. Measured answers are far
-better: see docs/benchmarks.md.
+O lies in at most min(P, K) parts; greedy reaches the first factor of a part's share by the part's
+own n examples, whose mean differs from that of all by no more than epsilon <= sqrt((K ln N + ln(2 P
+/ delta)) / (2 n)) with probability 1 - delta (Hoeffding). A second round that looks at T sampled
+examples costs another 2 epsilon, of n = T.
 
 Shapes: N examples, P parts, n and m of the examples, K budget, B evaluated together, M candidates
 of the second round, T targets (all examples, but for the second round).
 Source: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions";
-Mirzasoleiman et al. 2013, "Distributed Submodular Maximization: Identifying Representative
-Elements in Massive Data".
+Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
 """
 
 from __future__ import annotations
@@ -107,11 +101,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class StoredLevels:
-    """The levels of N examples with T others, or with each other.
-
-    matrix_NT: row i, contiguous, has those of example i.
-    sums_N: of its rows, int64.
-    """
+    """The levels of N examples with T others, rows contiguous, and the rows' sums, int64."""
 
     matrix_NT: Tensor
     sums_N: Tensor
@@ -120,7 +110,7 @@ class StoredLevels:
         return len(self.matrix_NT)
 
     def rows(self, ids_n: Tensor) -> Tensor:
-        """The levels of some examples with all; n x N."""
+        """Some rows; n x N."""
         return self.matrix_NT[ids_n]
 
 
@@ -135,7 +125,7 @@ class ComputedLevels:
         return len(self.similarity)
 
     def rows(self, ids_n: Tensor) -> Tensor:
-        """The levels of some examples with all; n x N."""
+        """Some rows; n x N."""
         row_bytes = 8 * max(len(ids_n), self.similarity.width)
         return torch.cat(
             [
@@ -232,14 +222,10 @@ def _even_tiles(num_rows: int, device: torch.device) -> list[slice]:
 
 
 def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
-    """Choose the examples that represent all, each time the one that adds most.
+    """Choose the examples that represent all T, each time the one that adds most; K int64.
 
-    Maximizes the sum over all T of their highest level with a chosen one. Ties go
-    to the lowest id, so the answer is the plain greedy algorithm's.
-
-    Returns:
-        The ids in the order of choice; K int64. Once nothing adds anything they are the
-        lowest that are left.
+    Ties go to the lowest id, so the answer is the plain greedy algorithm's. Once nothing adds
+    anything, the lowest ids that are left follow.
     """
     if not can_compile(levels.matrix_NT.device):
         return lazy_greedy_torch(levels, budget)
@@ -290,19 +276,11 @@ def choose_representatives(
     seed: int,
     matrix_bytes: int = MATRIX_BYTES,
 ) -> tuple[Tensor, StoredLevels | ComputedLevels]:
-    """Choose `budget` of N examples by greedy facility location.
+    """Choose `budget` of N examples by greedy facility location; K int64 in the order of choice.
 
-    Args:
-        similarity: of N examples.
-        budget: K, in 1..N.
-        partitions: parts to choose in first; 1 compares all pairs, whatever memory they take, 0
-            does where they fit.
-        seed: draws the parts.
-        matrix_bytes: what the similarities of all pairs may take.
-
-    Returns:
-        The ids in the order of choice, K int64, and levels of all pairs. These are never of 8
-        bits, which leave too many examples at the same level with two of the chosen.
+    One partition compares all pairs, whatever memory they take; 0 does where they fit in
+    `matrix_bytes`. The levels of all pairs that are returned are never of 8 bits, which leave too
+    many examples at the same level with two of the chosen.
     """
     affordable = affordable_precision(len(similarity), len(similarity), matrix_bytes)
     computed = ComputedLevels(similarity, fit_scale(similarity, "24-bit"))
@@ -329,20 +307,10 @@ def partition_greedy(
     partitions: int = 0,
     matrix_bytes: int = MATRIX_BYTES,
 ) -> Tensor:
-    """Choose `budget` examples that represent all, with no matrix larger than `matrix_bytes`.
+    """Choose K examples that represent all, with no matrix larger than `matrix_bytes`; K int64.
 
-    Where the second round's matrix of candidates with all examples would be too large, it looks
-    at a random sample of the examples.
-
-    Args:
-        similarity: of N examples.
-        budget: K, in 1..N.
-        generator: draws the parts, and the second round's sample.
-        partitions: P; two at least, and more where the parts would not fit.
-        matrix_bytes: what the levels of a round may take.
-
-    Returns:
-        The ids in the order of choice, or part by part where there is no second round; K int64.
+    P is two at least, and more where the parts would not fit. Where the second round's matrix of
+    candidates with all examples would be too large, it looks at a random sample of the examples.
     """
     # All of so many examples can be compared with each other by levels of one byte.
     num_examples, capacity = len(similarity), max(1, math.isqrt(matrix_bytes))
@@ -381,12 +349,9 @@ def partition_greedy(
 
 
 def better_of(levels: StoredLevels, chosen_K: Tensor, choices: Sequence[Tensor]) -> Tensor:
-    """The chosen examples, or the best of the choices where that represents more; K int64.
+    """The chosen rows of the levels, or the best of the parts' choices where that represents more.
 
-    Args:
-        levels: of the candidates with the targets.
-        chosen_K: of the second round, as rows of the levels.
-        choices: of the parts, likewise, of K rows at most; fewer are filled up by `chosen_K`.
+    A part's choice of fewer rows is filled up by the chosen ones.
     """
     values = [_value(levels, choice_n) for choice_n in choices]
     if max(values) <= _value(levels, chosen_K):

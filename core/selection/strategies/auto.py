@@ -98,12 +98,7 @@ def auto(
 ) -> Selection:
     """Keep the examples that the findings in the data recommend; the answer has these findings.
 
-    Args:
-        signals: of a head that did not learn from the example it judges.
-        budget: K.
-        training: the subset's purpose.
-        balanced: equal shares for the classes, as far as they reach, or those that they have.
-        seed: draws at random.
+    The signals are those of a head that did not learn from the example it judges.
 
     Raises:
         SignalsError: there are no errors to judge labels by.
@@ -141,14 +136,10 @@ def auto(
 class Evidence:
     """The plan's inputs.
 
-    fraction: share of the examples to keep.
-    errors_C: share of each class that the head gets wrong, on labels that it has not seen; 0
-        for a class without examples.
-    num_classes: how many have examples.
-    noise_rate, noise_low: the probable share of wrong labels, and its lower bound.
-    noise_C: of each class, how many are wrong, most likely.
-    copies: share of the examples that are near-duplicates of others.
-    training: the subset's purpose.
+    fraction: share of the examples to keep. errors_C: share of each class that the head gets wrong,
+    on labels that it has not seen. num_classes: how many have examples. noise_rate, noise_low: the
+    probable share of wrong labels, and its lower bound; noise_C: by class. copies: share of the
+    examples that are near-duplicates of others.
     """
 
     fraction: float
@@ -205,8 +196,6 @@ class Plan:
 
     left_out_C: share of each class that is left out, its least trusted labels.
     wrong_C: share of each class that is left out as wrong: not counted in the class's quota.
-    method: facility location on the features, or random.
-    why: in a sentence.
     leaves_out_copies: whether one of each picture is enough.
     """
 

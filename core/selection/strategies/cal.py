@@ -8,7 +8,6 @@ The authors search an unlabelled example's neighbors among the labelled ones. He
 the examples given: those of the same class when balanced.
 
 Shapes: N examples, C classes, R rows of a block, M neighbors, K budget.
-Source: Margatina et al. 2021 (arXiv:2109.03764), and the authors' code for the scaling.
 """
 
 from __future__ import annotations

@@ -3,22 +3,16 @@
 One coreset of the whole data set stops standing for it within a few steps of training. So a random
 set is drawn, and of it the mini-batch whose gradients represent the set's (facility location by
 the distance of the errors e, as in the paper), until the mini-batches fill the budget. Examples
-with a loss below `learned_loss` are left out. Re-selection asks
-`lipt.core.stages.recheck` whether the weights have moved too far for the subset.
+with a loss below `learned_loss` are left out; where too few are left, those of the highest loss
+come back. Re-selection asks `lipt.core.stages.recheck` whether the weights have moved too far.
 
-Decided here, where the paper leaves it to its training loop:
-
-- The ids of all mini-batches are distinct.
-- Random sets are stratified: a plain draw of a hundredth of the examples misses rare classes.
-  Every example of the pool is in one random set before any is in a second one.
-- A random set holds at least four times the mini-batch, and at most 8,192.
-- Where the classes get equal shares, they get them in every mini-batch.
-- "Learned" is judged by the weights that are selected on. Where fewer examples than the budget are
-  left, those of the highest loss come back.
+Decided here: the ids of all mini-batches are distinct. Random sets are stratified (a plain draw of
+a hundredth misses rare classes), every example of the pool is in one before any is in a second
+one, and they hold at least four times the mini-batch, at most 8,192. Where the classes get equal
+shares, they get them in every mini-batch.
 
 Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one
     of all), M in a pool, R in a random set, B in a mini-batch, K budget.
-Source: Yang et al. 2023 (arXiv:2306.01244), sections 4.1 and 4.3.
 """
 
 from __future__ import annotations

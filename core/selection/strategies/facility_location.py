@@ -1,7 +1,6 @@
 """Facility location, plain and weighed by density (SubZeroCore).
 
 Shapes: N examples, B rows of a block, C classes, D features, K budget.
-Source: Wei et al. 2015 (ICML); Moser et al. 2025 (arXiv:2509.21748), whose coverage is 0.6.
 """
 
 from __future__ import annotations

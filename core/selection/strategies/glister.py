@@ -7,23 +7,18 @@ last layer. Greedily, the gain of example i is its Taylor term
 
 at the layer that the examples chosen so far have stepped to: after every pick (exact), or between
 rounds of picks. The validation logits follow without the layer itself:
-z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, which differs from the true logits by a
-shift that softmax does not see. The largest things made are C x D and V x C.
+z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift.
 
-The step is the authors': eta times the SUM of the subset's gradients, so the layer moves the
-farther the larger the budget is. On a single class the validation loss is next to nothing after
-some tens of picks; on all classes a few hundred picks in 15 rounds can overshoot, where the exact
-solver ends lower. `step=mean` divides eta by K; then most picks are those of one-shot choice.
+The step is the authors': eta times the SUM of the subset's gradients. On all classes a few hundred
+picks in 15 rounds can overshoot, where the exact solver ends lower. `step=mean` divides eta by K;
+then most picks are those of one-shot choice.
 
 Gains can grow as others are chosen, so lazy greedy's bounds do not hold. But a gain moves by at
 most eta |g_i| times the distance that grad L_V has moved, so the exact solver evaluates only
-examples that this allows to be the largest.
-
-In float64: gains that differ by rounding alone compare equal in float32, so equal examples tie.
+examples that this allows to be the largest. In float64: equal examples tie in float32.
 
 Shapes: N examples, V validation examples, S of a step, C classes, D features, Q dimensions of the
 validation features' span, K budget, B candidates or rows of a block.
-Source: Killamsetty et al. 2021 (arXiv:2012.10630).
 """
 
 from __future__ import annotations
@@ -171,11 +166,7 @@ class GlisterObjective:
     """Gains of all examples, at the layer that the chosen ones have stepped to."""
 
     def __init__(self, signals: Signals, rate: float, num_updates: int) -> None:
-        """Start with nothing chosen; the rate is by the sum of the chosen examples' losses.
-
-        Raises:
-            SignalsError: there are no validation signals, or they do not fit.
-        """
+        """Start with nothing chosen; the rate is by the sum of the chosen examples' losses."""
         validation = given(signals.validation or None, "validation examples")
         expected = (signals.errors_NC.shape[1], signals.features_ND.shape[1])
         found = (validation.errors_NC.shape[1], validation.features_ND.shape[1])
@@ -199,10 +190,7 @@ class GlisterObjective:
     def gains(
         self, rows_B: Tensor | None = None, *, gradient: LayerGradient | None = None
     ) -> Tensor:
-        """The gain of choosing each of some examples (all where None); B float64.
-
-        Minus infinity for those that are chosen already.
-        """
+        """The gains of some examples (all where None), -inf for chosen ones; B float64."""
         given = self.gradients if rows_B is None else self.gradients[rows_B]
         gains_B = alignments(given, self.gradient() if gradient is None else gradient)
         is_chosen_B = self._is_chosen_N if rows_B is None else self._is_chosen_N[rows_B]
@@ -233,12 +221,9 @@ def _cheapest_form(
 
 @dataclass(frozen=True)
 class LastLayer:
-    """A last layer, by its outputs on the validation examples.
+    """A last layer, by its outputs on the validation examples, float64.
 
-    features_VD: float64.
-    logits_VC: float64, up to a shift of each row.
-    labels_V: int64.
-    bias: the 1 in [h, 1], or 0.
+    Logits are up to a shift of each row; the bias is the 1 in [h, 1], or 0.
     """
 
     features_VD: Tensor
@@ -322,18 +307,10 @@ def _aligns_compiled(gradients: Vectors) -> bool:
 
 
 def in_validation_span(gradients: Vectors, layer: LastLayer) -> tuple[Vectors, LastLayer]:
-    """Both in coordinates of the span of the validation rows [h_v, 1].
+    """Both in coordinates of the span of the validation rows [h_v, 1], float64, without a bias.
 
-    The validation gradient, and how far a step moves a validation logit, know a training
-    feature only by its products with validation features. An orthonormal basis of their
-    span keeps these, in Q = V dimensions in the place of D. The 1 goes into the basis.
-
-    Args:
-        gradients: of the training examples.
-        layer: on fewer validation examples than there are features.
-
-    Returns:
-        Both, with float64 features and without a bias.
+    Validation gradient and steps know a training feature only by its products with validation
+    features. An orthonormal basis of their span keeps these, in Q = V dimensions in the place of D.
     """
     basis_DQ = torch.linalg.qr(with_bias(layer.features_VD, layer.bias).T).Q
     features_NQ = _projected(gradients.features_ND, gradients.bias, basis_DQ)

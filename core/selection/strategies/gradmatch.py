@@ -2,19 +2,15 @@
 
 Minimizes |sum_S w_i g_i - b|^2 + ridge s |w|^2 over |S| <= K and w >= 0 by orthogonal
 matching pursuit, g the last layer's gradients, b their sum over all examples seen: those of
-a class where balanced, so that the classes' subsets can be put together. Weights are of the order
-of N / K. s is the mean of |g_i|^2, so the ridge means the same on any data; with
-ridge_scale=absolute it is 1.
+a class where balanced, so that the classes' subsets can be put together. s is the mean of
+|g_i|^2, so the ridge means the same on any data; with ridge_scale=absolute it is 1.
 
 The authors have two forms. Per example, they choose class by class and match only the gradient's
 row of the example's own class (gradient=own_class), with an absolute ridge of 0.5. Per batch, they
-take all rows and classes together, without a ridge. Their classes get shares in proportion to
-their sizes, where balanced ones here are equal, and they fill up at random what the pursuit leaves
-of the budget. Here the pursuit ends early, without padding, when nothing brings the sum closer to
-b: where examples repeat, or K comes near the number of dimensions.
+take all rows and classes together, without a ridge. They fill up at random what the pursuit leaves
+of the budget; here it ends early when nothing brings the sum closer to b.
 
 Shapes: N examples, C classes, D features, K budget.
-Source: Killamsetty et al. 2021 (arXiv:2103.00123).
 """
 
 from __future__ import annotations

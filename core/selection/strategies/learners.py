@@ -4,8 +4,6 @@ A learner's course is theta* and its snapshots, or theta* and the pruned learner
 On an example only learners have a say that were not trained on it; theta* counts once.
 
 Shapes: N examples, L learners, T moments of each (theta* first), K budget.
-Source: Pleiss et al. 2020 (arXiv:2001.10528); Toneva et al. 2019 (arXiv:1812.05159);
-Cho et al. 2025 (arXiv:2502.06905); Lakshminarayanan et al. 2017 (arXiv:1612.01474).
 """
 
 from __future__ import annotations

@@ -3,20 +3,17 @@
 For training that changes its subset every epoch: the first sixth of the epochs on easy subsets, the
 rest on diverse ones, `draw` counting up. The subsets depend on features alone.
 
-Easy: examples that are like all the others, by stochastic greedy on the graph cut
-    sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2.
-Of each pick's random sample of ceil(N / K ln(1 / epsilon)) the best is taken, which keeps
-1 - 1/e - epsilon of the optimum.
+Easy: by stochastic greedy on the graph cut
+    sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2,
+the best of each pick's random sample of ceil(N / K ln(1 / epsilon)), as in "Lazier Than Lazy
+Greedy" (Mirzasoleiman et al. 2015, arXiv:1409.7938).
 
 Diverse: a random draw in which an example's weight is the Taylor-softmax 1 + g + g^2 / 2 of its
 gain g in disparity. Examples are taken one by one, each farthest from those before it, and g is
-that distance, (1 - cosine) relative to the farthest pair. (The authors' gain is the difference
-that an example makes to the smallest distance, nearly 0 for all but the first few, by which the
-draw is uniform.) The weights differ by a factor of 2.5 at most.
+that distance, (1 - cosine) relative to the farthest pair. (By the authors' gain, the difference to
+the smallest distance, the draw is uniform.) The weights differ by a factor of 2.5 at most.
 
 Shapes: N examples, B of a sample, D features, K budget.
-Source: Killamsetty et al. 2023 (arXiv:2301.13287); the 0.4 is that of their code. Mirzasoleiman et
-al. 2015, "Lazier Than Lazy Greedy" (arXiv:1409.7938).
 """
 
 from __future__ import annotations
@@ -98,14 +95,8 @@ def stochastic_greedy(
 ) -> Tensor:
     """Choose the best of a random sample, `budget` times; K int64 on the CPU.
 
-    Args:
-        num_candidates: N.
-        budget: K, in 1..N.
-        gains_of: the gains of B ascending ids over those that have been taken; ties go to the
-            lowest id.
-        take: called with each id that is chosen.
-        epsilon: in (0, 1), how much of the guarantee may be given up.
-        generator: draws the samples; on the CPU.
+    `gains_of` has the gains of B ascending ids over those that were given to `take`; ties go to the
+    lowest id. The generator is on the CPU.
     """
     size = math.ceil(num_candidates / budget * math.log(1 / epsilon))
     left = list(range(num_candidates))
@@ -129,10 +120,8 @@ def stochastic_greedy(
 def disparity_gains(rows_ND: Tensor) -> Tensor:
     """How far each example is from those taken before it, in [0, 1]; N float64.
 
-    All are taken, the one nearest to the mean first: alone it has no distance, and gains 0.
-
-    Args:
-        rows_ND: unit rows. Their squared distances are twice 1 - cosine.
+    All unit rows are taken, the one nearest to the mean first: alone it has no distance, and gains
+    0.
     """
     rows = Rows(Vectors(rows_ND))
     gains_N = torch.zeros_like(rows.squares_N)

@@ -6,12 +6,9 @@ window of ranks around the median. So a class whose distances lie apart may get 
 balanced, every class has a window of its own.
 
 Shapes: N examples, n of one class, C classes, D features, R rows of a block, K budget.
-Source: Xia et al. 2023 (ICLR), and the authors' code where the paper leaves a choice.
 """
 
 from __future__ import annotations
-
-from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -21,24 +18,17 @@ from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, Balance, Strategy
 from lipt.core.signals.signals import Signals
 
-Center = Literal["median", "mean"]
-
 # What the columns of one class take that are sorted together.
 _SORTED_BYTES = 64 * 1024**2
 
 
-def moderate(
-    signals: Signals,
-    budget: int,
-    *,
-    center: Annotated[Center, "of each feature over a class, what distances are from"] = "median",
-) -> Selection:
+def moderate(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples in the middle of the order by distance, nearest first.
 
     Each example is measured by its own class, balanced or not. Ties keep data set order.
     """
     # Equal examples tie: their distances differ by less than float32 tells apart.
-    distances_N = center_distances(signals, center).float()
+    distances_N = center_distances(signals).float()
     return unweighted(in_the_middle(distances_N, budget))
 
 
@@ -56,10 +46,10 @@ def in_the_middle(values_N: Tensor, budget: int) -> Tensor:
     return torch.cat([order_N[first : first + end - start], order_N[end:stop]])
 
 
-def center_distances(signals: Signals, center: Center) -> Tensor:
+def center_distances(signals: Signals) -> Tensor:
     """|h_i - center of its class|; N float64."""
     features_ND, labels_N = signals.features_ND, signals.labels_N
-    centers_CD = _medians(signals) if center == "median" else _means(signals)
+    centers_CD = _medians(signals)
     return torch.cat(
         [
             torch.linalg.vector_norm(
@@ -68,17 +58,6 @@ def center_distances(signals: Signals, center: Center) -> Tensor:
             for rows in row_blocks(len(labels_N), 24 * features_ND.shape[1])
         ]
     )
-
-
-def _means(signals: Signals) -> Tensor:
-    features_ND, labels_N = signals.features_ND, signals.labels_N
-    counts_C = labels_N.bincount()
-    sums_CD = torch.zeros(
-        len(counts_C), features_ND.shape[1], dtype=torch.float64, device=features_ND.device
-    )
-    for rows in row_blocks(len(labels_N), 24 * features_ND.shape[1]):
-        sums_CD.index_add_(0, labels_N[rows], features_ND[rows].double())
-    return sums_CD / counts_C.clamp(min=1)[:, None]
 
 
 def _medians(signals: Signals) -> Tensor:

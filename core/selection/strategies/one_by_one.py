@@ -1,33 +1,37 @@
-"""K-center, graph cut and log-determinant: chosen one by one, by one row of a kernel per pick.
+"""K-center, graph cut, log-determinant and herding: examples chosen one by one.
 
 A product of one row with all examples waits for memory; one of 64 rows takes little longer. So the
 rows of the examples that promise most are computed together, and kept until a pick is not among
 them. That does not change the picks.
 
 Shapes: N examples, B rows computed together, K budget, T columns so far.
-Source: Sener and Savarese 2018 (arXiv:1708.00489); Gonzalez 1985, "Clustering to Minimize the
-Maximum Intercluster Distance". Iyer et al. 2021 (arXiv:2006.15412), whose lambda is 1 / ours.
-Chen, Zhang and Zhou 2018 (arXiv:1709.05135).
+Source: besides those below, Gonzalez 1985, "Clustering to Minimize the Maximum Intercluster
+Distance"; Chen, Welling and Smola 2010 (arXiv:1203.3472), here without replacement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.signals.blocks import BLOCK_BYTES
+from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
 from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.strategy import Strategy, needs_of_space
+from lipt.core.selection.strategy import FEATURES, Strategy, needs_of_space
 from lipt.core.signals.signals import Signals
 
 ROWS_AHEAD = 64
 # A batch is used up after some ten picks: their columns change what promises most.
 _LOG_DET_ROWS_AHEAD = 32
+# Of the squared norms. Added to what is compared, it makes the grid of float32 coarser
+# than the rounding of float64: equal examples tie, whatever their last bits.
+_OFFSET = 1e-6
+# Twice float32's spacing: what is nearer than that may tie.
+_GRID = 2.0**-22
 
 
 def choose_one_by_one(
@@ -47,12 +51,8 @@ def choose_one_by_one(
         gains_N: float64, finite; overwritten. Picks get -inf.
         budget: K, in 1..N.
         rows_of: from B positions, their B x N rows of the kernel.
-        update: changes the gains in place, given them, the row of the pick and its position;
-            -inf has to stay -inf.
+        update: changes the gains in place, given them, the row of the pick and its position.
         rows_ahead: B, less where B rows would be large.
-
-    Returns:
-        K distinct positions, in the order of choice, each with weight 1.
     """
     rows_ahead = max(1, min(rows_ahead, BLOCK_BYTES // (8 * len(gains_N))))
     slots: dict[int, int] = {}
@@ -173,6 +173,44 @@ def log_det(
     )
 
 
+def herding(signals: Signals, budget: int) -> Selection:
+    """Keep examples whose mean stays at the mean of all, which comes nearer like 1 / i.
+
+    Pick i is the x with the smallest |i mu - sum_S - x|. Ties keep data set order.
+
+    With drift the sum of mu - x over the chosen, the square is |x - mu|^2 - 2 (x - mu) . drift and
+    a term that all x share: one product of the rows with a vector per pick. In float32 it says up
+    to a bound on its rounding which few examples can be the nearest; float64 decides.
+    """
+    features_ND = signals.features_ND
+    blocks = list(row_blocks(len(features_ND), 16 * features_ND.shape[1]))
+    sums_BD = [features_ND[rows].double().sum(dim=0) for rows in blocks]
+    mean_D = torch.stack(sums_BD).sum(dim=0) / len(features_ND)
+    squares_N = torch.cat([features_ND[rows].double().square().sum(dim=-1) for rows in blocks])
+    spread_N = squares_N - 2 * _products(features_ND, mean_D, blocks) + mean_D @ mean_D
+    spread_N += spread_N.mean() + _OFFSET * squares_N.mean()
+    # Twice that of a product in float32 with a vector of length 1, itself rounded.
+    rounding_N = squares_N.sqrt() * (2.0**-23 * (features_ND.shape[1] + 2))
+    drift_D = torch.zeros_like(mean_D)
+    picks: list[int] = []
+    for _ in range(budget):
+        shared = mean_D @ drift_D
+        rough_N = spread_N - 2 * (_products(features_ND, drift_D.float(), blocks) - shared)
+        slack_N = rounding_N * drift_D.norm() + _GRID * rough_N.abs()
+        near = torch.nonzero(rough_N - slack_N <= (rough_N + slack_N).min()).flatten()
+        away = spread_N[near] - 2 * (features_ND[near].double() @ drift_D - shared)
+        position = int(near[away.float().argmin()])
+        picks.append(position)
+        # What is taken is never near again.
+        spread_N[position] = torch.inf
+        drift_D += mean_D - features_ND[position]
+    return unweighted(torch.tensor(picks, device=features_ND.device))
+
+
+def _products(features_ND: Tensor, vector_D: Tensor, blocks: Sequence[slice]) -> Tensor:
+    return torch.cat([features_ND[rows].to(vector_D.dtype) @ vector_D for rows in blocks])
+
+
 KCENTER = Strategy(
     function=kcenter,
     summary="repeatedly the example farthest from all chosen ones",
@@ -202,4 +240,11 @@ LOG_DET = Strategy(
     ),
     cost="N k (C + d + k)",
     needs=needs_of_space,
+)
+HERDING = Strategy(
+    function=herding,
+    summary="features whose mean is that of all",
+    paper='Welling 2009, "Herding Dynamical Weights to Learn" (ICML)',
+    cost="N k d",
+    needs=FEATURES,
 )

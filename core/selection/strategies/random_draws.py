@@ -1,7 +1,6 @@
 """Random baselines, plain and class-balanced, and stratified random.
 
 Shapes: N examples, G cells, K budget.
-Source: Cochran 1977, chapter 5.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Scores of one model: EL2N, GraNd, entropy, margin and least confidence; the largest are kept.
 
 Shapes: N examples, B of a block, C classes, D features, L learners, K budget.
-Source: Paul et al. 2021 (arXiv:2107.07075); Coleman et al. 2020 (arXiv:1906.11829).
 """
 
 from __future__ import annotations

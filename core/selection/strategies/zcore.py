@@ -11,7 +11,6 @@ Distances are sums of absolute differences, as in the authors' code. There one d
 the covering example takes all of the -1; here all its duplicates share it.
 
 Shapes: N examples, D features, M draws, B of a block, K budget.
-Source: Griffin et al. 2026 (arXiv:2411.15349).
 """
 
 from __future__ import annotations
@@ -89,11 +88,7 @@ def feature_corners(columns_DN: Tensor) -> Tensor:
 def draw_points(
     corners_D3: Tensor, count: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Points in planes of two different features, triangularly distributed along each.
-
-    Returns:
-        The features, M x 2 int64, and the points, M x 2 float32, on the CPU.
-    """
+    """Features, M x 2 int64, and triangularly distributed points in their planes, M x 2 float32."""
     num_features = len(corners_D3)
     first_M = torch.randint(num_features, (count,), generator=generator)
     ahead_M = torch.randint(1, max(2, num_features), (count,), generator=generator)
@@ -122,12 +117,6 @@ def plane_scores(
 
     Ties for the nearest example go to the lowest id. Examples as near as the last neighbour are
     neighbours, too; those that coincide with the covering example share all of its -1.
-
-    Args:
-        columns_DN: contiguous float32, one row per feature.
-        features_M2: from `draw_points`.
-        points_M2: from `draw_points`.
-        num_neighbours: that share; all others where there are fewer.
     """
     num_neighbours = min(num_neighbours, columns_DN.shape[1] - 1)
     if not can_compile(columns_DN.device):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
 from lipt.common.targets.kinds import TargetKind
@@ -196,11 +202,38 @@ def test_equal_examples_are_taken_in_order(
     assert chosen.indices_K.tolist() == list(range(num_taken))
 
 
+def global_state() -> dict[str, Any]:
+    """Everything that a library may change behind its caller's back."""
+    return {
+        "numpy errors": np.geterr(),
+        "numpy generator": [np.asarray(part).tolist() for part in np.random.get_state()],  # noqa: NPY002
+        "python generator": random.getstate(),
+        "torch generator": torch.get_rng_state().tolist(),
+        "torch type": torch.get_default_dtype(),
+        "torch threads": torch.get_num_threads(),
+        "torch deterministic": torch.are_deterministic_algorithms_enabled(),
+        "torch precision": torch.get_float32_matmul_precision(),
+        "gradients": torch.is_grad_enabled(),
+        "loggers": [repr(logging.root.handlers), logging.root.level, logging.root.disabled],
+        "recursion": sys.getrecursionlimit(),
+    }
+
+
+def tensors_of(value: object, path: str = "signals") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif is_dataclass(value):
+        for part in fields(value):
+            yield from tensors_of(getattr(value, part.name), f"{path}.{part.name}")
+
+
 @cases
-def test_the_seed_decides_and_nothing_else(
+def test_the_seed_decides_and_nothing_else_is_changed(
     strategy: Strategy, options: Options, balanced: bool
 ) -> None:
     signals = full_signals(LABELS)
+    copies = {path: tensor.clone() for path, tensor in tensors_of(signals)}
+    before = global_state()
     first, again, other = (
         choose(strategy, signals, 21, balanced=balanced, options=options, seed=seed)
         for seed in (3, 3, 4)
@@ -210,6 +243,9 @@ def test_the_seed_decides_and_nothing_else(
     assert first.stopped_early == again.stopped_early
     if not draws(strategy, options):
         assert torch.equal(first.indices_K, other.indices_K)
+    assert global_state() == before
+    for path, tensor in tensors_of(signals):
+        assert torch.equal(tensor, copies[path]), path
 
 
 def blocks_of(size: int) -> Callable[..., Iterator[slice]]:
@@ -326,7 +362,7 @@ MISSING = {
     Need.VALIDATION: ("validation", r"needs a validation split. The run has none: set"),
     Need.DYNAMICS: ("dynamics", r"needs the learners' view .* a run with learners"),
     Need.COPIES: ("pictures_N", r"needs near copies. They were not looked for"),
-    Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* two tensors"),
+    Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* tensors"),
 }
 
 
@@ -337,3 +373,29 @@ def test_what_is_missing_is_named_with_the_remedy(strategy: Strategy) -> None:
         signals = replace(full_signals(LABELS), **{field: None})
         with pytest.raises(SignalsError, match=f"'{strategy.name}' {sentence}"):
             choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))
+
+
+# Third-party packages come first: what they do on import is not ours to answer for.
+IMPORT_ALL = f"""
+import importlib, importlib.util, logging, pkgutil, random, sys, warnings
+from typing import Any
+import numpy as np, pydantic, torch, torch.func
+if importlib.util.find_spec("numba"):
+    import numba, numba.core.caching
+{inspect.getsource(global_state)}
+before = global_state(), repr(warnings.filters)
+import lipt.core.selection as package
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    if module.name != "lipt.core.selection.compiled_loops" or "numba" in sys.modules:
+        importlib.import_module(module.name)
+        print(module.name)
+assert (global_state(), repr(warnings.filters)) == before
+"""
+
+
+def test_importing_every_module_changes_nothing() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL], check=True, capture_output=True, text=True
+    )
+    assert "lipt.core.selection.solvers.representatives" in finished.stdout.split()
+    assert finished.stderr == ""

@@ -46,13 +46,6 @@ def test_balanced_keeps_the_highest_scores_of_each_class(name: str) -> None:
     assert chosen.indices_K.tolist() == sorted(expected)
 
 
-def test_classes_draw_independently() -> None:
-    strategy = find_strategy("uniform_per_class")
-    signals = labels_only(torch.arange(100) // 50)
-    chosen = choose(strategy, signals, 20, balanced=True).indices_K
-    assert (chosen[:10] + 50).tolist() != chosen[10:].tolist()
-
-
 def test_weights_stay_with_their_indices() -> None:
     def backwards(signals: Signals, budget: int) -> Selection:
         rows = torch.arange(len(signals)).flip(0)[:budget]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lipt.common.data import Dataset
 from lipt.common.errors import RunFailedError
-from lipt.trainer.cli.demo.processes import MODEL
+from lipt.trainer.cli.demo import MODEL
 from lipt.trainer.cli.display.output import Say
 from lipt.trainer.cli.display.progress import run_lines
 from lipt.trainer.client.client import Client

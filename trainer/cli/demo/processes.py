@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from lipt.common.terminal import say as say_line
+from lipt.trainer.cli.demo import DATA, MODEL
 from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, print_result, run_talking
 from lipt.trainer.cli.options import Json
 
@@ -146,9 +147,6 @@ def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[No
         for number, previous in before.items():
             signal.signal(number, previous)
 
-
-# Data as people have it: one label in twenty is wrong, here on purpose.
-DATA, MODEL = "digits-mislabelled", "resnet8"
 
 _POLL_SECONDS = 0.1
 _START_SECONDS = 120.0

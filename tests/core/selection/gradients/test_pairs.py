@@ -78,24 +78,6 @@ def oracle_distances(vectors: Vectors) -> Tensor:
     return gradients.flatten(2).norm(dim=-1)
 
 
-def hardly_trained(num_classes: int, deviation: float) -> Vectors:
-    """One class of a model whose logits, and features, hardly differ."""
-    generator = torch.Generator().manual_seed(0)
-    logits_NC = deviation * torch.randn(40, num_classes, generator=generator)
-    features_ND = 1 + 1e-4 * torch.randn(40, 5, generator=generator)
-    errors_NC = errors_of(logits_NC, torch.zeros(40, dtype=torch.int64))
-    return Vectors(features_ND, errors_NC, bias=1.0)
-
-
-@pytest.mark.parametrize("deviation", [0.02, 0.002, 2e-4])
-def test_gradients_that_are_nearly_equal_keep_their_distances(deviation: float) -> None:
-    gradients = hardly_trained(1000, deviation)
-    for vectors in (gradients, Vectors(gradients.outer_NC)):
-        torch.testing.assert_close(
-            distances(vectors).double(), oracle_distances(vectors), rtol=1e-5, atol=1e-9
-        )
-
-
 def test_a_model_that_is_nearly_always_right_keeps_its_distances() -> None:
     # Most errors are next to nothing, some are not: the mean error is far from all.
     generator = torch.Generator().manual_seed(0)

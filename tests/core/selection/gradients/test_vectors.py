@@ -4,52 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients import vectors as module
 from lipt.core.selection.gradients.vectors import (
-    LayerGradient,
     Rows,
     ScaledCosine,
     Space,
     Vectors,
     in_space,
     products,
-    squared_norms,
 )
 from tests.core.selection.builders import random_signals, written_out
-from tests.properties import at_most
 
 SPACES: list[Space] = ["features", "gradients"]
-
-
-@settings(max_examples=at_most(25))
-@given(
-    num_left=st.integers(1, 9),
-    num_right=st.integers(1, 9),
-    num_classes=st.integers(1, 5),
-    num_features=st.integers(1, 7),
-    has_bias=st.booleans(),
-    space=st.sampled_from(SPACES),
-)
-def test_products_are_those_of_the_vectors_written_out(
-    num_left: int,
-    num_right: int,
-    num_classes: int,
-    num_features: int,
-    *,
-    has_bias: bool,
-    space: Space,
-) -> None:
-    left = random_signals(num_left, num_classes, num_features, has_bias=has_bias)
-    right = random_signals(num_right, num_classes, num_features, has_bias=has_bias, seed=1)
-    left_NG, right_NG = written_out(left, space), written_out(right, space)
-    products_nm = products(in_space(left, space), in_space(right, space))
-    assert products_nm.dtype == torch.float32
-    torch.testing.assert_close(products_nm.double(), left_NG @ right_NG.T, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(squared_norms(in_space(left, space)), left_NG.square().sum(dim=1))
 
 
 def test_products_by_hand() -> None:
@@ -61,14 +29,6 @@ def test_products_by_hand() -> None:
     without = Vectors(left.features_ND, left.errors_NC)
     assert products(without, right).tolist() == [[330.0]]
     assert products(Vectors(left.features_ND), right).tolist() == [[30.0]]
-
-
-def test_a_gradients_norm_difference_and_multiple_by_hand() -> None:
-    gradient = LayerGradient(torch.tensor([[3.0], [0.0]]), torch.tensor([4.0, 12.0]))
-    assert gradient.square == 169.0
-    assert gradient.norm == 13.0
-    assert gradient.scaled(2.0).norm == 26.0
-    assert gradient.minus(gradient.scaled(0.5)).norm == 6.5
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -76,16 +74,6 @@ def test_equals_plain_greedy(
     expected, gains = plain_greedy(rows.double() @ map_rows(rows.double()).T, own, scale)
     assert [position for _, position in picks] == expected
     assert [gain for gain, _ in picks] == pytest.approx(gains, abs=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["any", "similar", "duplicates"])
-def test_the_pool_does_not_matter(kind: str) -> None:
-    rows = rows_of(kind, 150, 3)
-    own = torch.linspace(-1, 1, 150, dtype=torch.float64).square()
-    whole = list(islice(cut_picks(rows, own, scale=0.5, pool_size=150), 80))
-    for pool_size in (1, 7, 64, 149):
-        picks = cut_picks(rows, own, scale=0.5, pool_size=pool_size)
-        assert list(islice(picks, 80)) == whole
 
 
 def random_rows(num_rows: int, width: int) -> torch.Tensor:

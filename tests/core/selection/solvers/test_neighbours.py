@@ -93,12 +93,6 @@ def test_finds_nearly_all(
     assert (distinct > 0).all()
 
 
-def test_large_features_do_not_overflow_half_precision() -> None:
-    features_ND = clustered(400)
-    small = found_in(features_ND, 5, normalized=False)
-    assert torch.equal(found_in(2.0**20 * features_ND, 5, normalized=False), small)
-
-
 def test_where_the_lists_hold_too_little_all_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_NUM_SEARCHED", 1)
     monkeypatch.setattr(module, "_LEAST_SEARCHED", 0)

@@ -86,16 +86,6 @@ def random_problem(num_atoms: int, num_dims: int, seed: int, shift: float) -> tu
     return vectors_NP, vectors_NP.sum(dim=0)
 
 
-def test_takes_the_largest_product_first_and_fits_exactly() -> None:
-    # b = (3, 2). Products 3, 2, 2.5: the first axis; then (0, 2) is missing: the second.
-    vectors_NP = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
-    found = pursue_stored(vectors_NP, torch.tensor([3.0, 2.0]), 2)
-    assert found.atoms_K.tolist() == [0, 1]
-    assert found.weights_K.tolist() == pytest.approx([3, 2])
-    assert found.residual == pytest.approx(0, abs=1e-7)
-    assert not found.exhausted
-
-
 def test_an_atom_whose_weight_turns_negative_leaves_and_its_place_is_filled() -> None:
     # b = (1, 3). Atom 0 is first by its length, with 0.1; (0, 3) is missing and atom 1 next.
     # Together they fit b with weights -0.2 and 3, so atom 0 leaves. Atom 1 alone, with 2,
@@ -160,25 +150,6 @@ def test_rough_estimates_do_not_change_the_choice(seed: int, rounding: float) ->
     assert torch.equal(rough.weights_K, exact.weights_K)
 
 
-@settings(max_examples=at_most(50))
-@given(seed=st.integers(0, 10_000))
-def test_copies_are_never_taken_twice_and_the_lowest_is_taken(seed: int) -> None:
-    vectors_NP, target_P = random_problem(8, 10, seed, 0.5)
-    once = pursue_stored(vectors_NP, target_P, 8)
-    found = pursue_stored(vectors_NP.repeat(3, 1), target_P, 20)
-    assert found.atoms_K.tolist() == once.atoms_K.tolist()
-    assert found.exhausted
-
-
-def test_a_ridge_spreads_the_weight_over_copies() -> None:
-    # Of k copies of a unit vector, b = 4 times it: each weighs 4 / (k + ridge).
-    found = pursue_stored(
-        torch.tensor([[1.0, 0.0]]).repeat(4, 1), torch.tensor([4.0, 0.0]), 3, ridge=1
-    )
-    assert found.atoms_K.tolist() == [0, 1, 2]
-    assert found.weights_K.tolist() == pytest.approx([1, 1, 1])
-
-
 def test_a_fit_takes_no_vector_that_explains_nothing() -> None:
     nothing = torch.empty(0, dtype=torch.float64)
     for target in (0.0, -1.0):
@@ -215,13 +186,6 @@ def test_a_fit_that_grows_and_shrinks_stays_exact(size: int, num_dims: int, seed
     missing_P = target_P - weights_K @ vectors_KP[used]
     explained = float(target_P.square().sum() - missing_P.square().sum())
     assert fit.explained == pytest.approx(explained, rel=1e-7)
-
-
-def test_a_fit_of_more_vectors_than_it_has_room_for_at_first_is_exact() -> None:
-    vectors_KP = torch.eye(70, dtype=torch.float64) + 0.1
-    fit, used = grow(vectors_KP, vectors_KP.sum(dim=0))
-    assert used == list(range(70))
-    assert fit.weights_K.tolist() == pytest.approx([1] * 70)
 
 
 def test_a_dependent_vector_is_refused() -> None:

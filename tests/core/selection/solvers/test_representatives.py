@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from itertools import combinations, pairwise
 
-import numba
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.selection.compiled_loops import compiled, lazy_greedy_compiled
+from lipt.core.selection.compiled_loops import lazy_greedy_compiled
 from lipt.core.selection.gradients.pairs import (
     PairwiseSimilarity,
     proximity,
@@ -195,20 +194,6 @@ def test_without_numba_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(lazy_greedy(levels, 12), expected)
 
 
-def test_code_that_cannot_be_kept_on_disk_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(*, nogil: bool, fastmath: object, cache: bool = False) -> object:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return lambda function: function
-
-    monkeypatch.setattr(numba, "njit", refusing)
-
-    def doubled(value: int) -> int:
-        return 2 * value
-
-    assert compiled(doubled)(4) == 8
-
-
 def choose(
     similarity: PairwiseSimilarity, budget: int, *, partitions: int = 0, matrix_bytes: int = 10**6
 ) -> Tensor:
@@ -228,31 +213,6 @@ def greedy_among(matrix_NN: Tensor, ids: list[int], targets: list[int], budget: 
         left = [example for example in ids if example not in chosen]
         chosen.append(max(left, key=lambda j: mean_of(matrix_NN, [*chosen, j], targets)))
     return chosen
-
-
-@pytest.mark.parametrize(("partitions", "least"), [(0, 0.9999), (2, 0.8)])
-def test_quality_above_random(partitions: int, least: float) -> None:
-    similarity = make_similarity(80)
-    matrix_NN, ids = everything(similarity).double(), list(range(80))
-    chosen = choose(similarity, 20, partitions=partitions).tolist()
-    expected = greedy_among(matrix_NN, ids, ids, 20)
-    drawn = torch.randperm(80, generator=torch.Generator().manual_seed(3))[:20].tolist()
-    values = [mean_of(matrix_NN, subset, ids) for subset in (chosen, expected, drawn)]
-    assert (values[0] - values[2]) / (values[1] - values[2]) > least
-    assert (chosen == expected) == (partitions == 0)
-
-
-@pytest.mark.parametrize("partitions", [0, 1, 3])
-@pytest.mark.parametrize(("num_examples", "budget"), [(1, 1), (2, 1), (25, 25), (25, 3)])
-@pytest.mark.parametrize("matrix_bytes", [1, 100, 10**6])
-def test_distinct_ids_whatever_memory_there_is(
-    partitions: int, num_examples: int, budget: int, matrix_bytes: int
-) -> None:
-    same = scaled_cosine(Vectors(torch.ones(num_examples, 3)))
-    for similarity in (make_similarity(num_examples), same):
-        chosen = choose(similarity, budget, partitions=partitions, matrix_bytes=matrix_bytes)
-        assert len(chosen.unique()) == budget
-        assert set(chosen.tolist()) <= set(range(num_examples))
 
 
 def test_memory_decides_between_all_pairs_and_parts() -> None:
@@ -350,18 +310,6 @@ def test_a_part_that_chose_better_than_the_second_round_stands(
     levels = stored(torch.tensor(rows, dtype=torch.int32))
     choices = [torch.tensor(part) for part in parts]
     assert better_of(levels, torch.tensor(second), choices).tolist() == expected
-
-
-def test_threads_do_not_change_the_choice() -> None:
-    similarity, before = make_similarity(1500), torch.get_num_threads()
-    found = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            found.append(solve(similarity, 30, 3).tolist())
-    finally:
-        torch.set_num_threads(before)
-    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize(("num_examples", "budget"), [(60, 6), (100, 30), (100, 90)])

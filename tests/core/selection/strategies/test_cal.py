@@ -61,14 +61,6 @@ def test_the_divergence_is_the_neighbors_from_the_candidate() -> None:
     assert set(cal(given, 3, num_neighbors=1).indices_K.tolist()) == {1, 2, 3}
 
 
-def test_symmetric_is_the_mean_of_both_directions() -> None:
-    given = of_right(0.5, 0.8, 0.8, 0.2, features_ND=DIRECTIONS)
-    scores = contrast(given, 1, divergence="symmetric")
-    assert scores.tolist() == pytest.approx([0.15 * math.log(4)] * 2 + [0.6 * math.log(4)] * 2)
-    chosen = cal(given, 3, num_neighbors=1, divergence="symmetric")
-    assert chosen.indices_K.tolist() == [2, 3, 0]
-
-
 @pytest.mark.parametrize("count", [1, 3, 10, 59])
 @pytest.mark.parametrize("divergences", ["one_way", "symmetric"])
 @pytest.mark.parametrize("normalized", [True, False])

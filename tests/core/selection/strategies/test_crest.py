@@ -32,11 +32,6 @@ def random_probabilities(num_examples: int, num_classes: int = 4) -> Tensor:
     return logits_NC.softmax(dim=-1)
 
 
-def random_signals(num_examples: int, num_classes: int = 4) -> Signals:
-    probabilities_NC = random_probabilities(num_examples, num_classes)
-    return of_probabilities(probabilities_NC, torch.arange(num_examples) * 7 % num_classes)
-
-
 def choose(signals: Signals, budget: int, *, balanced: bool = False, **options: Any) -> Selection:
     return crest(signals, budget, **{"seed": 0, "balanced": balanced} | options)
 
@@ -62,26 +57,6 @@ def test_learned_examples_are_left_out() -> None:
     assert set(chosen.indices_K.tolist()) <= {1, 3, 4}
     # They stand for the three that there are, not for the learned ones.
     assert float(chosen.weights_K.sum()) == pytest.approx(3.0)
-
-
-def test_learned_examples_of_the_highest_loss_fill_the_budget() -> None:
-    own = [0.99, 0.5, 0.95, 0.3, 0.97]
-    signals = of_right(*own)
-    chosen = choose(signals, 4)
-    assert chosen.indices_K.tolist() == [1, 2, 3, 4]
-    assert chosen.weights_K.tolist() == [1.0] * 4
-    assert choose(signals, 1).indices_K.tolist() in ([1], [3])
-
-
-@pytest.mark.parametrize("budget", [1, 7, 128, 129, 300, 600])
-def test_distinct_ids_and_weights_that_sum_to_the_pool(budget: int) -> None:
-    signals = random_signals(600)
-    pool = pool_of(signals, budget, 0.1)
-    chosen = choose(signals, budget, seed=3)
-    assert len(set(chosen.indices_K.tolist())) == budget
-    assert set(chosen.indices_K.tolist()) <= set(pool)
-    assert float(chosen.weights_K.double().sum()) == pytest.approx(len(pool), rel=1e-5)
-    assert bool((chosen.weights_K > 0).all())
 
 
 def drawn_sets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:

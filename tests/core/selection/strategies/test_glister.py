@@ -26,7 +26,6 @@ from lipt.core.selection.strategies.glister import (
     glister,
     last_layer_at,
     round_sizes,
-    step,
     validation_gradient,
 )
 from lipt.core.signals.compute import errors_of
@@ -104,33 +103,6 @@ def test_the_step_is_the_sum_of_the_chosen_gradients_or_their_mean() -> None:
         assert choose(signals, 2, rounds=2, learning_rate=rate) == expected
         assert choose(signals, 2, rounds=2, learning_rate=rate, step="sum") == expected
         assert choose(signals, 2, rounds=2, learning_rate=2 * rate, step="mean") == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "budget", "expected"),
-    [
-        ({}, 40, 14),
-        ({"rounds": 1}, 40, 0),
-        ({"rounds": 4}, 40, 3),
-        ({"rounds": 100}, 40, 39),
-        ({"solver": "exact"}, 40, 39),
-        ({"solver": "exact"}, 1, 0),
-    ],
-)
-def test_the_layer_is_updated_between_all_rounds(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], budget: int, expected: int
-) -> None:
-    stepped: list[int] = []
-
-    def counting(layer: Any, chosen: Vectors, rate: float) -> Any:
-        stepped.append(len(chosen))
-        return step(layer, chosen, rate)
-
-    monkeypatch.setattr(module, "step", counting)
-    chosen = choose(draw(60), budget, **options)
-    assert len(stepped) == expected
-    # All but the last round's picks have been stepped on.
-    assert sum(stepped) < budget == len(set(chosen))
 
 
 def oracle(signals: Signals, budget: int, learning_rate: float, *, every: int = 1) -> list[int]:

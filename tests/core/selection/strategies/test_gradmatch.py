@@ -166,18 +166,6 @@ def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None
     assert chosen.weights_K.tolist() == pytest.approx(weights.tolist(), rel=1e-4)
 
 
-def test_copies_are_never_chosen_twice() -> None:
-    alone = gradmatch(random_predictions(1).take(torch.zeros(50, dtype=torch.int64)), 20)
-    assert (alone.indices_K.tolist(), alone.weights_K.tolist()) == ([0], [pytest.approx(50)])
-    assert "ended with 1 examples of a budget of 20" in alone.stopped_early
-    once = random_predictions(12, 4, 30)
-    signals = once.take(torch.arange(60) % 12)
-    chosen = gradmatch(signals, 40)
-    assert sorted(chosen.indices_K.tolist()) == list(range(12))
-    assert chosen.weights_K.tolist() == pytest.approx([5] * 12, rel=1e-4)
-    assert "ended with 12 examples of a budget of 40" in chosen.stopped_early
-
-
 @pytest.mark.parametrize(("num_examples", "budget"), [(64, 16), (67, 24), (67, 21), (5, 3), (1, 1)])
 def test_batches_give_their_examples_with_one_weight(num_examples: int, budget: int) -> None:
     signals = random_predictions(num_examples, 4, 20)

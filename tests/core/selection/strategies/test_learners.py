@@ -19,7 +19,6 @@ from lipt.core.selection.strategies.learners import (
     aum,
     beta_parameters,
     disagreement,
-    dual,
     forgetting,
     forgetting_events,
     log_beta_density,
@@ -111,23 +110,6 @@ def test_a_single_learner_has_nobody_to_disagree_with() -> None:
         disagreement(random_signals(5, num_learners=1), 2)
 
 
-def test_el2n_of_learners_is_the_mean_of_their_norms() -> None:
-    # The merged model's errors are not looked at: there are none.
-    given = signals(error_norms=[[0.2, 0.4], [1.0, 0.0], [0.0, 0.8]])
-    assert el2n(given, 2, models="learners").indices_K.tolist() == [1, 2]
-
-
-def test_dual_s_score_is_difficulty_times_uncertainty() -> None:
-    probabilities: list[Course] = [
-        [[0.5, 0.5]],  # 0.5 x 0
-        [[0.2, 0.6]],  # 0.6 x 0.2
-        [[0.0, 0.4]],  # 0.8 x 0.2
-        [[0.7, 0.9]],  # 0.2 x 0.1
-    ]
-    chosen = dual(signals(probabilities=probabilities), 4, sampling="largest", seed=0)
-    assert chosen.indices_K.tolist() == [2, 1, 3, 0]
-
-
 def test_beta_moves_to_easy_examples_as_fewer_are_kept() -> None:
     # All kept: b = 15 x 0.6; half dropped with c = 1: half of it.
     assert beta_parameters(0.4, dropped=0.0, exponent=5.5) == pytest.approx((7.0, 9.0))
@@ -145,13 +127,6 @@ def test_beta_density_is_scipys_up_to_a_constant() -> None:
     ours_N = log_beta_density(means_N, 11.5, 4.5)
     theirs_N = torch.from_numpy(stats.beta.logpdf(means_N.numpy(), 11.5, 4.5))
     torch.testing.assert_close(ours_N - ours_N[0], theirs_N - theirs_N[0])
-
-
-def test_examples_without_weight_are_drawn_last_in_order() -> None:
-    # Two that are certain at every moment, and one that is not.
-    probabilities: list[Course] = [[[1.0, 1.0]], [[0.5, 0.5]], [[0.2, 0.9]]]
-    chosen = dual(signals(probabilities=probabilities), 3, seed=5)
-    assert chosen.indices_K.tolist() == [2, 0, 1]
 
 
 # Example 0 has a wrong label, and learner 0 has learned it by heart. Nobody was trained on 1, of

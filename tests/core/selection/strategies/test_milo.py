@@ -21,19 +21,6 @@ def cosines(signals: Signals) -> Tensor:
     return unit_ND @ unit_ND.T
 
 
-def graph_cut(signals: Signals, chosen: Tensor) -> float:
-    similarity_NN = (1 + cosines(signals)) / 2
-    return float(similarity_NN[:, chosen].sum() - 0.4 * similarity_NN[chosen][:, chosen].sum())
-
-
-def plain_graph_cut(signals: Signals, budget: int) -> list[int]:
-    chosen: list[int] = []
-    for _ in range(budget):
-        left = [row for row in range(len(signals)) if row not in chosen]
-        chosen.append(max(left, key=lambda row: graph_cut(signals, torch.tensor([*chosen, row]))))
-    return chosen
-
-
 def plain_disparity_gains(signals: Signals) -> list[float]:
     """Farthest first from the example nearest to the mean direction."""
     unit_ND = functional.normalize(signals.features_ND.double())
@@ -75,13 +62,6 @@ def test_diverse_draws_by_the_taylor_softmax() -> None:
         assert drawn.count(row) / 2000 == pytest.approx(weight / 6.78125, abs=0.04)
 
 
-def test_easy_with_all_in_the_sample_is_plain_greedy() -> None:
-    # ceil(N / K ln 10) >= N where K <= 2.
-    for seed in range(4):
-        signals = random_signals(40, seed=seed)
-        assert milo(signals, 2, seed=0).indices_K.tolist() == plain_graph_cut(signals, 2)
-
-
 def samples(num_candidates: int, budget: int, epsilon: float, seed: int) -> list[list[int]]:
     """The candidates of each pick, all of the same gain."""
     seen: list[list[int]] = []
@@ -120,11 +100,3 @@ def test_sample_sizes(num_candidates: int, budget: int, epsilon: float, expected
     assert [len(sample) for sample in seen] == [
         min(expected, num_candidates - pick) for pick in range(budget)
     ]
-
-
-def test_every_candidate_is_as_likely_to_be_looked_at() -> None:
-    # 3,000 samples of ceil(10 / 5 ln 2) = 2 of 10: each 600 times, deviation 21.9.
-    counts_N = torch.zeros(10)
-    for seed in range(3000):
-        counts_N[samples(10, 5, 0.5, seed)[0]] += 1
-    assert ((counts_N - 600).abs() < 100).all()

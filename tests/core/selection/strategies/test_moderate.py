@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lipt.core.selection.select import select
 from lipt.core.selection.strategies.moderate import (
-    MODERATE,
-    Center,
     center_distances,
     in_the_middle,
     moderate,
@@ -21,12 +18,12 @@ def line(positions: list[float], labels: list[int] | None = None) -> Signals:
     return signals_of(torch.tensor(positions)[:, None], labels=labels)
 
 
-def by_definition(signals: Signals, budget: int, center: Center) -> list[int]:
+def by_definition(signals: Signals, budget: int) -> list[int]:
     distances = {}
     for label in signals.labels_N.unique().tolist():
         ids = torch.nonzero(signals.labels_N == label).flatten()
         rows = signals.features_ND[ids].double()
-        middle = rows.quantile(0.5, dim=0) if center == "median" else rows.mean(dim=0)
+        middle = rows.quantile(0.5, dim=0)
         distances |= dict(zip(ids.tolist(), (rows - middle).norm(dim=1).tolist(), strict=True))
     # The middle two of an even number are as far from the median between them.
     order = sorted(distances, key=lambda i: (round(distances[i], 6), i))
@@ -35,28 +32,10 @@ def by_definition(signals: Signals, budget: int, center: Center) -> list[int]:
 
 
 def test_the_center_is_the_median_of_each_coordinate() -> None:
-    # The medians are 1 and 2, which no example has together; the means are 4 and 3.
+    # The medians are 1 and 2, which no example has together.
     given = signals_of(torch.tensor([[0.0, 2.0], [1.0, 7.0], [11.0, 0.0]]))
     expected = [1.0, 5.0, (10**2 + 2**2) ** 0.5]
-    assert center_distances(given, "median").tolist() == pytest.approx(expected)
-    expected = [17**0.5, 25**0.5, 58**0.5]
-    assert center_distances(given, "mean").tolist() == pytest.approx(expected)
-
-
-def test_one_window_of_ranks_lies_over_all_classes() -> None:
-    # Class 0 is narrow: distances 1, 0, 1. Class 1 is wide: 10, 0, 20. All: 0, 0, 1, 1, 10, 20.
-    given = line([0.0, 1.0, 2.0, 90.0, 100.0, 120.0], [0, 0, 0, 1, 1, 1])
-    assert center_distances(given, "median").tolist() == [1, 0, 1, 10, 0, 20]
-    assert moderate(given, 2).indices_K.tolist() == [0, 2]
-    # Nothing of class 1 is in the middle, and it gets no share unless one is asked for.
-    assert _kept(given, 2, balanced=MODERATE.resolve_balance(None)) == [0, 2]
-    assert _kept(given, 2, balanced=MODERATE.resolve_balance(balanced=True)) == [0, 3]
-
-
-def _kept(signals: Signals, budget: int, *, balanced: bool) -> list[int]:
-    options = MODERATE.parse_options({})
-    chosen = select(MODERATE, signals, budget, balanced=balanced, seed=0, options=options)
-    return chosen.indices_K.tolist()
+    assert center_distances(given).tolist() == pytest.approx(expected)
 
 
 def test_the_window_is_in_the_middle_and_as_wide_as_the_budget() -> None:
@@ -75,10 +54,9 @@ def test_of_equal_distances_the_first_are_kept_at_both_edges() -> None:
     assert in_the_middle(torch.ones(7), 3).tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("center", ["median", "mean"])
-def test_equals_the_definition(center: Center) -> None:
+def test_equals_the_definition() -> None:
     for num_examples in (1, 2, 10, 101):
         signals = random_predictions(num_examples, 3, 5)
         for budget in {1, num_examples // 3 + 1, num_examples}:
-            expected = by_definition(signals, budget, center)
-            assert moderate(signals, budget, center=center).indices_K.tolist() == expected
+            expected = by_definition(signals, budget)
+            assert moderate(signals, budget).indices_K.tolist() == expected

@@ -14,6 +14,7 @@ from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, in_
 from lipt.core.selection.strategies.one_by_one import (
     choose_one_by_one,
     graph_cut,
+    herding,
     kcenter,
     log_det,
 )
@@ -123,15 +124,6 @@ def test_kcenter_is_choice_from_all_pairs(space: Space) -> None:
     assert radius(distances_NN, expected[:15]) < min(drawn)
 
 
-@spaces
-@pytest.mark.parametrize("num_copies", [1, 200])
-def test_when_only_copies_are_left_the_lowest_ids_follow(space: Space, num_copies: int) -> None:
-    signals = random_signals(3).take(torch.arange(3).repeat(num_copies))
-    chosen = kcenter(signals, len(signals), space=space).indices_K.tolist()
-    assert sorted(chosen[:3]) == [0, 1, 2]
-    assert chosen[3:] == list(range(3, len(signals)))
-
-
 def cut(similarities_NN: Tensor, chosen: list[int], coverage: float = 2.0) -> float:
     within = similarities_NN[chosen][:, chosen].sum()
     return float(coverage * similarities_NN[chosen].sum() - within)
@@ -190,10 +182,35 @@ def test_log_det_picks_the_largest_determinants(space: Space, ridge: float) -> N
     assert log_volume(similarities_NN, expected[:9], ridge) > max(draws)
 
 
-@pytest.mark.parametrize("ridge", [1e-6, 1e-3])
-def test_copies_come_after_every_direction(ridge: float) -> None:
-    # Ten features of rank 8 + 1 each, twenty times.
-    signals = random_signals(10, 3, 8).take(torch.arange(10).repeat(20))
-    chosen = log_det(signals, 200, space="gradients", ridge=ridge).indices_K.tolist()
-    assert sorted(chosen) == list(range(200))
-    assert sorted(chosen[:10]) == list(range(10))
+def generic(num_examples: int, num_features: int = 16, offset: float = 0.0) -> Signals:
+    generator = torch.Generator().manual_seed(0)
+    return signals_of(torch.randn(num_examples, num_features, generator=generator) + offset)
+
+
+def by_definition(features_ND: Tensor, budget: int) -> list[int]:
+    """argmin |(i + 1) mu - sum_S - x|, in float64."""
+    rows = features_ND.double()
+    mean, total = rows.mean(dim=0), torch.zeros_like(rows[0])
+    chosen: list[int] = []
+    for pick in range(budget):
+        away = ((pick + 1) * mean - total - rows).norm(dim=1)
+        away[chosen] = torch.inf
+        chosen.append(int(away.argmin()))
+        total += rows[chosen[-1]]
+    return chosen
+
+
+def test_points_of_a_line() -> None:
+    # The mean is 4. First 4 itself; to 2 * 4 - 4 = 4 then 3 and 5 are equally near: 3 by its
+    # id; 12 - 7 = 5 is there; 16 - 12 = 4 is 3 from 1 and from 7: 1 by its id.
+    line = signals_of(torch.tensor([[1.0], [3.0], [4.0], [7.0], [5.0]]))
+    assert herding(line, 5).indices_K.tolist() == [2, 1, 4, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("num_features", "offset"), [(1, 0.0), (3, 0.0), (16, 0.0), (16, 100.0), (300, 5.0)]
+)
+def test_equals_the_definition(num_features: int, offset: float) -> None:
+    signals = generic(120, num_features, offset)
+    expected = by_definition(signals.features_ND, 120)
+    assert herding(signals, 120).indices_K.tolist() == expected

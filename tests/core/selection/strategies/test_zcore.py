@@ -5,16 +5,12 @@ import torch
 from torch import Tensor
 
 from lipt.core.selection.gradients.vectors import can_compile
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
 from lipt.core.selection.strategies.zcore import (
     draw_points,
     feature_corners,
     plane_scores,
     plane_scores_torch,
-    score_coverage,
 )
-from tests.core.selection.builders import random_signals, signals_of
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -41,19 +37,6 @@ def test_points_are_triangular_in_planes_of_different_features() -> None:
         sides = low * low + middle * middle + high * high
         products = low * middle + low * high + middle * high
         assert float(points.var()) == pytest.approx((sides - products) / 18, abs=0.03)
-
-
-def test_scores_are_of_all_examples_in_any_case() -> None:
-    features_ND = random_signals(60).features_ND
-    signals = signals_of(features_ND, labels=[row % 3 for row in range(60)])
-    strategy = find_strategy("zcore")
-    options = strategy.parse_options({"num_neighbours": "10"})
-    scores_N = score_coverage(signals, num_neighbours=10, seed=5).scores_N
-    chosen = select(strategy, signals, 12, balanced=True, seed=5, options=options).indices_K
-    for label in range(3):
-        rows = torch.nonzero(signals.labels_N == label).flatten()
-        best = rows[scores_N[rows].argsort(descending=True, stable=True)[:4]]
-        assert set(best.tolist()) == set(chosen[signals.labels_N[chosen] == label].tolist())
 
 
 Draws = tuple[Tensor, Tensor]
@@ -148,13 +131,4 @@ def test_compiled_and_torch_agree_where_only_a_sample_is_sorted(
         # Many coincide, and many are as near as others.
         columns_DN = (columns_DN / grid).round() * grid
     compiled_N, plain_N = both(columns_DN, random_draws(4, 60), num_neighbours)
-    torch.testing.assert_close(compiled_N, plain_N, rtol=0, atol=1e-12)
-
-
-def test_a_misleading_sample_costs_time_and_no_neighbour() -> None:
-    # Of 70 neighbours every one is looked at, of 640 every tenth: here all the near ones.
-    near_N = torch.arange(7000) % 10 == 0
-    line_N = torch.where(near_N, 0.001, 1.0) * torch.arange(7000)
-    columns_DN = torch.stack([line_N, torch.zeros(7000)])
-    compiled_N, plain_N = both(columns_DN, draws_of((0, 1, -1.0, 0.0)), 640)
     torch.testing.assert_close(compiled_N, plain_N, rtol=0, atol=1e-12)

@@ -1,0 +1,219 @@
+"""Latent classes: SAS, and for image-caption pairs ClipCov and CLIP score.
+
+ClipCov: with images v_i and captions t_i, rows of length 1 in one space, latent classes V_c, S_c
+the chosen ones of V_c, and the similarity a_ij = v_i . t_j + t_i . v_j of two pairs, maximize
+
+    F(S) = sum_c 1/|V_c| sum_{i in S_c} sum_{j in V_c not in S_c} a_ij       (cross term)
+           + sum_{i in S} (2 v_i . t_i                                        (easiness)
+                           + 1/2 t_i . l_c(i)                                 (label term)
+                           - v_i . o^t_c(i) - t_i . o^v_c(i)).                (centre terms)
+
+o^t_c is the mean of the others' caption centres, o^v_c of their image centres, a centre being the
+direction of a class's mean row.
+
+Terms and weights are those of the authors' code, without its clipping of negative similarities
+and its updates in steps of 200 picks. The label's own text is not known here: l_c is the caption
+centre of the latent class. Labels are the latent classes.
+
+Shapes: N examples, M of a latent class, B of a block, C latent classes, D features.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from lipt.common.determinism import derive_generator
+from lipt.common.errors import SignalsError
+from lipt.common.signals.blocks import row_blocks
+from lipt.core.selection.selection import Selection, class_quotas, keep_largest, unweighted
+from lipt.core.selection.solvers.linear_cut import (
+    cut_picks,
+    exact_bits,
+    spherical_kmeans,
+    unit_rows,
+)
+from lipt.core.selection.strategy import FEATURES, Balance, Need, Strategy
+from lipt.core.signals.signals import Signals, given
+
+EASINESS_WEIGHT = 2.0
+LABEL_WEIGHT = 0.5
+CENTRE_WEIGHT = 1.0
+
+
+def clip_score(signals: Signals, budget: int) -> Selection:
+    """Keep the `budget` pairs with the largest cosine of image and caption; of zeros it is 0.
+
+    Globally, as its authors have it; asked for equal shares, each latent class keeps its own best.
+    """
+    images_ND = signals.features_ND
+    captions_ND = captions_of(signals, "clip_score")
+    cosines_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
+    for rows in row_blocks(len(signals), images_ND.shape[1] * 32):
+        images_BD, captions_BD = images_ND[rows].double(), captions_ND[rows].double()
+        lengths_B = images_BD.norm(dim=-1) * captions_BD.norm(dim=-1)
+        products_B = (images_BD * captions_BD).sum(dim=-1)
+        cosines_N[rows] = products_B / lengths_B.masked_fill(lengths_B == 0, 1)
+    return keep_largest(cosines_N, budget)
+
+
+def captions_of(signals: Signals, strategy: str) -> Tensor:
+    """The captions' features, N x P. SignalsError: none, or of another width than the images'."""
+    captions_NP = given(signals.paired_features_NP, "paired features")
+    width = signals.features_ND.shape[1]
+    if captions_NP.shape[1] != width:
+        raise SignalsError(
+            f"{strategy} compares images with captions, but features have {width} columns and "
+            f"paired features {captions_NP.shape[1]}. Give two encoders' outputs in one space."
+        )
+    return captions_NP
+
+
+@dataclass(frozen=True)
+class Pairs(Signals):
+    """Signals of pairs, with own_N: easiness, label and centre terms, weighted, float64."""
+
+    own_N: Tensor = field(kw_only=True)
+
+
+def clipcov(signals: Signals, budget: int) -> Selection:
+    """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
+
+    Each pick has the largest gain in F: cross term, easiness, label term and centre terms. The
+    cross term keeps each latent class's cross-covariance and its centre. Easiness wants captions
+    that fit their own image. The label term wants captions close to what the class is called. The
+    centre terms keep pairs away from other latent classes. Zeros are similar to nothing.
+    """
+    pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
+    # Gains within a class do not depend on the others: the best of all is always the best of
+    # the classes' next ones.
+    picks = heapq.merge(*(_class_picks(pairs, label) for label in torch.unique(pairs.labels_N)))
+    chosen = [position for _, position in islice(picks, budget)]
+    return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
+
+
+def pair_terms(signals: Signals) -> Pairs:
+    """Everything in F that is not the cross term, for each pair, from all pairs."""
+    images_ND, labels_N = signals.features_ND, signals.labels_N
+    captions_ND = captions_of(signals, "clipcov")
+    bits = exact_bits(len(signals))
+    blocks = list(row_blocks(len(signals), images_ND.shape[1] * 64))
+    image_sums_CD = torch.zeros(
+        int(labels_N.max()) + 1, images_ND.shape[1], dtype=torch.float64, device=images_ND.device
+    )
+    caption_sums_CD = torch.zeros_like(image_sums_CD)
+    for rows in blocks:
+        image_sums_CD.index_add_(0, labels_N[rows], unit_rows(images_ND[rows], bits).double())
+        caption_sums_CD.index_add_(0, labels_N[rows], unit_rows(captions_ND[rows], bits).double())
+    image_centres_CD = unit_rows(image_sums_CD, bits).double()
+    caption_centres_CD = unit_rows(caption_sums_CD, bits).double()
+    other_images_CD = image_centres_CD.sum(dim=0) - image_centres_CD
+    other_captions_CD = caption_centres_CD.sum(dim=0) - caption_centres_CD
+    # A single latent class has no others, and their sum is zero.
+    num_others = max(1, len(torch.unique(labels_N)) - 1)
+
+    own_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
+    for rows in blocks:
+        labels_B = labels_N[rows]
+        images_BD = unit_rows(images_ND[rows], bits).double()
+        captions_BD = unit_rows(captions_ND[rows], bits).double()
+        easiness_B = (images_BD * captions_BD).sum(dim=-1)
+        label_B = (captions_BD * caption_centres_CD[labels_B]).sum(dim=-1)
+        centres_B = (images_BD * other_captions_CD[labels_B]).sum(dim=-1)
+        centres_B += (captions_BD * other_images_CD[labels_B]).sum(dim=-1)
+        own_N[rows] = EASINESS_WEIGHT * easiness_B + LABEL_WEIGHT * label_B
+        own_N[rows] -= CENTRE_WEIGHT * (centres_B / num_others)
+    return Pairs(**vars(signals), own_N=own_N)
+
+
+def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
+    """Greedy choice within a latent class: minus the gain in F, and the position, of each pick."""
+    positions_M = torch.nonzero(pairs.labels_N == label).flatten()
+    bits = exact_bits(len(positions_M))
+    images_MD = unit_rows(pairs.features_ND[positions_M], bits)
+    captions_MD = unit_rows(captions_of(pairs, "clipcov")[positions_M], bits)
+    for gain, place in cut_picks(
+        torch.cat([images_MD, captions_MD], dim=1),
+        pairs.own_N[positions_M],
+        scale=1 / len(positions_M),
+        map_rows=_swapped,
+    ):
+        yield -gain, int(positions_M[place])
+
+
+def _swapped(rows_B2D: Tensor) -> Tensor:
+    """[v, t] becomes [t, v], so that its product with another pair's [v, t] is a_ij."""
+    return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
+
+
+def sas(
+    signals: Signals,
+    budget: int,
+    *,
+    num_clusters: Annotated[int, Field(ge=0), "clusters of k-means; 0: the classes"] = 0,
+    seed: int,
+) -> Selection:
+    """Share the budget among the latent classes, most similar to what is not selected first.
+
+    With s_ij the cosines, each latent class V_c gives the set S_c that greedily maximizes F(S_c) =
+    sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). Cosines
+    stand for expected similarities of augmentations; adding a constant to all changes every gain by
+    the same amount, and 1 + cos makes F submodular. Balanced, clusters are those of each class.
+    """
+    latent_N = signals.labels_N
+    if num_clusters:
+        latent_N = spherical_kmeans(
+            signals.features_ND, num_clusters, generator=derive_generator(seed, "sas")
+        )
+    chosen = []
+    for latent, quota in enumerate(class_quotas(torch.bincount(latent_N).tolist(), budget)):
+        if not quota:
+            continue
+        positions = torch.nonzero(latent_N == latent).flatten()
+        rows_MD = unit_rows(signals.features_ND[positions], exact_bits(len(positions)))
+        nothing_M = torch.zeros(len(positions), dtype=torch.float64, device=rows_MD.device)
+        picks = islice(cut_picks(rows_MD, nothing_M, scale=1.0), quota)
+        chosen.append(positions[[place for _, place in picks]])
+    return unweighted(torch.cat(chosen))
+
+
+CLIPCOV = Strategy(
+    function=clipcov,
+    summary="image-caption pairs that preserve the cross-covariance of their latent class",
+    paper=(
+        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
+        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
+    ),
+    cost="k N d",
+    needs=frozenset({Need.PAIRED_FEATURES}),
+    prepare=pair_terms,
+)
+CLIP_SCORE = Strategy(
+    function=clip_score,
+    summary="image-caption pairs whose halves are most alike; the least alike are dropped",
+    paper=(
+        'Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning" '
+        '(arXiv:2104.08718); as a filter Gadre et al. 2023, "DataComp" (arXiv:2304.14108)'
+    ),
+    cost="N d",
+    balance=Balance.ON_REQUEST,
+    needs=frozenset({Need.PAIRED_FEATURES}),
+)
+SAS = Strategy(
+    function=sas,
+    summary="most similar to what is not selected of the same latent class",
+    paper=(
+        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
+        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
+        "(arXiv:2302.09195)"
+    ),
+    cost="k N d",
+    needs=FEATURES,
+)
