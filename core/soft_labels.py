@@ -84,7 +84,7 @@ def _alone(
     others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]
     rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
     trust_N = torch.ones(len(labels_N), dtype=torch.float64) if trust_N is None else trust_N
-    # The others are judged, and teach nothing.
+    # The others are scored, and teach nothing.
     teach = trust_N[rows]
     teach[num_chosen:] = _NO_SAY
     head = leave_one_out(
