@@ -106,7 +106,7 @@ def approximate_neighbours(
     num_candidates = min(2 * count + 1, num_examples)
     threads_before = faiss.omp_get_max_threads()
     try:
-        lists = _lists(rows_of, features_ND.shape, count)
+        lists = _lists(rows_of, (num_examples, num_features), count)
         for rows in row_blocks(num_examples, 16 * num_candidates * num_features):
             own_BD = rows_of(rows)
             candidates_BM = _search(lists, own_BD, num_candidates).sort(dim=1).values
