@@ -35,8 +35,7 @@ from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.coordinator.rpc import blobs
-from lipt.coordinator.storage.accounts import Accounts, Quota
-from lipt.coordinator.storage.uploads import Uploads
+from lipt.coordinator.storage.accounts import Accounts, Quota, Uploads
 from lipt.trainer import Client
 from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc, worker_pb2

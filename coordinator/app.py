@@ -80,14 +80,7 @@ async def open_app(
     *,
     make_compute: Callable[[CoordinatorSettings, Events, Meters], ComputeQueue] = ComputeQueue,
 ) -> AsyncIterator[App]:
-    """Open the state and the data, and go on with what an earlier process left.
-
-    Raises:
-        StateError: the state directory is in use or cannot be written.
-        DataError: the data set is missing or damaged.
-        ConfigError: the backbone's weights cannot be read.
-        LiptError: the configured model cannot be built.
-    """
+    """Open the state and the data, and go on with what an earlier process left."""
     events, meters = Events(), Meters()
     async with AsyncExitStack() as stack:
         lock = StateLock(settings.state_dir)

@@ -33,13 +33,13 @@ from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.process.service import tell_manager
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
-from lipt.coordinator.access.identification import (
+from lipt.coordinator.access.tokens import (
+    OWN_FILE,
     Admission,
     admission,
     describe_exposure,
     identify,
 )
-from lipt.coordinator.access.tokens import OWN_FILE
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
@@ -54,14 +54,12 @@ from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
 from lipt.coordinator.page.sessions import Sessions
 from lipt.coordinator.rpc.access import AccessService
-from lipt.coordinator.rpc.answering import unless
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.info import InfoService, answering_probes, bind
-from lipt.coordinator.rpc.interceptor import CallInterceptor
-from lipt.coordinator.rpc.limits import PeerLimits
+from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
-from lipt.coordinator.rpc.workers import WorkerService
+from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.v1 import (
     access_pb2_grpc,
@@ -109,11 +107,7 @@ async def serve(
     asked: asyncio.Event | None = None,
     opening: OpenApp = open_app,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until `asked` is set, then drain and return.
-
-    Raises:
-        LiptError: the settings, the state, the data or the address cannot be used.
-    """
+    """Serve until SIGTERM or SIGINT, or until `asked` is set, then drain and return."""
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     addresses = {
         "--listen": settings.listen,
@@ -143,11 +137,7 @@ async def serve(
 
 @asynccontextmanager
 async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
-    """Serve during the block, at the address that it is given; drain when it is left.
-
-    Raises:
-        ConfigError: `app.settings.listen`, or `dashboard_listen`, cannot be listened on.
-    """
+    """Serve during the block, at the address that it is given; drain when it is left."""
     settings = app.settings
     admitted = admission(
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token

@@ -73,7 +73,10 @@ class Pretrained:
 def pretrain(
     workspace: InMemory, config: RunConfig, given: bytes | Path | None = None
 ) -> Pretrained:
-    """Train n learners on disjoint shards, one after another, and merge them into theta_p."""
+    """Train n learners on disjoint shards, one after another, and merge them into theta_p.
+
+    theta* begins with `given`, a safetensors file, where there is one.
+    """
     # 3.1 The initial weights theta*: the chaotic first steps, for all learners alike.
     begun = begin(workspace, config, given)
     inputs, initial_name = begun.outcome.inputs, begun.outcome.initial_weights
@@ -225,7 +228,10 @@ def merge_learners(
     learners: Sequence[OpenWeights],
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Merged:
-    """Merge learners into theta_p, by their scores on the validation split."""
+    """Merge learners into theta_p, by their scores on the validation split.
+
+    Each learner opens its weights anew at every call.
+    """
     soup, evaluator = config.soup, soup_evaluator(workspace, config, inputs)
     evaluate = evaluate_for_soup(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")

@@ -35,7 +35,7 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
     """Hold some examples of every class out of the training set.
 
     A class of n_c examples gives max(round(fraction * n_c), min_per_class), half
-    rounded up, but never more than n_c // 2.
+    rounded up, but never more than n_c // 2. The id of an example is its position.
     """
     is_validation_N = torch.zeros(len(labels_N), dtype=torch.bool)
     for label in torch.unique(labels_N).tolist():

@@ -1,17 +1,14 @@
-"""Soft labels: what a ridge head that never saw an example takes it for, as training targets.
+"""Soft labels: leave-one-out probabilities of a ridge head as training targets.
 
-A head's leave-one-out chances p_i carry what all other examples say of example i. A model that is
-trained on a few examples gains by targets between the label and these chances,
+Its probabilities p_i carry what all other examples say of example i. A model that is trained on a
+few examples gains by targets t_i = (1 - alpha) onehot(y_i) + alpha p_i, as a student does of its
+teacher, for a teacher that costs one pass over the data and a matrix.
 
-    t_i = (1 - alpha) onehot(y_i) + alpha p_i,
-
-as a student does of its teacher (Hinton et al. 2015, arXiv:1503.02531), for a teacher that
-costs one pass over the data and a matrix.
-
-How much is right depends on what the other examples add: `recommended_alpha` compares the head
+The right alpha depends on what the other examples add: `recommended_alpha` compares the head
 with one that was fitted to the chosen examples alone.
 
 Shapes: N examples, K chosen ones, M of the others, B of a block, C classes.
+Source: Hinton et al. 2015 (arXiv:1503.02531).
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.ridge import class_weights, leave_one_out
 from lipt.core.signals.signals import Signals, probabilities_of
 
-# What the head of all examples knows beyond that of the chosen: points of accuracy.
+# Accuracy that the head of all examples has above that of the chosen ones.
 _NOTHING_GAINED, _MUCH_GAINED = 0.03, 0.08
 _MOST = 0.5
 # Examples that the head of the chosen ones is judged by.
@@ -39,28 +36,18 @@ _NO_SAY = 1e-9
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """Chances of each class, and what a manifest says of them.
+    """Probabilities of the classes, float16, and facts for a manifest, as JSON."""
 
-    chances_KC: float16, in [0, 1].
-    facts: accuracy and temperature of the head, and the recommended alpha, as JSON.
-    """
-
-    chances_KC: Tensor
+    probabilities_KC: Tensor
     facts: Mapping[str, Any]
 
 
 def soft_labels(
     signals: Signals, head: Mapping[str, Any], places_K: Tensor, *, seed: int
 ) -> SoftLabels:
-    """The soft labels of chosen examples.
+    """The soft labels of the examples at `places_K`: of the second head, where there is one.
 
-    They are those of the second head, taught by trusted labels, where there is one.
-
-    Args:
-        signals: a ridge head's, of all N examples.
-        head: facts of that head: its features, accuracy and sharpness.
-        places_K: int64, which of them.
-        seed: draws the samples that the head of the chosen ones is judged by.
+    `head` are facts of the head that made the signals: its features, accuracy and sharpness.
     """
     labels_N, errors_NC, trust_N = signals.labels_N, signals.errors_NC, None
     if signals.second_errors_NC is not None:
@@ -78,13 +65,13 @@ def soft_labels(
         "distrusted": distrusted,
         "recommended_alpha": recommended_alpha(head["accuracy"], alone, distrusted),
     }
-    return SoftLabels(_chances(errors_NC, labels_N, places_K), facts)
+    return SoftLabels(_probabilities(errors_NC, labels_N, places_K), facts)
 
 
 def _alone(
     signals: Signals, num_classes: int, places_K: Tensor, trust_N: Tensor | None, seed: int
 ) -> float:
-    """The accuracy of a head of the chosen examples on a sample of the others, by trust."""
+    # The accuracy of a head of the chosen examples on a sample of the others, by trust.
     labels_N, generator = signals.labels_N, derive_generator(seed, "soft labels")
     others = torch.ones(len(labels_N), dtype=torch.bool)
     others[places_K] = False
@@ -109,22 +96,20 @@ def _alone(
     return float(weights_M @ right_M.double() / weights_M.sum())
 
 
-def _chances(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Tensor:
-    chances_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
+def _probabilities(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Tensor:
+    probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
     for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
         places_B = places_K[rows]
-        chances_BC = probabilities_of(errors_NC[places_B], labels_N[places_B])
-        chances_KC[rows] = chances_BC.clamp_(0, 1).half()
-    return chances_KC
+        probabilities_BC = probabilities_of(errors_NC[places_B], labels_N[places_B])
+        probabilities_KC[rows] = probabilities_BC.clamp_(0, 1).half()
+    return probabilities_KC
 
 
 def recommended_alpha(accuracy: float, alone: float, distrusted: float) -> float:
-    """How much of a target should be the head's chances, in [0, 1].
+    """The share of the head's probabilities in a target, in [0, 1].
 
-    Args:
-        accuracy: the head's, leave-one-out.
-        alone: that of a head of the chosen examples, on others.
-        distrusted: the share of the chosen examples whose labels look wrong.
+    By the accuracies, leave-one-out, of the head and of one of the chosen examples alone, and the
+    share of the chosen examples whose labels look wrong.
     """
     gain = (accuracy - alone - _NOTHING_GAINED) / (_MUCH_GAINED - _NOTHING_GAINED)
     alpha = _MOST * min(max(gain, 0.0), 1.0)

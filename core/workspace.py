@@ -104,7 +104,11 @@ class Workspace(ABC):
         compute: Callable[[], SaveableT],
         warm_up_models: int = 0,
     ) -> SaveableT:
-        """The kept value of this kind and these dependencies, or else a computed one."""
+        """The kept value of this kind and these dependencies, or else a computed one.
+
+        Dependencies are told apart by `repr`. `load` reads what the value's `save` wrote;
+        `warm_up_models` is how many models of a warm-up have such values.
+        """
 
     @abstractmethod
     def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
@@ -182,7 +186,11 @@ class Workspace(ABC):
         return frozen_names(model, config.learners.frozen)
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> nn.Module:
-        """The run's model with some weights, on the device, in evaluation mode."""
+        """The run's model with some weights, on the device, in evaluation mode.
+
+        Raises:
+            WeightsError: they are another model's, or not finite.
+        """
         model = self.new_model(config)
         loaded = self.read_weights(weights, model)
         if bad := non_finite(loaded):

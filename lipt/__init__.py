@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
     from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
     from lipt.trainer.resampling.samplers import with_ids as with_ids
-    from lipt.trainer.reselection.samplers import ReselectingSampler as ReselectingSampler
-    from lipt.trainer.reselection.samplers import SubsetSampler as SubsetSampler
+    from lipt.trainer.reselection.reselection import ReselectingSampler as ReselectingSampler
+    from lipt.trainer.reselection.reselection import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
     from lipt.trainer.subsets.weighted import UnweightedWarning as UnweightedWarning
@@ -62,7 +62,7 @@ _MODULES = {
     "lipt.trainer.resampling.samplers": (
         "InfoBatchSampler RedrawingSampler StaleLossSampler with_ids"
     ),
-    "lipt.trainer.reselection.samplers": "ReselectingSampler SubsetSampler",
+    "lipt.trainer.reselection.reselection": "ReselectingSampler SubsetSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights "

@@ -41,7 +41,6 @@ TRIALS = {
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/demo",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
     "fast": Trial(("numba",), ("tests/core/selection/strategies/test_glister.py",)),
-    "fuzz": Trial(("atheris",), ("tests/faults/test_fuzzing.py", "-k", "chunk")),
     "huggingface": Trial(
         ("accelerate", "transformers"), ("tests/trainer/integrations/test_huggingface.py",)
     ),
@@ -57,7 +56,7 @@ TRIALS = {
     ),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
     "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),
-    "remote": Trial(("fsspec", "s3fs"), ("tests/common/data/sources/test_fsspec.py",)),
+    "remote": Trial(("fsspec", "s3fs"), ("tests/common/data/sources/test_storage.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_examination.py",)),
     "text": Trial(("tokenizers",), ("tests/common/data/sources/test_texts.py",)),
 }

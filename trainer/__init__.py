@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.sources import RedrawnInfoBatch as RedrawnInfoBatch
     from lipt.trainer.resampling.sources import RedrawnRandom as RedrawnRandom
     from lipt.trainer.resampling.sources import RedrawnStale as RedrawnStale
+    from lipt.trainer.reselection.reselection import ReselectingSampler as ReselectingSampler
     from lipt.trainer.reselection.reselection import Reselection as Reselection
-    from lipt.trainer.reselection.samplers import ReselectingSampler as ReselectingSampler
-    from lipt.trainer.reselection.samplers import SubsetSampler as SubsetSampler
+    from lipt.trainer.reselection.reselection import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import normalized_weights as normalized_weights
     from lipt.trainer.subsets.weighted import weighted_cross_entropy as weighted_cross_entropy
@@ -50,8 +50,7 @@ _MODULES = {
         "InfoBatchSampler RedrawingSampler StaleLossSampler with_ids"
     ),
     "lipt.trainer.resampling.sources": "RedrawnInfoBatch RedrawnRandom RedrawnStale",
-    "lipt.trainer.reselection.reselection": "Reselection",
-    "lipt.trainer.reselection.samplers": "ReselectingSampler SubsetSampler",
+    "lipt.trainer.reselection.reselection": "Reselection ReselectingSampler SubsetSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": "normalized_weights weighted_cross_entropy",
     "lipt.trainer.views": "InfoView LearnerView RunView StrategyView",

@@ -62,14 +62,7 @@ def account_of(
     files: Mapping[str, bytes],
     trials: Iterable[Trial] = (),
 ) -> Account:
-    """The account of a run that is ready.
-
-    Args:
-        run: with its learners.
-        subsets: that were chosen on it.
-        files: by name, such as its report.
-        trials: of a comparison, whose mean accuracies become measures.
-    """
+    """The account of a ready run, with files such as its report, and trials' mean accuracies."""
     subsets = list(subsets)
     tags = {"lipt.run_id": run.run_id, "lipt.fingerprint": run.fingerprint}
     if run.pretrained_weights is not None:
@@ -126,10 +119,6 @@ def _flat(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
 def to_mlflow(account: Account, experiment: str) -> str:
     """Log an account to the server of MLflow's own settings (MLFLOW_TRACKING_URI).
 
-    Args:
-        account: of a run.
-        experiment: its name; made where there is none.
-
     Returns:
         The run's id at MLflow.
 
@@ -181,12 +170,7 @@ def _log_to_mlflow(client: Any, entities: Any, account: Account, experiment: str
 def to_wandb(account: Account, project: str) -> str:
     """Log an account by Weights & Biases' own settings (WANDB_MODE=offline: on disk).
 
-    Returns:
-        The run's id there.
-
-    Raises:
-        MissingExtraError: wandb is not installed.
-        ConfigError: wandb refuses it.
+    Returns and errors are as of `to_mlflow`.
     """
     wandb = import_extra("wandb", package="wandb", extra="loggers", needed_for="wandb")
     try:

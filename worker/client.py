@@ -277,8 +277,8 @@ class LeaseKeeper:
         self._worker_id = worker_id
         self._assignment = assignment
         self._events = events
-        learner = isinstance(assignment, Assignment)
-        self._num_steps = assignment.task.learners.num_steps if learner else 0
+        task = assignment.task
+        self._num_steps = task.learners.num_steps if isinstance(task, LearnerTask) else 0
         self._left = threading.Event()
         self._news = threading.Event()
         self.report(worker_pb2.LEARNER_PHASE_FETCHING)

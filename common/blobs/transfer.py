@@ -189,9 +189,9 @@ def _lipt_errors(watchdog: IdleWatchdog | None = None) -> Iterator[None]:
             raise UnreachableError(
                 "the coordinator stopped moving bytes. Check the network and its load."
             ) from error
-        cancelled = isinstance(error, grpc.FutureCancelledError) or (
-            cast("grpc.Call", error).code() is grpc.StatusCode.CANCELLED
-        )
-        if cancelled:
+        if (
+            isinstance(error, grpc.FutureCancelledError)
+            or cast("grpc.Call", error).code() is grpc.StatusCode.CANCELLED
+        ):
             raise UnreachableError("the coordinator ended the call: it is stopping.") from error
         raise from_rpc_error(error) from error

@@ -142,7 +142,7 @@ class LearnersConfig(Section):
     that lies, at twice the training; they need certificates or tokens of their own."""
     precision: Precision = Precision.AUTO
     """What a learner computes in. `auto` is bfloat16 on CUDA devices that have it, and float32 on
-    all others."""
+    all others: on workers of mixed kinds one seed is no longer one soup."""
     cpu_threads: int = Field(default=1, ge=1)
     """Threads for training on a CPU. Part of the run, because the sums in a convolution's gradient
     depend on their number."""
@@ -243,8 +243,8 @@ class RunConfig(Section):
     """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10` or `torchvision:NAME` for images,
     `mlp`, `linear` or `text:tiny` for other data, or `package.module:factory`."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Everything random is drawn from it: one seed gives one soup and one subset, whatever the
-    workers do."""
+    """Everything random is drawn from it: on one kind of device one seed gives one soup and one
+    subset, whatever the workers do."""
     validation: ValidationConfig = ValidationConfig()
     initialization: InitializationConfig = InitializationConfig()
     learners: LearnersConfig = LearnersConfig()

@@ -1,5 +1,7 @@
 """Data: labelled data sets by name, their fingerprints, and the shards cut from them.
 
+Errors of data are raised as DataError, ConfigError or MissingExtraError, with what to do.
+
 Owns the ids of examples: row n is the same example in every process. For the coordinator, which
 opens and cuts, the worker, which reads shards, and the trainer, which trains on subsets.
 """

@@ -107,11 +107,7 @@ class Dataset:
 
     @cached_property
     def source_rows(self) -> Rows:
-        """The rows as their source has them: not scaled, and image files where there are some.
-
-        Raises:
-            LiptError: the source cannot be opened again.
-        """
+        """The rows as their source has them: not scaled, and image files where there are some."""
         return self.rows if self.reopen is None else self.reopen()
 
     @cached_property

@@ -55,15 +55,6 @@ def fingerprint(
 ) -> str:
     """The digest of a data set, as the module's docstring defines it.
 
-    Args:
-        labels_N: int64.
-        num_classes: C.
-        raw: the raw bytes of a row.
-        kind: whether some rows are read, or all.
-        targets: of examples without a single class.
-        num_threads: how many threads may call `raw` where all are read.
-        progress: called with (done, total) rows where all are read.
-
     Returns:
         64 hexadecimal digits, after "full-" where all rows are read.
     """

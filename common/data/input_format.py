@@ -30,12 +30,9 @@ _ROWS_AT_ONCE = 4096
 
 
 def input_format(dataset: Dataset, ids: Tensor, seed: int) -> InputFormat:
-    """The format of a data set's inputs.
+    """The format of a data set's inputs, with figures of the examples `ids`, at least one.
 
-    Args:
-        dataset: where the examples are.
-        ids: row numbers of the examples that figures are of, int64, at least one.
-        seed: decides which images count where there are many; of columns all rows do.
+    The seed decides which images count where there are many; of columns all rows do.
     """
     inputs = dataset.inputs
     if isinstance(inputs, ImageSpec):
@@ -55,12 +52,8 @@ def normalization(
     """Mean and population standard deviation per channel, of pixels scaled to [0, 1].
 
     Sums are kept in integers, so the result does not depend on order or threads. A channel that
-    never varies gets a deviation of 1, so that dividing by it is harmless.
-
-    Args:
-        dataset: where the images are.
-        ids: row numbers to sample from, int64, at least one.
-        seed: decides which rows are sampled where there are more than 2,000.
+    never varies gets a deviation of 1, so that dividing by it is harmless. The seed decides which
+    rows are sampled where there are more than 2,000.
     """
     generator = torch.Generator().manual_seed(seed)
     sampled = ids[torch.randperm(len(ids), generator=generator)[:_MAX_IMAGES]].sort().values

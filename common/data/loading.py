@@ -101,14 +101,7 @@ class Sizes:
 def scaling_note(
     sizes: Sizes, image_shape: tuple[int, int, int], num_examples: int, *, in_memory: bool
 ) -> str:
-    """What a scaling costs; empty where images are seen at their own size.
-
-    Args:
-        sizes: their own.
-        image_shape: channels, height and width as the model sees them.
-        num_examples: N.
-        in_memory: whether they stay in memory, scaled.
-    """
+    """What a scaling costs; empty where images are seen at their own size."""
     channels, height, width = image_shape
     if not sizes.differ and sizes.low == (height, width):
         return ""
@@ -331,15 +324,7 @@ def _warn_of_quarantined(rows: ImageRows, ids: tuple[int, ...]) -> None:
 
 
 def full_fingerprint(rows: Rows, progress: Progress | None) -> str:
-    """The full fingerprint of a source, read to its end.
-
-    Args:
-        rows: the source's.
-        progress: called with (done, total) rows.
-
-    Raises:
-        DataError: a row cannot be read.
-    """
+    """The full fingerprint of a source, read to its end."""
     rows.complete_labels()
     return fingerprint(
         rows.labels_N,
@@ -355,18 +340,7 @@ def full_fingerprint(rows: Rows, progress: Progress | None) -> str:
 def load_columns(
     rows: ColumnRows, *, image_size: int | None, read_all: Callable[[], str] | None = None
 ) -> Dataset:
-    """Check every value of examples that are no images, and make a data set of them.
-
-    Args:
-        rows: where the examples come from.
-        image_size: has to be None.
-        read_all: as in `Dataset`.
-
-    Raises:
-        ConfigError: an image size was asked for, or the columns cannot be given together.
-        DataError: there are no rows, a value is not finite or outside its column's range, or a
-            label is no class's number.
-    """
+    """Check every value of examples that are no images, and make a data set of them."""
     if image_size is not None:
         raise ConfigError(
             f"{rows.source} holds no images, so there is none to scale to {image_size} pixels. "

@@ -138,13 +138,6 @@ def dataset_of(
 ) -> Dataset:
     """A program's own map-style data set, as `open_dataset` opens a factory's.
 
-    Args:
-        data: rows of (example, label).
-        name: for messages.
-        image_size: as in `open_dataset`.
-        progress: likewise.
-        memory_budget_bytes: likewise.
-
     Raises:
         ConfigError: it is not map-style, or `image_size` cannot be used.
         DataError: it is empty, or an example cannot be used.
@@ -220,13 +213,7 @@ def open_rows(
 
 @dataclass(frozen=True)
 class UnusableImage:
-    """An image that cannot be decoded.
-
-    Attributes:
-        id: its row number in the set, broken images included.
-        place: its file, for messages.
-        problem: the decoder's error.
-    """
+    """An image that cannot be decoded."""
 
     id: int
     place: str
@@ -249,14 +236,6 @@ def decode_all(
 
     To open a large set is to read its images' headers and ends, which a file passes that is broken
     in its middle. What a decoder makes up for, as of a JPEG damaged in its middle, is not found.
-
-    Args:
-        source: as in `open_dataset`.
-        allowed_modules: likewise.
-        progress: called with (done, total) images.
-
-    Raises:
-        LiptError: the source cannot be opened at all, or holds no image files.
     """
     found = open_rows(source, allowed_modules, progress)
     rows = found.rows if isinstance(found, Dataset) else found

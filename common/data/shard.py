@@ -86,11 +86,7 @@ class EncodedImages:
         return len(self._offsets) - 1
 
     def rows(self, rows_B: Tensor) -> Tensor:
-        """Pixels of some images, uint8 B x C x H x W, by their numbers; all on the CPU.
-
-        Raises:
-            DataError: an image cannot be decoded.
-        """
+        """Pixels of some images, uint8 B x C x H x W, by their numbers; all on the CPU."""
         self._decode(rows_B.tolist())
         return self._images_NCHW[rows_B]
 
@@ -137,16 +133,7 @@ class EncodedShard:
 
 
 def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
-    """Write some examples, in the order of their ids, as a shard file.
-
-    Args:
-        dataset: where the examples are.
-        ids: row numbers, int64, at least one.
-
-    Raises:
-        IndexError: a row number is outside the data set.
-        DataError: an image can no longer be read.
-    """
+    """Write some examples, in the order of their ids, as a shard file."""
     name = "labels" if dataset.rows.targets is None else "targets"
     tensors = {name: dataset.targets_N[ids]}
     if dataset.encoded:

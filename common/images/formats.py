@@ -81,9 +81,6 @@ def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArr
         image: any mode that Pillow converts to grayscale or RGB.
         channels: 1 or 3.
         size: height and width.
-
-    Raises:
-        DataError: the image's values are not brightnesses of 8 or 16 bits.
     """
     image = _to_channels(image, channels)
     height, width = size
@@ -163,15 +160,7 @@ def data_url(image_CHW: Tensor, max_pixels: int) -> str:
 
 
 def decode_image(data: bytes, image_shape: tuple[int, int, int]) -> Tensor:
-    """Decode an image file and fit it to what the model sees, uint8 C x H x W.
-
-    Args:
-        data: a file in one of `FORMATS`.
-        image_shape: channels (1 or 3), height and width.
-
-    Raises:
-        DataError: the bytes are no such file, are cut off, or declare too many pixels.
-    """
+    """Decode an image file and fit it to what the model sees, uint8 C x H x W."""
     channels, height, width = image_shape
     _, pixels_CHW = decode_file(io.BytesIO(data), channels, (height, width))
     return torch.from_numpy(pixels_CHW.copy())
@@ -194,9 +183,6 @@ def check_file(file: BinaryIO) -> Header:
     """Check an image file without decoding it, where its format allows that.
 
     A file without its format's end marker is decoded, as is one of a format without markers.
-
-    Raises:
-        DataError: as `decode_image`.
     """
     with _as_data_error(), Image.open(file, formats=FORMATS) as image:
         header = _header_of(image)

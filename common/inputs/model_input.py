@@ -91,9 +91,6 @@ def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | s
         Of images, float32 B x C x H x W, contiguous, scaled to [0, 1] and normalized per channel.
         Of columns, one tensor where it has no name, else all of them by name: standardized ones as
         float32 (float64 ones as float64), others as they are.
-
-    Raises:
-        DataError: the examples are not of the format's type and shape.
     """
     if isinstance(inputs, ImageFormat):
         if not isinstance(stored, Tensor):

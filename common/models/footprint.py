@@ -57,12 +57,7 @@ class ModelFigures:
 
 
 class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the tensors that operations make in its block.
-
-    Attributes:
-        peak_bytes: the most that lived at once.
-        largest_bytes: the largest of them.
-    """
+    """Counts the bytes of the tensors that operations make in its block."""
 
     def __init__(self, *, max_bytes: float = float("inf"), besides: Iterable[Tensor] = ()) -> None:
         """Begin with nothing.
@@ -116,14 +111,6 @@ def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFig
 
     Where an operation of a user's own model needs values, two small batches of zeros are computed
     for real.
-
-    Args:
-        model: in training mode, on the CPU or without values.
-        spec: its name, for the message.
-        inputs: the model's.
-
-    Raises:
-        ConfigError: it cannot be trained on such inputs.
     """
     state = model.state_dict().values()
     trained = [item for item in model.parameters() if item.requires_grad]

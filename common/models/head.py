@@ -44,9 +44,6 @@ def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
 
     `build_model` checks, for every model that is not built in, that its output is returned. The
     name is "" when the model itself is linear, and the bias may be None.
-
-    Raises:
-        ConfigError: the model has no linear layer.
     """
     found: tuple[str, nn.Linear] | None = None
     for name, module in model.named_modules():
@@ -61,15 +58,7 @@ def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
 
 
 def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Run the model once: logits_NC and features_ND, with logits_NC = head(features_ND).
-
-    Args:
-        model: any model for which `find_head` finds the layer that returns the logits.
-        inputs: a batch as the model takes it.
-
-    Raises:
-        ConfigError: the model has no head, or calls it other than once with N x D features.
-    """
+    """Run the model once: logits_NC and features_ND, with logits_NC = head(features_ND)."""
     name, head = find_head(model)
     given: list[Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, args: given.append(args[0]))
@@ -93,9 +82,6 @@ def require_head(model: nn.Module, inputs: Inputs) -> None:
         model: in evaluation mode, so that its outputs do not depend on a draw.
         inputs: a batch as the model takes it; without values on the meta device, where the output
             has to be the very tensor that is returned.
-
-    Raises:
-        ConfigError: there is no such layer, or its output is changed before it is returned.
     """
     name, head = find_head(model)
     returned: list[Tensor] = []
@@ -131,13 +117,6 @@ def require_logits(
     """Run the model on a batch of zeros and check its logits and its head.
 
     The model's training flags and batch norm's statistics stay as they were.
-
-    Args:
-        model: on `device`.
-        spec: the model's name, for the message.
-        num_classes: C.
-        inputs: the model's.
-        device: the CPU, or the meta device for a model without values.
 
     Raises:
         ConfigError: the model fails on such inputs, returns something else than N x C
@@ -186,11 +165,7 @@ def _require_shape(outputs: object, spec: str, *, num_classes: int, inputs: Inpu
 
 
 def head_names(model: nn.Module) -> frozenset[str]:
-    """The names of the head's tensors in the model's state dict.
-
-    Raises:
-        ConfigError: the model has no head.
-    """
+    """The names of the head's tensors in the model's state dict."""
     prefix, head = find_head(model)
     return frozenset(_joined(prefix, name) for name in head.state_dict())
 
@@ -206,9 +181,6 @@ def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
         model: any, with or without values; it stays as it is.
         patterns: globs (`*`, `?`, `[...]`) over the names of parameters, and of the statistics of
             layers without any; or `all-but-head`.
-
-    Raises:
-        ConfigError: a pattern matches nothing, or nothing is left to train.
     """
     patterns = tuple(patterns)
     if not patterns:

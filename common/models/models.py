@@ -3,6 +3,8 @@
 Shapes: N images, B examples or texts, C classes, D features.
 """
 
+# ruff: noqa: D102 - a network's inputs and outputs are in its class's docstring
+
 from __future__ import annotations
 
 import difflib
@@ -60,14 +62,13 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map N x in_channels x H x W to N x out_channels x H/stride x W/stride."""
         out = torch.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         return torch.relu(out + self.shortcut(x))
 
 
 class ResNet(nn.Module):
-    """A stem, stages of basic blocks, the global average, and a linear head `fc`."""
+    """Images to logits: a stem, stages of basic blocks, the global average, a linear head `fc`."""
 
     def __init__(
         self, *, widths: Sequence[int], blocks_per_stage: int, in_channels: int, num_classes: int
@@ -87,7 +88,6 @@ class ResNet(nn.Module):
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images N x in_channels x H x W to logits N x C."""
         out = self.blocks(torch.relu(self.bn1(self.conv1(x))))
         features_ND = out.mean(dim=(2, 3))
         logits_NC: Tensor = self.fc(features_ND)
@@ -131,7 +131,6 @@ class PreActivationBlock(nn.Module):
             self.projection = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map N x in_channels x H x W to N x out_channels x H/stride x W/stride."""
         activated = torch.relu(self.bn1(x))
         # A projection sees the activated input, an identity the raw one.
         shortcut = x if self.projection is None else self.projection(activated)
@@ -161,7 +160,6 @@ class WideResNet(nn.Module):
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images N x in_channels x H x W to logits N x C."""
         out = torch.relu(self.bn(self.blocks(self.conv1(x))))
         features_ND = out.mean(dim=(2, 3))
         logits_NC: Tensor = self.fc(features_ND)
@@ -207,7 +205,6 @@ class ConvNet(nn.Module):
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images N x in_channels x H x W to logits N x C."""
         logits_NC: Tensor = self.fc(torch.flatten(self.blocks(x), 1))
         return logits_NC
 
@@ -228,18 +225,10 @@ _EMBEDDING_WIDTH = 16
 
 
 class SideBySide(nn.Module):
-    """Inputs as one row of numbers for each example.
-
-    Attributes:
-        width: W.
-    """
+    """Inputs as one row of numbers for each example."""
 
     def __init__(self, inputs: InputSpec) -> None:
-        """Make an embedding for each column of whole numbers.
-
-        Raises:
-            ConfigError: the range of whole numbers is not known.
-        """
+        """Make an embedding for each column of whole numbers."""
         super().__init__()
         self._columns = inputs.columns if isinstance(inputs, ColumnsSpec) else ()
         # By place: a column may have no name, or one that no module can have.
@@ -254,7 +243,6 @@ class SideBySide(nn.Module):
         self.width = sum(widths) if isinstance(inputs, ColumnsSpec) else math.prod(inputs.shape)
 
     def forward(self, *given: Tensor, **named: Tensor) -> Tensor:
-        """Map one tensor, or several by the columns' names, to B x W."""
         if not self._columns:
             return given[0].flatten(1)
         parts = []
@@ -282,7 +270,6 @@ class Dense(nn.Module):
         initialize(self)
 
     def forward(self, *given: Tensor, **named: Tensor) -> Tensor:
-        """Map one tensor, or several by the columns' names, to logits B x C."""
         logits_BC: Tensor = self.fc(self.hidden(self.inputs(*given, **named)))
         return logits_BC
 
@@ -330,7 +317,6 @@ class Attention(nn.Module):
         self.out = nn.Linear(_TEXT_WIDTH, _TEXT_WIDTH)
 
     def forward(self, x_BLD: Tensor, padding_BL: Tensor) -> Tensor:
-        """Map B x L x D to B x L x D."""
         size, length, _ = x_BLD.shape
         parts = self.queries_keys_values(x_BLD).view(size, length, 3, _NUM_HEADS, -1)
         queries_BHLK, keys_BHLK, values_BHLK = parts.permute(2, 0, 3, 1, 4).unbind()
@@ -356,7 +342,6 @@ class Block(nn.Module):
         )
 
     def forward(self, x_BLD: Tensor, padding_BL: Tensor) -> Tensor:
-        """Map B x L x D to B x L x D."""
         x_BLD = x_BLD + self.attention(self.norm1(x_BLD), padding_BL)
         out_BLD: Tensor = x_BLD + self.each(self.norm2(x_BLD))
         return out_BLD
@@ -394,11 +379,7 @@ class TextTransformer(nn.Module):
 
 
 def text_tiny(*, num_classes: int, inputs: InputSpec) -> nn.Module:
-    """128 features, two layers of four heads; 0.3 million parameters besides the embeddings.
-
-    Raises:
-        ConfigError: the inputs are not tokens alone.
-    """
+    """128 features, two layers of four heads; 0.3 million parameters besides the embeddings."""
     tokens = _tokens(inputs)
     return TextTransformer(
         vocabulary=tokens.num_values, length=tokens.shape[0], num_classes=num_classes
@@ -431,10 +412,6 @@ def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Mo
     """Build `torchvision.models.NAME` with random weights.
 
     A model sees grayscale images as three equal channels: its stem takes RGB.
-
-    Raises:
-        UnknownNameError: torchvision has no such model; the message lists similar names.
-        ConfigError: the model is for another task than image classification.
     """
     from torchvision import models  # noqa: PLC0415 - slow to import, and not always needed
 

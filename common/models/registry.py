@@ -203,22 +203,7 @@ def load_model(
     allowed_modules: Collection[str] = (),
     max_bytes: int,
 ) -> nn.Module:
-    """A model on a device, in evaluation mode.
-
-    Args:
-        name: as `build_model` takes it.
-        weights: a file's content, or its path.
-        num_classes: of its outputs.
-        inputs: the model's.
-        device: where it goes.
-        seed: of tensors that are not among its weights.
-        allowed_modules: that its name may import.
-        max_bytes: the largest file that is read.
-
-    Raises:
-        LiptError: the model cannot be built.
-        BlobTooLargeError, WeightsError: as `read_weights`.
-    """
+    """A model on a device, in evaluation mode."""
     model = build_model(
         name, num_classes=num_classes, inputs=inputs, seed=seed, allowed_modules=allowed_modules
     )

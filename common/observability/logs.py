@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
@@ -17,10 +17,15 @@ from typing import Any, Literal
 
 from lipt.common.text import printable, printable_lines
 
-# Kept per asyncio task; a thread needs `contextvars.copy_context().run`.
+logger = logging.getLogger(__name__)
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-_context: ContextVar[Mapping[str, str]] = ContextVar("lipt_log_context", default=_NOTHING)
+# Kept per asyncio task; a thread needs `contextvars.copy_context().run`.
+_context: ContextVar[Mapping[str, str]] = ContextVar(
+    "lipt_log_context", default=MappingProxyType({})
+)
+# The attribute of a record that has an event's fields.
+EVENT = "lipt_event"
+_PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
 
 
 def log_context() -> Mapping[str, str]:
@@ -28,53 +33,46 @@ def log_context() -> Mapping[str, str]:
     return _context.get()
 
 
-def log_about(**ids: object) -> None:
+def log_about(**ids: object) -> Token[Mapping[str, str]]:
     """Let what this task or thread logs from here on belong to these as well.
 
     For a task that does nothing else, such as a call's; others take `logging_about`.
     """
-    _context.set({**_context.get(), **_given(ids)})
+    given = {name: str(value) for name, value in ids.items() if value != ""}
+    return _context.set({**_context.get(), **given})
 
 
 @contextmanager
 def logging_about(**ids: object) -> Iterator[None]:
     """Let what the block logs belong to these as well."""
-    token = _context.set({**_context.get(), **_given(ids)})
+    token = log_about(**ids)
     try:
         yield
     finally:
         _context.reset(token)
 
 
-def _given(ids: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in ids.items() if value != ""}
-
-
-# JSON log: one object a line, for what collects logs.
-#
-#     time        RFC 3339, UTC, to the microsecond
-#     level       DEBUG, INFO, WARNING or ERROR
-#     logger      the part of the program
-#     message     what the text log says
-#     event       of a counted event: its kind, its detail and what it happened to
-#     run, assignment, learner, worker    ids of what the line belongs to
-#     trace_id, span_id                   where the process traces
-#     exception, stack                    a traceback, as one string
-#
-# What a peer wrote stands in strings, whose control characters JSON escapes.
-
-# The attribute of a record that has an event's fields.
-EVENT = "lipt_event"
-
-
 class JsonFormatter(logging.Formatter):
-    """A record as one JSON object; ASCII, so that no character can end a line."""
+    """A record as one JSON object a line; ASCII, so that no character can end a line.
+
+    time        RFC 3339, UTC, to the microsecond
+    level       DEBUG, INFO, WARNING or ERROR
+    logger      the part of the program
+    message     what the text log says
+    event       of a counted event: its kind, its detail and what it happened to
+    run, assignment, learner, worker    ids of what the line belongs to
+    trace_id, span_id                   where the process traces
+    exception, stack                    a traceback, as one string
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The record's line."""
         event = getattr(record, EVENT, None)
         line: dict[str, Any] = {
-            "time": _time(record.created),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")[
+                :-6
+            ]
+            + "Z",
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
@@ -87,10 +85,6 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         return json.dumps(line, default=str)
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def _trace() -> dict[str, str]:
@@ -140,14 +134,6 @@ def configure_logging(level: str, log_format: Literal["text", "json"] = "text") 
     # One line per call of every library is not what an operator reads.
     for noisy in ("asyncio", "grpc", "PIL"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
-
-
-# A line is `event=KIND` and `name=value` pairs. All but plain words are quoted with JSON's escapes,
-# so that a peer's text cannot begin a line.
-
-logger = logging.getLogger(__name__)
-
-_PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
 
 
 class EventKind(StrEnum):
@@ -215,7 +201,10 @@ class Events:
     def record(
         self, kind: EventKind, *, detail: str = "", level: int = logging.INFO, **fields: object
     ) -> None:
-        """Log an event and count it."""
+        """Log an event as `name=value` pairs on one line, and count it.
+
+        All but plain words are quoted with JSON's escapes, so that a peer's text begins no line.
+        """
         self._counts[kind, detail] += 1
         said = {"detail": detail, **fields}
         given = {name: value for name, value in said.items() if value != ""}

@@ -293,7 +293,7 @@ def _serving(
     host: str, port: int, application: Callable[..., Any], tls: TlsFiles | None
 ) -> Iterator[int]:
     # Of each series Prometheus would be told when it was made.
-    prometheus_client.disable_created_metrics()
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
     context = server_context(tls, asks_peers=True)
     server = type("Server", (_Server,), {"address_family": family})((host, port), _Handler)

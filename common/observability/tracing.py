@@ -134,7 +134,7 @@ def within(begun: Span) -> Iterator[Span]:
 @contextmanager
 def span(name: str, *, link: str = "", **attributes: str | float) -> Iterator[Span]:
     """The block as a span within the one that is current; an error in it fails it."""
-    with within(begin(name, link=link, **attributes)) as begun:
+    with within(begin(name, kind="INTERNAL", link=link, named=None, **attributes)) as begun:
         yield begun
 
 

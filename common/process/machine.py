@@ -13,7 +13,7 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 # A result depends on its threads, so a larger machine's number has to be possible here.
 _THREADS_PER_CORE = 4
 _FEWEST_THREADS = 8
-# What is left to the system, and to other processes.
+# The rest is left to the system, and to other processes.
 _SHARE_OF_MEMORY = 0.8
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -260,7 +261,7 @@ class IdleWatchdog:
 
 
 class RenewingChannel(grpc.Channel):
-    """A channel that follows the files of `renewal`.
+    """A channel that follows TLS files, which gRPC itself reads once.
 
     Calls that begin after a change go over a new connection. Those under way go on over the
     previous one, which is closed at the next change.
@@ -287,18 +288,13 @@ class RenewingChannel(grpc.Channel):
             outdated.close()
         return newest
 
-    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        """As gRPC's; the other three as well."""
-        return _Method(self, lambda channel: channel.unary_unary(*arguments, **options))
+    def _method(self, kind: str, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, lambda channel: getattr(channel, kind)(*arguments, **options))
 
-    def unary_stream(self, *arguments: Any, **options: Any) -> Any:  # noqa: D102
-        return _Method(self, lambda channel: channel.unary_stream(*arguments, **options))
-
-    def stream_unary(self, *arguments: Any, **options: Any) -> Any:  # noqa: D102
-        return _Method(self, lambda channel: channel.stream_unary(*arguments, **options))
-
-    def stream_stream(self, *arguments: Any, **options: Any) -> Any:  # noqa: D102
-        return _Method(self, lambda channel: channel.stream_stream(*arguments, **options))
+    unary_unary: Any = partialmethod(_method, "unary_unary")
+    unary_stream: Any = partialmethod(_method, "unary_stream")
+    stream_unary: Any = partialmethod(_method, "stream_unary")
+    stream_stream: Any = partialmethod(_method, "stream_stream")
 
     def subscribe(self, *arguments: Any, **options: Any) -> None:
         """Follow the state of the channel that is the newest at this time."""
@@ -328,8 +324,7 @@ class RenewingChannel(grpc.Channel):
 
 
 class _Method:
-    """A method of the contract, made anew on each channel."""
-
+    # A method of the contract, made anew on each channel.
     def __init__(self, channel: RenewingChannel, make: Callable[[grpc.Channel], Any]) -> None:
         self._channel, self._make = channel, make
         self._made: tuple[grpc.Channel | None, Any] = (None, None)
@@ -337,12 +332,9 @@ class _Method:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self._now()(*arguments, **options)
 
-    def with_call(self, *arguments: Any, **options: Any) -> Any:
-        # What an interceptor in front of the channel calls.
-        return self._now().with_call(*arguments, **options)
-
-    def future(self, *arguments: Any, **options: Any) -> Any:
-        return self._now().future(*arguments, **options)
+    def __getattr__(self, name: str) -> Any:
+        # `future`, and `with_call`, which an interceptor in front of the channel calls.
+        return getattr(self._now(), name)
 
     def _now(self) -> Any:
         on, method = self._made

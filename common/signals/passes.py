@@ -48,9 +48,6 @@ def arriving(
 
     On CUDA a batch's results travel to page-locked memory behind its kernels, and are handed on
     when the next batch is on its way: the device always has work.
-
-    Args:
-        computed: each batch's rows and, at least one, results, all on one device.
     """
     last: _Travelling | None = None
     for rows, results in computed:
@@ -90,16 +87,7 @@ def named(ids: Sequence[int]) -> str:
 
 
 def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:
-    """Refuse examples whose values are not finite.
-
-    Args:
-        finite_B: whether each example's are, on any device.
-        ids_B: the examples' ids.
-        what: what the values are, for the message.
-
-    Raises:
-        SignalsError: names the first ids.
-    """
+    """Refuse examples whose values are not finite."""
     bad = ids_B[~finite_B.cpu()].tolist()
     if bad:
         raise SignalsError(
@@ -271,20 +259,7 @@ def score_range(
     device: torch.device,
     on_done: OnDone = lambda _: None,
 ) -> Weights:
-    """The errors N x C and the features N x D of a range's examples, on the CPU.
-
-    Args:
-        model: with the task's weights, on `device`.
-        dataset: the task's.
-        task: which examples, and how.
-        device: where the model is.
-        on_done: may raise to end it.
-
-    Raises:
-        SignalsError: outputs that are not finite, or features too large for float16 where the task
-            wants them so; names the first ids.
-        ConfigError: the model has no linear head.
-    """
+    """The errors N x C and the features N x D of a range's examples, on the CPU."""
     _, head = find_head(model)
     like = range_specs(task, head.in_features)
     errors_NC, features_ND = (

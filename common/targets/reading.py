@@ -50,9 +50,6 @@ def read_targets(
 
     Returns:
         None where they are classes.
-
-    Raises:
-        DataError: they are of no kind that can be used, or of different ones.
     """
     if all(map(is_class, targets)):
         return None

@@ -258,13 +258,11 @@ class Regression(Target):
 
     def standardized(self, targets_BT: Tensor) -> Tensor:
         """Numbers in their own units as a model gives them; float64."""
-        mean_T, std_T = self._scales(targets_BT)
+        mean_T, std_T = (
+            torch.tensor(figures, dtype=torch.float64, device=targets_BT.device)
+            for figures in (self.mean, self.std)
+        )
         return (targets_BT.to(torch.float64) - mean_T) / std_T
-
-    def in_own_units(self, outputs_BT: Tensor) -> Tensor:
-        """What a model gives, in the data's units; float64."""
-        mean_T, std_T = self._scales(outputs_BT)
-        return outputs_BT.to(torch.float64) * std_T + mean_T
 
     def losses(
         self,
@@ -286,10 +284,6 @@ class Regression(Target):
 
     def tally(self) -> ExplainedVariance:
         return ExplainedVariance(self)
-
-    def _scales(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        mean_T = torch.tensor(self.mean, dtype=torch.float64, device=like.device)
-        return mean_T, torch.tensor(self.std, dtype=torch.float64, device=like.device)
 
     def __str__(self) -> str:
         return "a number" if self.num_outputs == 1 else f"{self.num_outputs} numbers"
@@ -358,16 +352,7 @@ class TargetValues:
 
 
 def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
-    """Labels of N examples.
-
-    Args:
-        values_NC: 0 and 1 of any real type.
-        names: of the labels; numbers where None.
-        source: for messages.
-
-    Raises:
-        DataError: a value is something else, or there are no labels.
-    """
+    """Labels of N examples, 0 and 1 of any real type, with their names or numbers."""
     num_labels = _require_matrix(values_NC, names, source, "labels")
     bad_NC = (values_NC != 0) & (values_NC != 1)
     if bool(bad_NC.any()):
@@ -384,16 +369,7 @@ def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) ->
 
 
 def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
-    """Numbers of N examples.
-
-    Args:
-        values_NT: any real type.
-        names: of the numbers; counted where None.
-        source: for messages.
-
-    Raises:
-        DataError: a number is not finite, or is the same for all examples.
-    """
+    """Numbers of N examples, of any real type, with their names or places."""
     num_outputs = _require_matrix(values_NT, names, source, "numbers")
     values = values_NT.to("cpu", torch.float32).contiguous()
     bad_N = ~values.isfinite().all(dim=1)
@@ -475,14 +451,7 @@ def quantile_names(edges_Q: Tensor, what: str = "") -> tuple[str, ...]:
 
 
 def rarest_label_strata(targets_NC: Tensor) -> Tensor:
-    """The rarest of each example's labels, of equally rare ones the first; C without any.
-
-    Args:
-        targets_NC: 0 and 1.
-
-    Returns:
-        N int64.
-    """
+    """The first of the rarest labels of each example; C without any; N int64."""
     has_NC = targets_NC > 0
     counts_C = has_NC.sum(dim=0)
     # More than any count, where the example lacks the label.

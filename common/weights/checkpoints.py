@@ -1,4 +1,9 @@
-"""Checkpoints: a user's initial weights, torch's own files included."""
+"""Checkpoints: a user's initial weights, torch's own files included.
+
+The only place that opens such a file; an operator or a user names it, never a peer. Names and
+shapes decide before any value is read. Programs that wrap a model put a prefix before all names
+("module."): the one under which most tensors fit is removed, or added.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,7 @@ import torch
 
 from lipt.common.errors import WeightsError
 from lipt.common.weights.files import SPARE_TENSORS, read_container
-from lipt.common.weights.specs import TensorSpec, Weights, quoted
-
-# The only place that opens such a file; an operator or a user names it, never a peer.
+from lipt.common.weights.specs import TensorSpec, Weights, differences, quoted
 
 # Where programs put a model's weights among other things.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
@@ -54,9 +57,6 @@ def _tensors(part: Any) -> dict[str, torch.Tensor]:
     return {str(key): item for key, item in part.items() if isinstance(item, torch.Tensor)}
 
 
-# Names and shapes decide before any value is read. Programs that wrap a model put a prefix before
-# all names ("module."): the one under which most tensors fit is removed, or added.
-
 # A sentence names this many tensors and counts the rest.
 _MAX_NAMED = 10
 # How many batches a batch norm has seen: older files do not say, and 0 is as good.
@@ -69,10 +69,9 @@ class Match:
 
     taken: the checkpoint's names of what is used.
     new: initialized anew.
-    missing: lacking in the checkpoint.
     reshaped: of another shape or dtype there.
-    left_over: without a place in the model, by the checkpoint's names.
-    foreign: those left over that belong to no head.
+    left_over: without a place in the model, by the checkpoint's names; of these `foreign` belong to
+        no head.
     """
 
     taken: Mapping[str, str]
@@ -145,34 +144,27 @@ def read_checkpoint(
 def _require(
     match: Match, like: Mapping[str, TensorSpec], *, head: Collection[str], new_head: bool
 ) -> None:
-    wanted = {*match.missing, *match.reshaped}
-    strange = match.foreign if new_head else match.left_over.keys()
-    if not wanted and not strange:
-        return
-    clauses = [
-        f"{quoted(name)} is {match.reshaped.get(name, 'missing')}, the model has {like[name]}"
+    differing = {
+        name: match.reshaped.get(name)
         for name in like
-        if name in wanted
-    ] + [
-        f"{quoted(name)} is {spec}, the model has no such tensor"
+        if name in match.missing or name in match.reshaped
+    }
+    strange = {
+        name: spec
         for name, spec in match.left_over.items()
-        if name in strange
-    ]
-    more = len(clauses) - _MAX_NAMED
+        if not new_head or name in match.foreign
+    }
+    if not differing and not strange:
+        return
     remedy = "Give weights of this model, or name the model that they belong to."
     if new_head:
         remedy = f"But for the head ({_named(sorted(head))}) all has to be the model's. {remedy}"
-    elif wanted <= set(head) and not match.foreign:
+    elif differing.keys() <= set(head) and not match.foreign:
         remedy = (
             "That is the head alone: start with a new one (--new-head, or "
             "initialization.new_head=true), or give weights of this very model."
         )
-    raise WeightsError(
-        f"the weights differ from the model's in {len(clauses)} tensors: "
-        + "; ".join(clauses[:_MAX_NAMED])
-        + (f"; and {more} more" if more > 0 else "")
-        + f". {remedy}"
-    )
+    raise differences(differing, strange, like, remedy=remedy)
 
 
 def _fits(found: TensorSpec, expected: TensorSpec) -> bool:

@@ -24,13 +24,9 @@ def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
     if not bad:
         return ""
     name, count = next(iter(bad.items()))
-    said = f"{name!r} has NaN or infinite values ({count} of {weights[name].numel()})"
     others = len(bad) - 1
-    if not others:
-        return said
-    return (
-        f"{said}, and so {'does 1 other tensor' if others == 1 else f'do {others} other tensors'}"
-    )
+    more = f", as have {others} other tensors" if others else ""
+    return f"{name!r} has NaN or infinite values ({count} of {weights[name].numel()}){more}"
 
 
 def _num_non_finite(tensor: torch.Tensor) -> int:

@@ -6,7 +6,7 @@ A file from a peer is compared with these before anything is allocated for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -60,24 +60,37 @@ def quoted(name: str) -> str:
 
 def check_specs(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> None:
     """Refuse weights that are not those of the model."""
-    differences = list(_differences(found, like))
-    if differences:
-        more = len(differences) - _MAX_NAMED
-        raise WeightsError(
-            f"the weights differ from the model's in {len(differences)} tensors: "
-            + "; ".join(differences[:_MAX_NAMED])
-            + (f"; and {more} more" if more > 0 else "")
-            + ". Give weights of this model, or name the model that they belong to."
-        )
+    differing = {name: found.get(name) for name, spec in like.items() if found.get(name) != spec}
+    strange = {name: spec for name, spec in found.items() if name not in like}
+    if differing or strange:
+        raise differences(differing, strange, like)
 
 
-def _differences(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> Iterator[str]:
-    for name, expected in like.items():
-        got = found.get(name)
-        if got is None:
-            yield f"{quoted(name)} is missing, the model has {expected}"
-        elif got != expected:
-            yield f"{quoted(name)} is {got}, the model has {expected}"
-    for name, spec in found.items():
-        if name not in like:
-            yield f"{quoted(name)} is {spec}, the model has no such tensor"
+def differences(
+    differing: Mapping[str, TensorSpec | None],
+    strange: Mapping[str, TensorSpec],
+    like: Mapping[str, TensorSpec],
+    *,
+    remedy: str = "Give weights of this model, or name the model that they belong to.",
+) -> WeightsError:
+    """The error for weights that are not those of the model `like`.
+
+    Args:
+        differing: what is found in place of some of its tensors; None for nothing.
+        strange: what has no place in it.
+        like: the model's tensors.
+        remedy: the second sentence.
+    """
+    clauses = [
+        f"{quoted(name)} is {found or 'missing'}, the model has {like[name]}"
+        for name, found in differing.items()
+    ] + [
+        f"{quoted(name)} is {spec}, the model has no such tensor" for name, spec in strange.items()
+    ]
+    more = len(clauses) - _MAX_NAMED
+    return WeightsError(
+        f"the weights differ from the model's in {len(clauses)} tensors: "
+        + "; ".join(clauses[:_MAX_NAMED])
+        + (f"; and {more} more" if more > 0 else "")
+        + f". {remedy}"
+    )

@@ -51,12 +51,8 @@ ALLOWED_ROLES: dict[str, frozenset[Role]] = {
 class Caller:
     """The party behind a call.
 
-    Attributes:
-        key: of the party, for turns, quotas and bindings: a certificate's digest, a token's id,
-            or a network address.
-        name: for people.
-        certificate: the SHA-256 of its certificate, in hexadecimal; empty for none.
-        expires_at: of that certificate, in seconds since 1970; None for none.
+    Its `key`, for turns, quotas and bindings, is a certificate's digest, a token's id or a network
+    address. `certificate` is its SHA-256 in hexadecimal, `expires_at` in seconds since 1970.
     """
 
     key: str

@@ -1,26 +1,24 @@
 """Worker identity: whether a call under a worker's id comes from that worker.
 
-Worker ids are public, and epochs can be counted. So a call has to show more:
-
-- A worker of protocol 1.3 or later shows its secret `instance_id` as metadata. Its id is a hash of
-  that, so this needs no registration, and works for a lease that outlived the coordinator.
-- A worker that registered with a certificate shows the same one, or a renewed one of that name.
-- An older worker has no secret, and is bound to its caller's key alone.
+Worker ids are public, and epochs can be counted. So a call shows the worker's secret `instance_id`
+as metadata. The id is a hash of that, so this needs no registration, and works for a lease that
+outlived the coordinator. A worker that registered with a certificate shows the same one besides, or
+a renewed one of that name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 from dataclasses import dataclass, field
 
 from lipt.common.access.tokens import MIN_SECRET_CHARACTERS
 from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.access.caller import ANYBODY, Caller
 
-# As gRPC writes where a connection comes from.
-_ADDRESS = re.compile(r"(ipv[46]:.+):\d+")
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -43,23 +41,23 @@ class Binding:
     """The evidence of a worker's registration, to be shown again; the secret is hashed."""
 
     caller: Caller = ANYBODY
-    secret_digest: str = field(default="", repr=False)
+    secret_digest: str = field(default=_digest(""), repr=False)
 
     @classmethod
     def of(cls, shown: Evidence) -> Binding:
         """The binding of a worker that registers with this."""
-        return cls(shown.caller, _digest(shown.secret) if shown.secret else "")
+        return cls(shown.caller, _digest(shown.secret))
 
     def objection(self, shown: Evidence) -> str:
         """Why a call is not this worker's, as what it does; empty where it is."""
-        same_secret = hmac.compare_digest(_digest(shown.secret), self.secret_digest)
-        if self.secret_digest and not same_secret:
+        if not hmac.compare_digest(_digest(shown.secret), self.secret_digest):
             return "does not show the secret of the worker that registered under it"
+        bound, now = self.caller, shown.caller
         # With a secret a worker may call from anywhere, but a certificate has to be shown again.
-        by_caller = bool(self.caller.certificate) or not self.secret_digest
-        if by_caller and not _same_party(self.caller, shown.caller):
-            now, then = _said(shown.caller), _said(self.caller)
-            return f"is of {now}, and the worker registered as {then}"
+        # Another one of the same name is the same party's, renewed.
+        renewed = bool(now.certificate) and bound.name == now.name
+        if bound.certificate and bound.certificate != now.certificate and not renewed:
+            return f"is of {now.name}, and the worker registered as {bound.name}"
         return ""
 
 
@@ -72,10 +70,9 @@ def worker_id_of(instance_id: str) -> str:
 
 
 def party_of(caller: Caller, worker_id: str) -> str:
-    """The party that answers for a worker: workers of one party do not confirm each other.
+    """The certificate or token that answers for a worker, or else its process.
 
-    A certificate or a token is one party, however many processes use it; without one, each process
-    is.
+    Workers of one party do not confirm each other.
     """
     if caller.certificate:
         return caller.name
@@ -86,30 +83,6 @@ def require_unguessable(instance_id: str) -> None:
     """Refuse an instance id that is no secret, without showing it."""
     if len(instance_id) < MIN_SECRET_CHARACTERS:
         raise InvalidRequestError(
-            f"instance_id has {len(instance_id)} characters. A worker proves "
-            f"itself by it: draw at least {MIN_SECRET_CHARACTERS} hexadecimal digits at random per "
-            "process."
+            f"instance_id has {len(instance_id)} characters. A worker proves itself by it: draw at "
+            f"least {MIN_SECRET_CHARACTERS} hexadecimal digits at random per process."
         )
-
-
-def _same_party(bound: Caller, now: Caller) -> bool:
-    if bound.certificate:
-        # Another one of the same name is the same party's, renewed.
-        return bool(now.certificate) and (
-            hmac.compare_digest(now.certificate, bound.certificate) or now.name == bound.name
-        )
-    return _without_port(now.key) == _without_port(bound.key)
-
-
-def _without_port(key: str) -> str:
-    """A caller's key; of an address the part that stays the same when it connects again."""
-    address = _ADDRESS.fullmatch(key)
-    return address[1] if address else key
-
-
-def _said(caller: Caller) -> str:
-    return f"{caller.name} ({caller.key})" if _ADDRESS.fullmatch(caller.key) else caller.name
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

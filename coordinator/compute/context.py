@@ -140,11 +140,7 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     """The data set with the excluded examples of its first opening from this state directory.
 
     Results count images by their places among those that are used. A repaired image would move
-    all behind it, so it stays excluded; an image that broke since then is refused.
-
-    Raises:
-        DataError: other images than those cannot be used.
-        StateError: the list in `folder` cannot be read, or stored.
+    all behind it, so it stays excluded; an image that broke since then is refused (DataError).
     """
     path = folder / f"{dataset.fingerprint}.json"
     try:

@@ -169,11 +169,9 @@ class ComputeProcess:
         """The job's result; one job at a time. It travels by pickle, to the own child only.
 
         Raises:
-            LiptError: what the job raised.
-            OutOfMemoryError: the job needs more memory than the child may take, or there is.
+            LiptError: what the job raised; OutOfMemoryError where the child had too little memory.
             ComputeError: a child ended without an answer, each time.
-            DroppedError: it was dropped, and has ended.
-            TooDearError: it needs more than this child has.
+            DroppedError, TooDearError: it was dropped, or needs more than this child has.
         """
         try:
             if self._dropped:  # before it began
@@ -374,9 +372,8 @@ def ended_for_memory(
 ) -> bool:
     """Whether memory is why a process has ended.
 
-    SIGKILL comes from the system when it has no memory left, which it counts, or from a service
-    that acts before that, which takes large processes; else from a person. Some libraries end
-    their process in another way when they are refused memory.
+    The system counts its SIGKILLs; services that act before it kill large processes. Some libraries
+    end their process in another way when they are refused memory.
     """
     if exit_code == -signal.SIGKILL:
         return seen.kills > 0 or seen.resident_bytes >= _LARGE * machine_bytes

@@ -99,14 +99,10 @@ class Entry:
 
 
 def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int]) -> list[Entry]:
-    """The jobs in the order in which they are computed, if no others come.
+    """Jobs (given by number) in the order in which they are computed, if no others come.
 
     Callers take turns, the one with the lowest rank first: the turn after its last job, or that of
     its arrival where that is later. So a newcomer passes at most the caller that was served last.
-
-    Args:
-        waiting: ascending by number; jobs without any caller are left out.
-        ranks: of callers that had a job computed, the turn after it.
     """
     rounds: Counter[str] = Counter()
     firsts: dict[str, tuple[int, int]] = {}

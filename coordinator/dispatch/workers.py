@@ -162,9 +162,7 @@ class WorkerRegistry:
             )
 
     def behind(self, shown: Evidence) -> tuple[str, ...] | None:
-        """The workers that a call may be of, by its credentials; None where it is no worker's.
-
-        Older workers show no secret: where the caller is a worker, it is any of those with its key.
+        """The worker of a call by its secret, none without; None where it is no worker's.
 
         Raises:
             ForeignWorkerError: the secret is a worker's, and the certificate is not.
@@ -173,13 +171,7 @@ class WorkerRegistry:
             worker_id = worker_id_of(shown.secret)
             self.require(worker_id, shown)
             return (worker_id,)
-        if not shown.caller.only_works:
-            return None
-        return tuple(
-            worker.worker_id
-            for worker in self._workers.values()
-            if not worker.binding.objection(shown)
-        )
+        return () if shown.caller.only_works else None
 
     def heard(self, worker_id: str) -> WorkerRecord:
         """The worker, noted as heard now; an UnknownWorkerError where it is not registered."""

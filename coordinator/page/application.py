@@ -56,13 +56,9 @@ _GET_SUBSET, _WATCH = "SubsetService/GetSubset", "InfoService/WatchService"
 
 @dataclass(frozen=True)
 class Route:
-    """A route of the page.
+    """A route of the page; it takes the roles of `call`, or is open where that is empty.
 
-    Attributes:
-        call: the call of the contract whose roles it takes; empty where signing in is not needed.
-        body: the model of its content; None for a GET.
-        admins_only: whether the page lets admins alone do it, whatever the call's roles.
-        streams: whether its answer goes on for a while.
+    A GET has no `body`. `admins_only` goes before the call's roles.
     """
 
     path: str

@@ -31,7 +31,7 @@ from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples
+from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
 from lipt.coordinator.compute.messages import Asked, OnData
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.requests import (
@@ -386,10 +386,9 @@ def examined(
             for name, in_data, in_subset in zip(class_names, in_data_C, chosen_C, strict=True)
         ]
     most = heaviest_K[:NUM_SHOWN].tolist() if weighted else _drawn(subset, indices_K, "chosen")
-    data = subset.manifest.get("data")
-    of_other_data = int(data.get("num_examples", 0)) if isinstance(data, dict) else 0
+    data: Any = subset.manifest.get("data") or {}
     return {
-        **listed(subset, len(labels_N) or of_other_data, address),
+        **listed(subset, len(labels_N) or int(data.get("num_examples", 0)), address),
         "classes": classes,
         "weights": {
             "min": float(weights_K.min()),
@@ -405,23 +404,20 @@ def examined(
 
 def code_for(subset: SubsetRecord, address: str) -> str:
     """Three lines of Python that use a subset."""
-    manifest = subset.manifest
-    budget, options = manifest.get("budget"), manifest.get("options")
-    preset, proxy = manifest.get("preset"), manifest.get("proxy")
-    asked = [repr(subset.run_id), repr(subset.strategy)]
-    asked.append(f"budget={budget if isinstance(budget, int) else subset.num_examples}")
-    if isinstance(options, dict) and options:
-        asked.append(f"options={options!r}")
-    asked.append(f"balanced={subset.balanced}")
-    if isinstance(preset, str):
-        asked.append(f"preset={preset!r}")
-    if manifest.get("labels") == "none":
-        asked.append('labels="none"')
-    if isinstance(proxy, dict) and isinstance(proxy.get("proxy"), str):
-        asked.append(f"proxy={proxy['proxy']!r}")
+    manifest: dict[str, Any] = subset.manifest
+    asked = {
+        "budget": manifest.get("budget", subset.num_examples),
+        "options": manifest.get("options") or None,
+        "balanced": subset.balanced,
+        "preset": manifest.get("preset"),
+        "labels": "none" if manifest.get("labels") == "none" else None,
+        "proxy": (manifest.get("proxy") or {}).get("proxy"),
+    }
+    given = [repr(subset.run_id), repr(subset.strategy)]
+    given += [f"{name}={value!r}" for name, value in asked.items() if value is not None]
     return (
         "import lipt\n"
-        f"subset = lipt.Client({address!r}).subset({', '.join(asked)})\n"
+        f"subset = lipt.Client({address!r}).subset({', '.join(given)})\n"
         "train_set = subset.dataset(data)  # data: the examples that the coordinator has\n"
     )
 
@@ -440,8 +436,8 @@ async def _shown(request: PageRequest, subset: SubsetRecord) -> dict[str, Any]:
 
 def _drawn(subset: SubsetRecord, rows: NDArray[np.int64], purpose: str) -> list[int]:
     """Some rows, ascending; the same at every look at the subset."""
-    config = subset.manifest.get("run_config")
-    seed = config.get("seed", 0) if isinstance(config, dict) else 0
-    generator = np.random.default_rng(derive_seed(int(seed), f"page: {purpose} {subset.digest}"))
+    config: Any = subset.manifest.get("run_config") or {}
+    seed = derive_seed(int(config.get("seed", 0)), f"page: {purpose} {subset.digest}")
+    generator = np.random.default_rng(seed)
     found: list[int] = np.sort(generator.permutation(rows)[:NUM_SHOWN]).tolist()
     return found

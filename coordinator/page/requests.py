@@ -28,9 +28,9 @@ from lipt.common.rpc.handlers import count_refusal, incident
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.sessions import Attempts, Session, Sessions
-from lipt.coordinator.rpc.answering import Answering
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
+from lipt.coordinator.rpc.subsets import Answering
 
 MAX_BODY_BYTES = 64 * 1024
 # A body has to arrive within this time, over any line.

@@ -34,11 +34,7 @@ class PageServer:
     """A listening socket, and its server once that is started."""
 
     def __init__(self, listen: str, tls: TlsFiles | None) -> None:
-        """Listen at host:port; with `tls` for HTTPS. Browsers are asked for no certificate.
-
-        Raises:
-            ConfigError: the address is unavailable.
-        """
+        """Listen at host:port; with `tls` for HTTPS. Browsers are asked for no certificate."""
         host, port = split_address(listen)
         self._context = server_context(tls, asks_peers=False)
         try:

@@ -72,13 +72,9 @@ class Sessions:
         draw: Callable[[], str] = draw_secret,
         state_dir: Path | None = None,
     ) -> None:
-        """Begin with the sessions of before a restart.
+        """Begin with the sessions of before a restart, if they are kept in a `state_dir`.
 
-        Args:
-            holds: whether a caller's token or certificate is still valid.
-            clock: seconds since 1970.
-            draw: makes a secret.
-            state_dir: of the file; None keeps sessions in memory alone.
+        `holds` says whether a caller's token or certificate is still valid.
         """
         self._holds = holds
         self._clock = clock

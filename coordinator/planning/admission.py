@@ -1,11 +1,11 @@
-"""Admission: what a run may cost, and whether it is accepted."""
+"""Admission: whether a run may begin here, decided from its plan before anything is stored."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -31,32 +31,19 @@ from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
 from lipt.core.sharding import num_validation_examples, require_shards_fit
 
-# Ceilings: the most that a run may take here, and what of a plan is beyond them; pure functions.
-#
-# What is not configured follows from the machine: threads from its cores, memory and disk from what
-# it has.
+logger = logging.getLogger(__name__)
+
+_CHECKS_AT_ONCE = 1
+# Built-in models whose figures are kept; there are about a hundred.
+_MAX_KNOWN = 256
 
 
-@dataclass(frozen=True)
-class Ceilings:
-    """A limit for each place of a `RunPlan`, under the same name."""
-
-    worker_threads: Limit
-    worker_memory: Limit
-    worker_images: Limit
-    compute_threads: Limit
-    compute_memory: Limit
-    compute_images: Limit
-    run_disk: Limit
-    max_blob_bytes: Limit
-
-
-def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> Ceilings:
-    """The limits that hold now.
+def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> dict[str, Limit]:
+    """The limit of each place of a `RunPlan`; the machine's where nothing is configured.
 
     Args:
-        limits: what the operator has configured.
-        machine: what there is.
+        limits: configured by the operator.
+        machine: its cores and memory.
         free_disk_bytes: room in the state directory; no run may take more.
     """
     at_most = {
@@ -68,31 +55,28 @@ def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -
         "compute_images": limits.compute_images,
         "max_blob_bytes": limits.max_blob_bytes,
     }
+    disk = Limit("what is free in the state directory", free_disk_bytes, "free space there")
+    if limits.run_disk is not None and limits.run_disk <= free_disk_bytes:
+        disk = Limit("limits.run_disk", limits.run_disk)
     named = {name: Limit(f"limits.{name}", int(most)) for name, most in at_most.items()}
-    return Ceilings(**named, run_disk=_disk(limits, free_disk_bytes))
+    return named | {"run_disk": disk}
 
 
-def _disk(limits: LimitSettings, free_bytes: int) -> Limit:
-    if limits.run_disk is not None and limits.run_disk <= free_bytes:
-        return Limit("limits.run_disk", limits.run_disk)
-    return Limit("what is free in the state directory", free_bytes, remedy="free space there")
-
-
-def violations(plan: RunPlan, ceilings: Ceilings) -> tuple[Violation, ...]:
-    """All that is over its limit, in the order of a plan's places."""
+def violations(plan: RunPlan, ceilings: Mapping[str, Limit]) -> tuple[Violation, ...]:
+    """All costs over their limit, in the order of a plan's places."""
     return tuple(
         found
         for place in fields(RunPlan)
         for cost in getattr(plan, place.name)
-        if (found := violation(cost, getattr(ceilings, place.name))) is not None
+        if (found := violation(cost, ceilings[place.name])) is not None
     )
 
 
 def require_none(found: Sequence[Violation]) -> None:
-    """Refuse what has violations.
+    """Refuse a plan with violations.
 
     Raises:
-        OverLimitError: with the worst of each setting.
+        OverLimitError: names the worst of each setting.
     """
     worst: dict[str, Violation] = {}
     for item in found:
@@ -102,24 +86,9 @@ def require_none(found: Sequence[Violation]) -> None:
         raise OverLimitError(" ".join(map(str, worst.values())))
 
 
-# Admission: whether a run may begin here, decided from its plan before anything is stored.
-#
-# Models are looked at one after another, however many are asked for at once: a built-in one without
-# its values, a user's own as it is made, under the plan's ceiling.
-
-logger = logging.getLogger(__name__)
-
-_CHECKS_AT_ONCE = 1
-# Built-in models whose figures are kept; there are about a hundred.
-_MAX_KNOWN = 256
-
-
 @dataclass(frozen=True)
 class Examined:
-    """A model that was looked at, what it takes, and its tensors.
-
-    A built-in one has no values.
-    """
+    """A model, without values if it is built in, its figures and its tensors."""
 
     model: nn.Module
     figures: ModelFigures
@@ -127,16 +96,12 @@ class Examined:
 
     @classmethod
     def of(cls, model: nn.Module, spec: str, inputs: InputSpec) -> Self:
-        """Look at a model on the CPU, or without values, by its name."""
+        """Measure the model of a spec, on the CPU or without values."""
         figures = measure_model(model, spec, inputs=inputs)
         return cls(model, figures, specs_of(model.state_dict()))
 
     def figures_of(self, config: RunConfig) -> ModelFigures:
-        """What it takes in a run.
-
-        Raises:
-            ConfigError: the run's frozen layers are none of the model's, or all of them.
-        """
+        """Its figures in a run; a ConfigError where the frozen layers are none, or all."""
         frozen = frozen_names(self.model, config.learners.frozen)
         return replace(
             self.figures, frozen_bytes=sum(self.specs[name].num_bytes for name in frozen)
@@ -144,12 +109,10 @@ class Examined:
 
 
 def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
-    """Refuse an augmentation that was asked for and cannot be had.
-
-    The default is of images as well; other examples go without, which the start says.
+    """Refuse an augmentation of images where the data has none.
 
     Raises:
-        ConfigError: it is of images, and the data holds none.
+        ConfigError: it was asked for; the default is left out without an error.
     """
     method = config.augmentation.method
     if method is AugmentationMethod.CROP_FLIP and not isinstance(inputs, ImageSpec):
@@ -160,11 +123,7 @@ def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
 
 
 def require_shards(config: RunConfig, data: DataFigures) -> None:
-    """Refuse learners whose shards are more than the training split.
-
-    Raises:
-        ConfigError: they are.
-    """
+    """Refuse learners whose shards are more than the training split, with a ConfigError."""
     held_out = num_validation_examples(data.class_counts, config.validation)
     require_shards_fit(data.num_examples - held_out, config.learners)
 
@@ -172,12 +131,12 @@ def require_shards(config: RunConfig, data: DataFigures) -> None:
 def plan_here(
     config: RunConfig, model: nn.Module, data: DataFigures, *, evaluation_batch_size: int
 ) -> tuple[ModelFigures, RunPlan, tuple[Violation, ...]]:
-    """What a run takes, and what of it a coordinator on this machine with default limits refuses.
+    """Plan a run, and what a coordinator on this machine with default limits refuses of it.
 
     Args:
         config: of the run.
         model: its model, on the CPU.
-        data: what it is made on.
+        data: that it is made on.
         evaluation_batch_size: images per forward pass of the compute process.
 
     Raises:
@@ -209,10 +168,10 @@ class Admission:
 
         Args:
             blobs: has the weights that runs start from.
-            data: what runs are made on.
-            limits: what the operator has configured.
-            machine: what runs here; what is not configured follows from it.
-            allowed_modules: modules that model factories may be imported from.
+            data: that runs are made on.
+            limits: configured by the operator.
+            machine: gives the other limits.
+            allowed_modules: from which model factories may be imported.
             evaluation_batch_size: images per forward pass of the compute process.
         """
         self._blobs = blobs
@@ -229,18 +188,13 @@ class Admission:
         self._threads.shutdown()
 
     async def require(self, config: RunConfig) -> str:
-        """Admit a run.
-
-        Returns:
-            What it takes of the weights that it starts from, as a sentence, where its head is new;
-            else nothing.
+        """Admit a run, and return a sentence on given weights where its head is new.
 
         Raises:
-            ConfigError: the shards do not fit the data, the model cannot be built for it, or what
-                is to be frozen is none of its layers, or all of them.
+            ConfigError: the shards, the model or the frozen layers do not fit.
             UnknownNameError: there is no such model.
             FactoryNotAllowedError: its module is not allowed here.
-            OverLimitError: the run would take more than the limits allow; with all figures.
+            OverLimitError: the run would take more than the limits allow.
             UnknownBlobError: the weights that it starts from were not uploaded.
             WeightsError: they are another model's, no safetensors file, or not finite.
         """
@@ -249,12 +203,7 @@ class Admission:
         return await loop.run_in_executor(self._threads, self._require, config)
 
     async def look_at(self, config: RunConfig) -> None:
-        """Refuse a model that cannot be built; what else is wrong is logged, for the operator.
-
-        Raises:
-            ConfigError, UnknownNameError, FactoryNotAllowedError, OverLimitError: the model.
-            UnknownBlobError, WeightsError: the weights that runs start from.
-        """
+        """Refuse a model or weights as `require`; violations are logged, for the operator."""
         loop = asyncio.get_running_loop()
         for found in await loop.run_in_executor(self._threads, self._look_at, config):
             logger.warning("a run as [run] has it would be refused: %s", found)
@@ -277,7 +226,7 @@ class Admission:
         plan = plan_run(config, figures, self._data, evaluation_batch_size=size)
         return violations(plan, self._ceilings())
 
-    def _ceilings(self) -> Ceilings:
+    def _ceilings(self) -> dict[str, Limit]:
         free = shutil.disk_usage(self._blobs.root).free
         return ceilings(self._limits, self._machine, free_disk_bytes=free)
 
@@ -297,7 +246,7 @@ class Admission:
         return build_without_values(spec, num_classes=num_classes, inputs=self._data.inputs)
 
     def _users_model(self, spec: str) -> nn.Module:
-        most = self._ceilings().compute_memory
+        most = self._ceilings()["compute_memory"]
         try:
             with LiveTensors(max_bytes=most.at_most // MODEL_COPIES):
                 return build_model(
@@ -312,9 +261,8 @@ class Admission:
                 raise
             raise OverLimitError(
                 f"model = {spec}: building it takes more than "
-                f"{format_bytes(most.at_most // MODEL_COPIES)}, of which {MODEL_COPIES} copies "
-                f"would be over {most.name} = {format_bytes(most.at_most)}. Choose a smaller "
-                f"model, or raise {most.name}."
+                f"{format_bytes(most.at_most // MODEL_COPIES)}, a share of {most.name} = "
+                f"{format_bytes(most.at_most)}. Choose a smaller model, or raise {most.name}."
             ) from error
 
     def _check_weights(self, config: RunConfig, examined: Examined) -> str:

@@ -1,6 +1,6 @@
-"""Run's plan: threads, memory, images and disk that a run will take, by place; a pure function.
+"""Run plan: threads, memory, images and disk that a run will take, by place; a pure function.
 
-What subsets of the run take is not in it: they are asked for later, and depend on the strategy.
+Subsets of the run are not in it: they are asked for later, and depend on the strategy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lipt.core.training import num_initialization_steps
 
 # A shard's examples, the file's parts, and the file.
 _SHARD_COPIES = 3
-# Images are counted as RGB while they are read.
+# Channels of an image while it is read.
 _RGB = 3
 # A mask of a bit per float32 value.
 _MASK_SHARE = 32
@@ -45,16 +45,15 @@ _MASK_SHARE = 32
 
 @dataclass(frozen=True)
 class DataFigures:
-    """What a plan needs to know of a data set: examples per class, and what each of them is."""
+    """Examples per class, or per stratum of another target, and their inputs."""
 
     class_counts: Sequence[int]
     inputs: InputSpec
-    # Where examples have no single class; `class_counts` are those of their strata then.
     other_target: OtherTarget | None = None
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
-        """Those of a data set that is open."""
+        """Of an open data set."""
         targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         other_target = None if targets is None else targets.target
@@ -62,7 +61,7 @@ class DataFigures:
 
     @property
     def target(self) -> Target:
-        """What a model is to give of an example."""
+        """The models' target."""
         return self.other_target or SingleLabel(len(self.class_counts))
 
     @property
@@ -72,12 +71,12 @@ class DataFigures:
 
     @property
     def example_bytes(self) -> int:
-        """What a stored example takes."""
+        """Bytes of a stored example."""
         return self.inputs.num_bytes
 
     @property
     def resident_bytes(self) -> int:
-        """What stays in memory of it: of images all of a small set, and none of a large one."""
+        """Bytes that stay in memory; none of a large set of images."""
         if not isinstance(self.inputs, ImageSpec):
             return self.num_examples * self.example_bytes
         decoded = self.num_examples * _RGB * self.inputs.height * self.inputs.width
@@ -86,7 +85,7 @@ class DataFigures:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run takes, by place; of several costs in one place each has to fit on its own.
+    """The costs of a run by place; each has to fit on its own.
 
     Attributes:
         worker_threads, worker_memory, worker_images: of a worker, for one learner.
@@ -108,167 +107,161 @@ class RunPlan:
 def plan_run(
     config: RunConfig, figures: ModelFigures, data: DataFigures, *, evaluation_batch_size: int
 ) -> RunPlan:
-    """What a run will take.
+    """Plan a run.
 
     Args:
-        config: the run's.
-        figures: what its model takes.
-        data: what it is made on.
+        config: of the run.
+        figures: of its model.
+        data: that it is made on.
         evaluation_batch_size: images per forward pass on the coordinator.
     """
-    planner = _Planner(config, figures, data)
+    held_out = num_validation_examples(data.class_counts, config.validation)
+    num_train = data.num_examples - held_out
+    num_steps = num_initialization_steps(config.initialization, num_train)
+    # Batches of more than the training split are the split.
+    batch = min(config.initialization.batch_size, num_train)
+    soup = config.soup
+    num_batch_norm = min(soup.batch_norm_examples, num_train) * soup.reestimate_batch_norm
     learners = config.learners
     memory = learner_memory(learners, config.model, figures, example_bytes=data.example_bytes)
     return RunPlan(
         worker_threads=(learner_threads(learners),),
         worker_memory=(memory,),
         worker_images=(learner_images(learners),),
-        compute_threads=planner.threads(),
-        compute_memory=(
-            planner.initialization_memory(),
-            planner.sharding_memory(),
-            planner.soup_memory(evaluation_batch_size),
+        compute_threads=_threads(config, num_steps),
+        compute_memory=tuple(
+            _memory(config, figures, data, stage, *parts)
+            for stage, parts in {
+                "theta*": (_initialization_part(config, figures, data, batch * bool(num_steps)),),
+                "the shards": (_shard_part(config, data),),
+                "the soup": _soup_parts(
+                    config, figures, data, held_out, num_batch_norm, evaluation_batch_size
+                ),
+            }.items()
         ),
-        compute_images=(planner.initialization_images(), planner.soup_images()),
-        run_disk=(planner.disk(),),
-        max_blob_bytes=planner.files(),
+        compute_images=(
+            _initialization_images(config, num_steps, max(batch, STEP_IMAGES)),
+            _soup_images(config, held_out + num_batch_norm),
+        ),
+        run_disk=(_disk(config, figures, data),),
+        max_blob_bytes=_files(config, figures, data),
     )
 
 
 def result_bytes(figures: ModelFigures) -> int:
-    """What a learner hands in takes at most: all of its weights, and which of them are kept."""
+    """The most bytes of a learner's result: all of its weights, and a mask."""
     return figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
 
 
-class _Planner:
-    """The coordinator's part of a plan."""
+def _threads(config: RunConfig, num_steps: int) -> tuple[Cost, ...]:
+    evaluation = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
+    training = Part("learners.cpu_threads", config.learners.cpu_threads, 1, "theta*'s training")
+    costs = (
+        Cost("evaluation on the coordinator", Unit.THREADS, (evaluation,)),
+        Cost("training of theta* on the coordinator", Unit.THREADS, (training,)),
+    )
+    return costs if num_steps else costs[:1]
 
-    def __init__(self, config: RunConfig, figures: ModelFigures, data: DataFigures) -> None:
-        self._config = config
-        self._figures = figures
-        self._data = data
-        self._num_held_out = num_validation_examples(data.class_counts, config.validation)
-        self._num_train = data.num_examples - self._num_held_out
-        self._num_steps = num_initialization_steps(config.initialization, self._num_train)
 
-    def threads(self) -> tuple[Cost, ...]:
-        config, costs = self._config, []
-        soup = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
-        costs.append(Cost("evaluation on the coordinator", Unit.THREADS, (soup,)))
-        if self._num_steps:
-            threads = config.learners.cpu_threads
-            training = Part("learners.cpu_threads", threads, 1, "theta*'s training")
-            costs.append(Cost("training of theta* on the coordinator", Unit.THREADS, (training,)))
-        return tuple(costs)
+def _memory(
+    config: RunConfig, figures: ModelFigures, data: DataFigures, stage: str, *parts: Part
+) -> Cost:
+    threads = max(config.evaluation_threads, config.learners.cpu_threads)
+    weights = figures.weights_bytes
+    always = (
+        Part("", 1, PROCESS_BYTES, "the process"),
+        Part("", 1, data.resident_bytes, "the data"),
+        Part("evaluation_threads", threads, THREAD_BYTES, "threads"),
+        Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
+    )
+    return Cost(f"memory of the compute process for {stage}", Unit.BYTES, (*always, *parts))
 
-    def initialization_memory(self) -> Cost:
-        set_to = self._config.initialization.batch_size
-        each = training_bytes_per_example(self._figures, self._data.example_bytes)
-        images = self._initialization_batch if self._num_steps else 0
-        batch = Part(
-            "initialization.batch_size", images, each, "a step's activations", name=str(set_to)
-        )
-        return self._memory("theta*", batch)
 
-    def sharding_memory(self) -> Cost:
-        learners = self._config.learners
-        each = learners.batch_size * self._data.example_bytes * _SHARD_COPIES
-        shard = Part("learners.num_minibatches", learners.num_minibatches, each, "a shard")
-        return self._memory("the shards", shard)
+def _initialization_part(
+    config: RunConfig, figures: ModelFigures, data: DataFigures, images: int
+) -> Part:
+    each = training_bytes_per_example(figures, data.example_bytes)
+    name = str(config.initialization.batch_size)
+    return Part("initialization.batch_size", images, each, "a step's activations", name=name)
 
-    def soup_memory(self, batch_size: int) -> Cost:
-        each = self._data.example_bytes
-        held_out = Part(
-            "validation.fraction",
-            self._num_held_out,
-            each,
-            "the validation split",
-            None,
-            f"{self._config.validation.fraction:g}",
-        )
-        statistics = Part(
+
+def _shard_part(config: RunConfig, data: DataFigures) -> Part:
+    learners = config.learners
+    each = learners.batch_size * data.example_bytes * _SHARD_COPIES
+    return Part("learners.num_minibatches", learners.num_minibatches, each, "a shard")
+
+
+def _soup_parts(
+    config: RunConfig,
+    figures: ModelFigures,
+    data: DataFigures,
+    held_out: int,
+    num_batch_norm: int,
+    batch_size: int,
+) -> tuple[Part, ...]:
+    each = data.example_bytes
+    evaluated = figures.evaluation_bytes + INPUT_BYTES * each
+    fraction, examples = f"{config.validation.fraction:g}", str(config.soup.batch_norm_examples)
+    return (
+        Part("validation.fraction", held_out, each, "the validation split", None, fraction),
+        Part(
             "soup.batch_norm_examples",
-            self._num_batch_norm,
+            num_batch_norm,
             each,
             "examples for batch-norm statistics",
-            name=str(self._config.soup.batch_norm_examples),
-        )
-        evaluated = self._figures.evaluation_bytes + INPUT_BYTES * each
-        # A GPU scores one at a time; its memory is not counted here.
-        together, weights = num_evaluated_together(self._config), self._figures.weights_bytes
-        scored = Part(
+            name=examples,
+        ),
+        # A GPU scores one model at a time; its memory is not counted here.
+        Part(
             "evaluation_threads",
-            together,
-            batch_size * evaluated + weights,
+            num_evaluated_together(config),
+            batch_size * evaluated + figures.weights_bytes,
             "batches' activations and models that are scored at a time",
-        )
-        return self._memory("the soup", held_out, statistics, scored)
+        ),
+    )
 
-    def initialization_images(self) -> Cost:
-        given = self._config.initialization
-        each = max(self._initialization_batch, STEP_IMAGES)
-        if given.steps is None:
-            epochs = f"{given.epochs:g}"
-            part = Part("initialization.epochs", self._num_steps, each, "its epochs", None, epochs)
-        else:
-            part = Part("initialization.steps", self._num_steps, each, "its steps", lowest=0)
-        return Cost("training of theta*", Unit.IMAGES, (part,))
 
-    def soup_images(self) -> Cost:
-        num_learners, soup = self._config.learners.num_learners, self._config.soup
-        each = self._num_held_out + self._num_batch_norm
-        alone = Part("learners.num_learners", num_learners, each, "learners on their own")
-        if soup.method is not SoupMethod.GREEDY:
-            return Cost("evaluation for the soup", Unit.IMAGES, (alone,))
-        tried = (num_learners - 1) * each
-        mixed = Part("soup.num_alphas", soup.num_alphas, tried, "mixtures of learners")
-        return Cost("evaluation for the soup", Unit.IMAGES, (alone, mixed))
+def _initialization_images(config: RunConfig, num_steps: int, each: int) -> Cost:
+    given = config.initialization
+    if given.steps is None:
+        epochs = f"{given.epochs:g}"
+        part = Part("initialization.epochs", num_steps, each, "its epochs", None, epochs)
+    else:
+        part = Part("initialization.steps", num_steps, each, "its steps", lowest=0)
+    return Cost("training of theta*", Unit.IMAGES, (part,))
 
-    def disk(self) -> Cost:
-        learners, weights = self._config.learners, self._figures.weights_bytes
-        sent = result_bytes(self._figures)
-        shard = learners.num_minibatches * learners.batch_size * self._data.example_bytes
-        number = learners.num_learners
-        return Cost(
-            "the run's files",
-            Unit.BYTES,
-            (
-                Part("model", 2, weights, "theta* and theta_p", None, self._config.model),
-                Part("learners.num_learners", number, shard + sent, "shards and results"),
-                Part(
-                    "learners.num_snapshots", learners.num_snapshots, number * sent, "snapshots", 0
-                ),
-            ),
-        )
 
-    def files(self) -> tuple[Cost, ...]:
-        learners, weights = self._config.learners, self._figures.weights_bytes
-        each = learners.batch_size * self._data.example_bytes
-        model = Part("model", 1, weights, "its weights", None, self._config.model)
-        shard = Part("learners.num_minibatches", learners.num_minibatches, each, "its examples")
-        return (
-            Cost("a file of weights", Unit.BYTES, (model,)),
-            Cost("a shard's file", Unit.BYTES, (shard,)),
-        )
+def _soup_images(config: RunConfig, each: int) -> Cost:
+    num_learners, soup = config.learners.num_learners, config.soup
+    alone = Part("learners.num_learners", num_learners, each, "learners on their own")
+    tried = (num_learners - 1) * each
+    mixed = Part("soup.num_alphas", soup.num_alphas, tried, "mixtures of learners")
+    parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
+    return Cost("evaluation for the soup", Unit.IMAGES, parts)
 
-    @property
-    def _initialization_batch(self) -> int:
-        # A set smaller than one batch is one batch.
-        return min(self._config.initialization.batch_size, self._num_train)
 
-    @property
-    def _num_batch_norm(self) -> int:
-        soup = self._config.soup
-        return min(soup.batch_norm_examples, self._num_train) * soup.reestimate_batch_norm
+def _disk(config: RunConfig, figures: ModelFigures, data: DataFigures) -> Cost:
+    learners, sent = config.learners, result_bytes(figures)
+    number, snapshots = learners.num_learners, learners.num_snapshots
+    shard = learners.num_minibatches * learners.batch_size * data.example_bytes
+    weights = figures.weights_bytes
+    return Cost(
+        "the run's files",
+        Unit.BYTES,
+        (
+            Part("model", 2, weights, "theta* and theta_p", None, config.model),
+            Part("learners.num_learners", number, shard + sent, "shards and results"),
+            Part("learners.num_snapshots", snapshots, number * sent, "snapshots", 0),
+        ),
+    )
 
-    def _memory(self, stage: str, *parts: Part) -> Cost:
-        config, data = self._config, self._data
-        threads = max(config.evaluation_threads, config.learners.cpu_threads)
-        weights = self._figures.weights_bytes
-        always = (
-            Part("", 1, PROCESS_BYTES, "the process"),
-            Part("", 1, data.resident_bytes, "the data"),
-            Part("evaluation_threads", threads, THREAD_BYTES, "threads"),
-            Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
-        )
-        return Cost(f"memory of the compute process for {stage}", Unit.BYTES, (*always, *parts))
+
+def _files(config: RunConfig, figures: ModelFigures, data: DataFigures) -> tuple[Cost, ...]:
+    learners = config.learners
+    each = learners.batch_size * data.example_bytes
+    model = Part("model", 1, figures.weights_bytes, "its weights", None, config.model)
+    shard = Part("learners.num_minibatches", learners.num_minibatches, each, "its examples")
+    return (
+        Cost("a file of weights", Unit.BYTES, (model,)),
+        Cost("a shard's file", Unit.BYTES, (shard,)),
+    )

@@ -25,9 +25,8 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
 from lipt.coordinator.instruments import BLOB_BYTES
-from lipt.coordinator.rpc.answering import shown_by
-from lipt.coordinator.rpc.limits import peer_of
-from lipt.coordinator.storage.uploads import Uploads
+from lipt.coordinator.rpc.limits import peer_of, shown_by
+from lipt.coordinator.storage.accounts import Uploads
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -48,15 +47,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         idle_seconds: float = IDLE_SECONDS,
         meters: Meters | None = None,
     ) -> None:
-        """Serve `store`.
-
-        Args:
-            store: the blobs.
-            uploads: incoming blobs.
-            of_workers: the blobs that each worker may name; None without workers.
-            idle_seconds: an upload without a message for so long is ended.
-            meters: count bytes.
-        """
+        """Serve `store`; an upload without a message for `idle_seconds` is ended."""
         self._store = store
         self._of_workers = of_workers
         self._uploads = uploads

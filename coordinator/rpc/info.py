@@ -102,11 +102,8 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
     ) -> AsyncIterator[pb.WatchServiceResponse]:
         """The service's state: once, then whenever it has changed, until it stops.
 
-        A run is sent again only after it has changed.
-
-        Args:
-            interval_seconds: between two answers, at least.
-            num_runs: so many of the newest runs are shown, and all that have not ended.
+        A run is sent again only after it has changed; `num_runs` of the newest are, and all that
+        have not ended.
         """
         fast_enough = interval_seconds <= _MAX_INTERVAL_SECONDS  # also refuses NaN
         if not fast_enough or not 0 < num_runs <= _MAX_NUM_RUNS:
@@ -269,11 +266,7 @@ async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
 def bind(
     server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None, *, flag: str
 ) -> str:
-    """Have a server listen at host:port once it is started; the address, with the port found.
-
-    Raises:
-        ConfigError: it is no address, or unavailable; names the flag.
-    """
+    """Have a server listen at host:port once it is started; the address, with the port found."""
     host, _ = split_address(listen)
     try:
         port = (

@@ -1,4 +1,8 @@
-"""Peer limits: how often one peer may call, and how much it may have under way at once.
+"""Entrance: the steps around every call, and the limits of one peer.
+
+From the outside in, a call is measured, its errors become statuses, its caller is identified before
+any message is read, and its peer's limits hold. Health and reflection are neither measured nor
+limited, so that whoever watches this process gets an answer; health is open to all.
 
 A call that comes a little early waits; beyond that a peer is told when to call again. Rates are
 stored as the time up to which they are used (GCRA).
@@ -6,15 +10,42 @@ stored as the time up to which they are used (GCRA).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
 
+import grpc
+
+from lipt.common.access.certificate import identity_of
+from lipt.common.access.tokens import METADATA_KEY, WORKER_SECRET
 from lipt.common.errors import TooManyCallsError
-from lipt.common.rpc.handlers import Context
-from lipt.coordinator.access.caller import current_caller
-from lipt.coordinator.access.tokens import OWN_USER
+from lipt.common.observability.logs import Events
+from lipt.common.observability.metrics import OTHER, Meters
+from lipt.common.rpc.handlers import (
+    Call,
+    Context,
+    Interceptor,
+    Step,
+    is_of_the_contract,
+    refusals,
+    tracing,
+)
+from lipt.common.text import printable
+from lipt.coordinator.access.caller import (
+    ANYBODY,
+    current_caller,
+    is_open,
+    note_caller,
+    require_role,
+)
+from lipt.coordinator.access.tokens import OWN_USER, Identify, Shown
+from lipt.coordinator.access.worker_identity import Evidence
+from lipt.coordinator.instruments import CANCELLED, PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.settings import LimitSettings
 
 logger = logging.getLogger(__name__)
@@ -39,6 +70,13 @@ def peer_of(context: Context) -> str:
     return context.peer() if caller == OWN_USER else caller.key
 
 
+def shown_by(context: Context) -> Evidence:
+    """The caller of a call, and the worker's secret in its metadata, if there is one."""
+    metadata = context.invocation_metadata() or ()
+    secret = next((value for key, value in metadata if key == WORKER_SECRET), "")
+    return Evidence(current_caller(), secret if isinstance(secret, str) else "")
+
+
 @dataclass
 class _Peer:
     num_calls: int = 0
@@ -58,11 +96,7 @@ class PeerLimits:
         self._num_calls = 0
 
     def enter(self, peer: str, *, streams: bool, registers: bool = False) -> float:
-        """Count a call from now on, and say how long it has to wait; `leave` has to follow.
-
-        Raises:
-            TooManyCallsError: it is one too many; it is not counted.
-        """
+        """Count a call and say how long it waits; TooManyCallsError where it is one too many."""
         now = self._clock()
         state = self._peers.setdefault(peer, _Peer())
         self._peers.move_to_end(peer)
@@ -157,3 +191,103 @@ def _too_many(problem: str, seconds: float = _RETRY_SECONDS) -> TooManyCallsErro
     return TooManyCallsError(
         f"{problem}. Call again in {seconds:.1f} s.", retry_after_seconds=seconds
     )
+
+
+# One waits for work, the other for a file.
+_LONG = frozenset({"/lipt.v1.WorkerService/AcquireAssignment", "/lipt.v1.BlobService/WriteBlob"})
+_REGISTER = "/lipt.v1.WorkerService/Register"
+_NOT_REFUSED = frozenset({grpc.StatusCode.OK.name, CANCELLED})
+
+
+class CallInterceptor(Interceptor):
+    """Runs every call inside its steps."""
+
+    def __init__(
+        self,
+        identify: Identify,
+        events: Events,
+        meters: Meters,
+        limits: PeerLimits,
+    ) -> None:
+        checked: tuple[Step, ...] = (refusals(events), _identified(identify))
+        counted = (_measured(meters), *checked, _limited(limits), tracing)
+
+        def steps(method: str) -> Sequence[Step]:
+            if is_open(method):
+                return ()
+            return counted if is_of_the_contract(method) else checked
+
+        # A made-up method names no series.
+        unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
+        super().__init__(steps, on_unknown=lambda: meters.observe(RPC, 0.0, OTHER, unimplemented))
+
+
+def _measured(meters: Meters) -> Step:
+    meters.add(RPC_IN_FLIGHT, by=0.0)
+
+    @asynccontextmanager
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        began, gone = perf_counter(), False
+        meters.add(RPC_IN_FLIGHT)
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            gone = True
+            raise
+        finally:
+            meters.add(RPC_IN_FLIGHT, by=-1.0)
+            ended: Any = context.code()
+            code = CANCELLED if gone else ended.name if ended else grpc.StatusCode.OK.name
+            histogram = RPC_LONG if call.response_streaming or call.method in _LONG else RPC
+            name = call.method.rpartition(".")[2]
+            meters.observe(histogram, perf_counter() - began, name, code)
+            if code not in _NOT_REFUSED:
+                meters.add(PEER_REFUSALS, _metered_peer(context), code)
+
+    return step
+
+
+def _identified(identify: Identify) -> Step:
+    @asynccontextmanager
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        caller = identify(_shown(context))
+        require_role(caller, call.method)
+        # In the task that runs the handler: each call has one of its own.
+        note_caller(caller)
+        yield
+
+    return step
+
+
+def _limited(limits: PeerLimits) -> Step:
+    @asynccontextmanager
+    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+        peer, streams = peer_of(context), call.request_streaming or call.response_streaming
+        waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
+        try:
+            if waits:
+                await asyncio.sleep(waits)
+            yield
+        finally:
+            limits.leave(peer, streams=streams)
+
+    return step
+
+
+def _shown(context: Context) -> Shown:
+    metadata = {str(key): str(value) for key, value in context.invocation_metadata() or ()}
+    return Shown(
+        authorization=metadata.get("authorization"),
+        local_token=metadata.get(METADATA_KEY),
+        certificate=identity_of(context.auth_context()),
+        peer=context.peer(),
+    )
+
+
+def _metered_peer(context: Context) -> str:
+    """A caller's name, or else its address without the port, which every connection changes."""
+    caller = current_caller()
+    if caller.name != ANYBODY.name and caller != OWN_USER:
+        return printable(caller.name)
+    kind, _, rest = context.peer().partition(":")
+    return printable(f"{kind}:{rest.rpartition(':')[0] or rest}")

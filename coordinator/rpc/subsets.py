@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import grpc.aio
 
 from lipt.common.blobs.blob import BlobName, blob_from_proto
-from lipt.coordinator.rpc.answering import Answering
+from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import message_of
 from lipt.coordinator.rpc.strategies import describe_strategies
@@ -21,6 +23,49 @@ from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
 
 Context = grpc.aio.ServicerContext[Any, Any]
+ResultT = TypeVar("ResultT")
+
+# A client that waits is told at most this often, and hears something at least that often.
+_MIN_INTERVAL_SECONDS = 0.2
+_SIGN_OF_LIFE_SECONDS = 5.0
+
+
+class Answering(Generic[ResultT]):
+    """One answer under way, with its latest report; leaving the block gives it up."""
+
+    def __init__(self, answer: Callable[[OnProgress], Coroutine[Any, Any, ResultT]]) -> None:
+        # What was reported last; what came before it is not sent any more.
+        self._latest = Progressed("", 0, 0)
+        self._has_told = False
+        self._news = asyncio.Event()
+        self._task = asyncio.ensure_future(answer(self._report))
+        self._task.add_done_callback(lambda _: self._news.set())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._task.cancel()
+
+    async def next_report(self) -> Progressed | None:
+        """The latest report, at news or after some seconds; None once there is an answer."""
+        if self._has_told:
+            await asyncio.wait({self._task}, timeout=_MIN_INTERVAL_SECONDS)
+        self._has_told = True
+        if not self._task.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
+                    await self._news.wait()
+            self._news.clear()
+        return None if self._task.done() else self._latest
+
+    def result(self) -> ResultT:
+        """The answer, which has to be there; its error is raised."""
+        return self._task.result()
+
+    def _report(self, progressed: Progressed) -> None:
+        self._latest = progressed
+        self._news.set()
 
 
 class SubsetService(subset_pb2_grpc.SubsetServiceServicer):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 
@@ -27,8 +28,7 @@ from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.scans import RangeGrant
-from lipt.coordinator.rpc.answering import shown_by, unless
-from lipt.coordinator.rpc.limits import peer_of
+from lipt.coordinator.rpc.limits import peer_of, shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -40,6 +40,7 @@ from lipt.v1 import worker_pb2_grpc
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+ResultT = TypeVar("ResultT")
 
 _MAX_WAIT_SECONDS = 60.0
 _HEARTBEATS_PER_LEASE = 3
@@ -243,3 +244,16 @@ def _wait_seconds(asked: float) -> float:
     if not 0.0 <= asked <= _MAX_WAIT_SECONDS:  # also refuses NaN
         raise InvalidRequestError(f"wait_seconds {asked} is outside 0..{_MAX_WAIT_SECONDS:g}.")
     return asked
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
+    """The result of `work`; None where `stop` is set before, and `work` has been cancelled."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        stopping.cancel()
+        working.cancel()
+        await asyncio.wait({working})

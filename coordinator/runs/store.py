@@ -414,9 +414,12 @@ class RunStore:
         self._entries[summary.run_id] = _Entry(summary, _next_revision(0), used_at=self._clock())
 
     def _make_live(self, run: RunRecord) -> _Live:
-        record = ChangingRun(run, lambda *new: self._database.save_run(*new), self._announce)
+        record = ChangingRun(run, self._save, self._announce)
         live = self._live[run.run_id] = _Live(record, self._entries[run.run_id].revision)
         return live
+
+    async def _save(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
+        await self._database.save_run(run, learners)
 
     def _retire(self, run_id: str) -> None:
         """Treat a run whose end is written and shown as an ended one."""

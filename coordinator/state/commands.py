@@ -32,20 +32,18 @@ StateDir = Annotated[
 def check(state_dir: StateDir) -> None:
     """Verify every record, reference and digest; the status is 1 when something is wrong.
 
-    Also names the runs of other data than the directory was last served with, which is nothing
-    wrong. Works while a coordinator serves the directory, and changes nothing.
+    Works while a coordinator serves the directory, and changes nothing.
     """
     from lipt.coordinator.state.maintenance import check_state
 
     checked = check_state(state_dir)
-    for line in (*checked.problems, *checked.held):
+    for line in checked.problems:
         say(line)
     say(
         f"{state_dir}: {checked.num_runs} runs, {checked.num_subsets} subsets, "
         f"{checked.num_diagnoses} diagnoses and "
         f"{checked.num_blobs} blobs ({_megabytes(checked.num_bytes)}), "
         f"{len(checked.problems) or 'no'} problem{'' if len(checked.problems) == 1 else 's'}"
-        f"{f', {len(checked.held)} of other data' if checked.held else ''}"
     )
     if checked.problems:
         raise typer.Exit(1)

@@ -48,12 +48,6 @@ class Contents:
     data: tuple[DataRecord, ...] = ()
     problems: tuple[str, ...] = ()
 
-    @property
-    def served(self) -> tuple[DataRecord, ...]:
-        """The data set served last, under all its fingerprints; empty if unknown."""
-        last = max((one.served_at for one in self.data), default=None)
-        return tuple(one for one in self.data if one.served_at == last)
-
 
 @contextmanager
 def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:

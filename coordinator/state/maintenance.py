@@ -16,7 +16,7 @@ from lipt.common.blobs.durable import make_directory, remove_stale_temporaries, 
 from lipt.common.errors import InvalidRequestError, StateError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import packed_sizes
-from lipt.coordinator.state.contents import DATABASE, Contents, opened_read_only, read_contents
+from lipt.coordinator.state.contents import DATABASE, opened_read_only, read_contents
 from lipt.coordinator.state.files import StateLock, collection_paused, make_private_file
 from lipt.coordinator.state.needs import needed_blobs, useful_digests
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
@@ -24,7 +24,7 @@ from lipt.coordinator.state.records import RunRecord, SubsetRecord
 
 @dataclass(frozen=True)
 class Checked:
-    """Counts, a sentence per fault, and one per run that waits for its own data."""
+    """Counts, and a sentence per fault."""
 
     num_runs: int
     num_subsets: int
@@ -32,7 +32,6 @@ class Checked:
     num_blobs: int
     num_bytes: int
     problems: tuple[str, ...]
-    held: tuple[str, ...]
 
 
 def check_state(directory: Path) -> Checked:
@@ -67,7 +66,6 @@ def check_state(directory: Path) -> Checked:
         num_blobs=len(blobs),
         num_bytes=sum(blobs.values()),
         problems=tuple(problems),
-        held=tuple(_held_runs(contents)),
     )
 
 
@@ -138,24 +136,6 @@ def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator
         yield f"{name}: it is of the data {subset.fingerprint}, its run of {known[subset.run_id]}"
     if subset.blob.size_bytes not in packed_sizes(subset.num_examples, subset.num_classes):
         yield f"{name}: {subset.num_examples} examples do not take {subset.blob.size_bytes} bytes"
-
-
-def _held_runs(contents: Contents) -> Iterator[str]:
-    """Runs of other data than the directory was served with last, which is no fault."""
-    served = contents.served
-    sources = {one.fingerprint: one.source for one in contents.data}
-    for run in contents.runs:
-        given_up = run.state in (RunState.FAILED, RunState.CANCELLED)
-        if given_up or not served or run.fingerprint in {one.fingerprint for one in served}:
-            continue
-        source = sources.get(run.fingerprint)
-        data = f"{source} ({run.fingerprint})" if source else run.fingerprint
-        what = "only gives what is stored" if run.state is RunState.READY else "is held"
-        yield (
-            f"run {run.name} ({run.state}) {what}: it is of {data}, and the directory was last "
-            f"served with {served[0].source} ({', '.join(one.fingerprint for one in served)}). "
-            "Start the coordinator with the run's own data"
-        )
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,40 @@
-"""Accounts: what each caller stores, and its quota."""
+"""Accounts: uploads that no record names, by peer, and whether a peer may upload more.
+
+They live in memory: most peers are connections, which end with the process. After a restart the
+files on the disk are nobody's; they count in all, until they expire or somebody goes on with them.
+
+Files of learners have an account per lease, as large as a learner needs, so that trainers cannot
+keep a worker from handing in. Files of leases that are over have a quota of their own.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import state_errors
+from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import StorageFullError, UploadInProgressError
 from lipt.coordinator.settings import StorageSettings
 
-# Quota: how much uploads may take, of one peer and of all; what is not set follows the disk.
-
-# The rest is for what the coordinator makes itself, and for what runs keep.
+# Uploads' part of the disk is one in so many; the rest is for the coordinator's own files.
 _SHARE_OF_DISK = 3
+NOBODY = ""
+# An unfinished upload that was silent for longer makes room where room is needed.
+_GRACE_SECONDS = 120.0
+# Sent with a refusal.
+_RETRY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Quota:
-    """How much uploads may take that no record names, those that are yet to arrive included."""
+    """Limits of uploads that no record names; unfinished ones count with their declared size."""
 
     max_bytes: int
     max_bytes_per_peer: int
@@ -29,12 +43,7 @@ class Quota:
 
 
 def resolve_quota(settings: StorageSettings, *, usable_bytes: int) -> Quota:
-    """The quota of a directory.
-
-    Args:
-        settings: what the operator has set.
-        usable_bytes: of the disk, what is free and what uploads take already.
-    """
+    """The quota of a directory; by default of `usable_bytes`, free or taken by uploads."""
     max_bytes = settings.max_bytes or usable_bytes // _SHARE_OF_DISK
     return Quota(
         max_bytes=max_bytes,
@@ -45,7 +54,7 @@ def resolve_quota(settings: StorageSettings, *, usable_bytes: int) -> Quota:
 
 
 def free_bytes(directory: Path) -> int:
-    """What this process could still write there.
+    """Bytes that this process could still write there.
 
     Raises:
         StateError: the disk refuses.
@@ -54,26 +63,9 @@ def free_bytes(directory: Path) -> int:
         return shutil.disk_usage(directory).free
 
 
-# Accounts: what each peer has uploaded that no record names, and whether it may upload more.
-#
-# Kept in memory, for the names of most peers are those of connections and end with the process:
-# after a restart they are made of the files that are there, which are nobody's then. They count in
-# all, until they expire or somebody goes on with them.
-#
-# Files of learners have an account per lease. It is as large as a learner needs, whatever others
-# have stored, so that trainers cannot keep a worker from handing in. What is left of leases that
-# are over counts against a quota of its own.
-
-NOBODY = ""
-# Whoever was cut has come back by then; what is still silent makes room where room is needed.
-_GRACE_SECONDS = 120.0
-# By then an upload that is being sent may have ended.
-_RETRY_SECONDS = 10.0
-
-
 @dataclass(frozen=True)
 class Allowance:
-    """What may be sent for a learner: so many files, each of so many bytes at most."""
+    """The files that may be sent under a lease: their number, and their size at most."""
 
     lease: str
     max_files: int
@@ -82,7 +74,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class _Entry:
-    """An upload: of how many bytes, declared or stored, whose, and for which lease if any."""
+    """An upload, of declared or stored bytes."""
 
     peer: str
     size_bytes: int
@@ -98,20 +90,14 @@ class Accounts:
     def __init__(
         self, quota: Quota, *, clock: Callable[[], float], is_live: Callable[[str], bool]
     ) -> None:
-        """Begin with nothing.
-
-        Args:
-            quota: what uploads may take.
-            clock: seconds.
-            is_live: whether a lease still holds.
-        """
+        """Begin with nothing; `is_live` says whether a lease still holds."""
         self.quota = quota
         self._clock = clock
         self._is_live = is_live
         self._entries: dict[str, _Entry] = {}
 
     def restore(self, finished: Mapping[str, int], unfinished: Mapping[str, int]) -> None:
-        """Take over what an earlier process left, sizes by digest; whose it is nobody knows."""
+        """Take over the uploads of an earlier process, sizes by digest."""
         now = self._clock()
         for sizes, whole in ((finished, True), (unfinished, False)):
             for sha256, size_bytes in sizes.items():
@@ -123,17 +109,16 @@ class Accounts:
         """Reserve an upload's declared size; `end` has to follow.
 
         Args:
-            name: what is to arrive.
-            peer: who sends it.
-            allowances: of the learners that it has the lease of.
+            name: of the blob.
+            peer: that sends it.
+            allowances: of the leases of the peer's workers.
 
         Returns:
-            The beginnings that make room for it, and are no more in the accounts: uploads of
-            which nothing was heard for minutes.
+            Silent unfinished uploads that make room for it; their files are to be removed.
 
         Raises:
             UploadInProgressError: it is being sent.
-            StorageFullError: the peer has stored as much as it may, or all peers have.
+            StorageFullError: the peer, or all peers, have stored as much as they may.
         """
         before = self._entries.get(name.sha256)
         if before is not None and before.sending:
@@ -146,7 +131,7 @@ class Accounts:
         return leaving
 
     def end(self, name: BlobName, *, finished: bool, kept: bool) -> None:
-        """An upload is being sent no more: it is whole, or its beginning is kept, or nothing is."""
+        """End the sending of an upload, which is whole, or whose beginning is kept, or neither."""
         entry = self._entries[name.sha256]
         if finished or kept:
             self._entries[name.sha256] = replace(
@@ -156,26 +141,26 @@ class Accounts:
             del self._entries[name.sha256]
 
     def forget(self, digests: Iterable[str]) -> None:
-        """These are gone, or a record names them now; those that are being sent stay."""
+        """Drop uploads that are gone, or that a record names; those being sent stay."""
         for sha256 in digests:
             entry = self._entries.get(sha256)
             if entry is not None and not entry.sending:
                 del self._entries[sha256]
 
     def digests(self) -> frozenset[str]:
-        """Of all uploads."""
+        """The digests of all uploads."""
         return frozenset(self._entries)
 
     def num_unfinished(self) -> int:
-        """How many uploads have begun and are not whole."""
+        """The number of unfinished uploads."""
         return sum(not entry.finished for entry in self._entries.values())
 
     def num_bytes(self, *, finished: bool) -> int:
-        """What whole uploads take, or what is reserved for the others."""
+        """The bytes of finished uploads, or those reserved for unfinished ones."""
         return sum(it.size_bytes for it in self._entries.values() if it.finished is finished)
 
     def _lease_for(self, name: BlobName, peer: str, allowances: Iterable[Allowance]) -> str:
-        """The lease that an upload is for; none where it does not fit any."""
+        """The lease whose allowance an upload fits; empty without one."""
         if self._left_too_much(peer):
             return ""
         for allowance in allowances:
@@ -188,7 +173,7 @@ class Accounts:
         return ""
 
     def _left_too_much(self, peer: str) -> bool:
-        """Whether learners' files that no run took are more than one peer, or all, may leave."""
+        """Whether files of leases that are over exceed the quota of the peer, or of all."""
         files = [entry for entry in self._entries.values() if entry.lease]
         if _bytes(files) <= self.quota.max_bytes_per_peer:
             return False
@@ -220,7 +205,7 @@ class Accounts:
         max_bytes: int,
         max_unfinished: int,
     ) -> tuple[str, ...]:
-        """What has to leave of `entries`, silent for longest first, so that an upload fits."""
+        """The uploads of `entries` that have to leave for another, longest silent first."""
         num_bytes = _bytes(entries.values()) + name.size_bytes
         unfinished = {sha256: it for sha256, it in entries.items() if not it.finished}
         num_unfinished = len(unfinished) + 1
@@ -245,13 +230,75 @@ class Accounts:
             )
         if num_bytes > max_bytes:
             raise StorageFullError(
-                f"with {name} the uploads of {whose} would take {num_bytes} bytes, those that are "
-                f"yet to arrive included; at most {max_bytes} are taken. What nobody uses expires; "
-                "send less meanwhile, or free some disk and raise storage.max_bytes and "
-                "storage.max_bytes_per_peer on the coordinator."
+                f"with {name} the uploads of {whose} would take {num_bytes} bytes; at most "
+                f"{max_bytes} are taken. Send less until unused ones expire, or raise "
+                "storage.max_bytes and storage.max_bytes_per_peer on the coordinator."
             )
         return tuple(leaving)
 
 
 def _bytes(entries: Iterable[_Entry]) -> int:
     return sum(entry.size_bytes for entry in entries)
+
+
+class Uploads:
+    """The uploads into one store, as far as the accounts admit them; the disk runs in threads."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        accounts: Accounts,
+        allowances_of: Callable[[str], Iterable[Allowance]],
+    ) -> None:
+        """Receive into `store`; `allowances_of` gives a peer's allowances."""
+        self._store = store
+        self._accounts = accounts
+        self._allowances_of = allowances_of
+
+    @asynccontextmanager
+    async def receiving(
+        self, name: BlobName, offset_bytes: int, peer: str
+    ) -> AsyncIterator[Upload]:
+        """An upload to write into during the block, from an offset on; accounted for at the end.
+
+        Raises:
+            StorageFullError: the peer, or all peers, have stored as much as they may.
+            UploadInProgressError, WrongOffsetError, BlobTooLargeError, StateError: as
+                `BlobStore.open_upload`.
+        """
+        leaving = self._accounts.begin(name, peer, self._allowances_of(peer))
+        opened: list[Upload] = []
+        try:
+            yield await self._in_thread(lambda: self._open(name, offset_bytes, leaving, opened))
+        finally:
+            # A cancelled caller's upload is accounted for, too.
+            await asyncio.shield(self._end(name, opened))
+
+    def _open(
+        self, name: BlobName, offset_bytes: int, leaving: Iterable[str], opened: list[Upload]
+    ) -> Upload:
+        for sha256 in leaving:
+            self._store.expiry.remove_part(sha256, before=math.inf)
+        opened.append(self._store.open_upload(name, offset_bytes))
+        return opened[0]
+
+    async def _in_thread(self, action: Callable[[], Upload]) -> Upload:
+        # The thread cannot be stopped: a cancelled caller waits for it.
+        opening = asyncio.ensure_future(asyncio.to_thread(action))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait({opening})
+            raise
+
+    async def _end(self, name: BlobName, opened: list[Upload]) -> None:
+        finished = kept = False
+        try:
+            finished, kept = await asyncio.to_thread(self._close, name, opened)
+        finally:
+            self._accounts.end(name, finished=finished, kept=kept)
+
+    def _close(self, name: BlobName, opened: list[Upload]) -> tuple[bool, bool]:
+        for upload in opened:
+            upload.close()
+        return self._store.has(name), self._store.has_part(name)

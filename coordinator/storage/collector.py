@@ -1,4 +1,7 @@
-"""Removal: unused blobs by the collector, ended runs by their age and number."""
+"""Removal while serving: unused blobs by the collector, ended runs by their age and number.
+
+Each file is removed by itself, after the needs of all records were read, as in `lipt state gc`.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +24,22 @@ from lipt.coordinator.state.needs import given_digests, named_digests, needed_bl
 from lipt.coordinator.state.records import RunSummary
 from lipt.coordinator.storage.accounts import Accounts
 
-# Collector: removes what nobody needs or uses any more while the coordinator serves.
-#
-# Nothing hangs on a round's end: each file is removed by itself, after what records need was read
-# from the directory, as `lipt state gc` does it.
-
-logger = logging.getLogger(__name__)
-
 _HOUR = 3600.0
+_DAY = 86_400.0
+# A run that was asked for within this time is in use.
+_IN_USE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one look at a directory found, and what it removed.
+    """Findings of one look at a directory, and the files that it removed.
 
     Attributes:
-        named: digests of what was an upload until now, and records name.
+        named: digests of uploads that records name by now.
         needed_bytes: of blobs that records need.
-        spare_bytes: of those that none needs and that are too young to go.
-        blobs: whole blobs that were removed.
-        parts: beginnings that were.
+        spare_bytes: of other blobs that are too young to be removed.
+        blobs: removed blobs.
+        parts: removed beginnings of uploads.
     """
 
     named: frozenset[str] = frozenset()
@@ -52,18 +51,7 @@ class Round:
 
 @dataclass
 class Collector:
-    """Looks at one state directory again and again.
-
-    Attributes:
-        directory: the state directory.
-        expiry: of its blobs.
-        accounts: learn what is gone.
-        settings: how old what is removed is, and how often.
-        events: where removals are counted.
-        clock: seconds since 1970, as files have them.
-        sleep: waits so many seconds.
-        latest: what was found last.
-    """
+    """Removes what nobody needs or uses from one state directory; `clock` is the wall clock."""
 
     directory: Path
     expiry: Expiry
@@ -75,19 +63,19 @@ class Collector:
     latest: Round = field(default_factory=Round)
 
     async def run(self) -> None:
-        """Collect until cancelled; not at once, for peers come back to what they have sent."""
+        """Collect until cancelled; first after a pause, for peers come back to their uploads."""
         while True:
             await self.sleep(self.settings.collect_every_seconds)
             await self.collect()
 
     async def collect(self) -> None:
-        """Remove what has expired; what cannot be read or removed now is left for the next time."""
+        """Remove expired files; those that cannot be removed now are left for the next time."""
         uploads = self.accounts.digests()
         work = asyncio.ensure_future(asyncio.to_thread(self._collect, uploads))
         try:
             done = await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The directory is given up afterwards: nothing may be removed from it any more.
+            # The directory is released afterwards, and nothing may be removed from it then.
             await asyncio.wait({work})
             raise
         except StateError as error:
@@ -108,7 +96,7 @@ class Collector:
                 )
 
     def _collect(self, uploads: frozenset[str]) -> Round | None:
-        """A round; None where somebody reads all blobs just now, or the records are damaged."""
+        """A round; None while collection is paused."""
         now, settings = self.clock(), self.settings
         with state_errors(self.directory), collection_allowed(self.directory) as allowed:
             if not allowed:
@@ -149,11 +137,7 @@ class Collector:
 
 
 def _read_kept(directory: Path) -> dict[str, int]:
-    """What is never removed, whatever its age: sizes by digest, 0 where no record has one.
-
-    Raises:
-        StateError: some record cannot be read.
-    """
+    """Sizes of the blobs that are never removed, by digest; 0 where no record has one."""
     kept: dict[str, int] = {}
     for part in read_in_parts(directory):
         if part.problems:
@@ -167,26 +151,16 @@ def _read_kept(directory: Path) -> dict[str, int]:
     return kept
 
 
-# Retention: which ended runs are old enough, or too many, and go with what is on record of them.
-#
-# Nothing goes unless the operator has said so. What only a removed run needed, its learners, soup
-# and subsets, is a blob that no record needs from then on: the collector removes it in its time.
-
-_DAY = 86_400.0
-# Whoever has just asked for a run asks for something of it next.
-_IN_USE_SECONDS = 3600.0
-
-
 def overdue(
     runs: Iterable[RunSummary], *, now: float, keep_days: float | None, keep_runs: int | None
 ) -> Sequence[RunSummary]:
-    """The runs that have ended and are not kept any longer, those first that ended first.
+    """The ended runs that are not kept any longer, those that ended first first.
 
     Args:
         runs: in any order.
         now: seconds since 1970.
-        keep_days: how long an ended run is kept; None keeps it.
-        keep_runs: how many ended runs are kept, the newest by their end; None keeps all.
+        keep_days: of an ended run; None for ever.
+        keep_runs: number of ended runs that are kept; None for all.
     """
     ended = sorted(
         (run for run in runs if run.state.ended), key=lambda run: (_end(run), run.run_id)
@@ -201,16 +175,7 @@ def overdue(
 
 @dataclass(frozen=True)
 class Retention:
-    """Removes overdue runs again and again.
-
-    Attributes:
-        store: has the runs.
-        compute: says for which runs something is computed.
-        settings: how many are kept, and for how long.
-        events: where removals are counted.
-        clock: seconds since 1970.
-        sleep: waits so many seconds.
-    """
+    """Removes overdue runs, if the operator has set limits; their blobs are needed no more then."""
 
     store: RunStore
     compute: ComputeQueue
@@ -220,13 +185,13 @@ class Retention:
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def run(self) -> None:
-        """Remove until cancelled; not at once, for peers come back to their runs."""
+        """Remove until cancelled; first after a pause, for peers come back to their runs."""
         while True:
             await self.sleep(self.settings.collect_every_seconds)
             await self.apply()
 
     async def apply(self) -> None:
-        """Remove what is overdue and not in use; what cannot be removed now is left for later."""
+        """Remove overdue runs that are not in use."""
         settings = self.settings
         runs = overdue(
             self.store.runs(),
@@ -235,7 +200,6 @@ class Retention:
             keep_runs=settings.keep_runs,
         )
         for run in runs:
-            # Asked anew each time: one may have been taken up while others were removed.
             if self._in_use(run.run_id):
                 continue
             try:

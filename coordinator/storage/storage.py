@@ -1,4 +1,4 @@
-"""Storage: what workers may store, and what is removed."""
+"""Storage of one coordinator: accounts, uploads and the collector of its state directory."""
 
 from __future__ import annotations
 
@@ -21,33 +21,38 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.needs import named_by, named_digests
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.coordinator.storage.accounts import Accounts, Allowance, free_bytes, resolve_quota
+from lipt.coordinator.storage.accounts import (
+    Accounts,
+    Allowance,
+    Uploads,
+    free_bytes,
+    resolve_quota,
+)
 from lipt.coordinator.storage.collector import Collector
-from lipt.coordinator.storage.uploads import Uploads
 
-# Allowances: which learners' and ranges' files a peer may send, by its workers' leases.
+logger = logging.getLogger(__name__)
 
 # As many as the registry remembers.
 _MAX_WORKERS = 10_000
 
 
 class Allowances:
-    """What may be sent under the leases of one coordinator; belongs to the event loop."""
+    """Files that peers may send under the leases of their workers; belongs to the event loop."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        # By worker, the peer that it called as last.
+        # The last peer of each worker.
         self._peers: OrderedDict[str, str] = OrderedDict()
 
     def note(self, worker_id: str, peer: str) -> None:
-        """A worker has called as this peer; a new connection may be another one."""
+        """Note the peer of a worker's call; a new connection may be another one."""
         self._peers[worker_id] = peer
         self._peers.move_to_end(worker_id)
         if len(self._peers) > _MAX_WORKERS:
             self._peers.popitem(last=False)
 
     def of(self, peer: str) -> tuple[Allowance, ...]:
-        """What a peer may send for learners: of each worker behind it, the one that it has."""
+        """The allowances of the leases of a peer's workers."""
         workers = [worker_id for worker_id, known in self._peers.items() if known == peer]
         allowances = (self._of_worker(worker_id) for worker_id in workers)
         return tuple(allowance for allowance in allowances if allowance is not None)
@@ -74,14 +79,9 @@ class Allowances:
         return Allowance(lease, max_files=most.max_files, max_file_bytes=most.max_file_bytes)
 
 
-# Storage of one coordinator: its accounts as they are found, its uploads and its collector.
-
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class Storage:
-    """What the blob servicer and the metrics ask."""
+    """Accounts, allowances, uploads and collector of one coordinator."""
 
     accounts: Accounts
     allowances: Allowances
@@ -89,7 +89,7 @@ class Storage:
     collector: Collector
 
     def readings(self) -> Readings:
-        """What is stored, by kind, and how many uploads are unfinished."""
+        """Stored bytes by kind, and the number of unfinished uploads."""
         latest = self.collector.latest
         return {
             STORAGE: {
@@ -113,17 +113,7 @@ async def open_storage(
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> Storage:
-    """The storage of a state directory, with what an earlier process left in the accounts.
-
-    Args:
-        directory: the state directory.
-        blobs: its blobs.
-        store: its runs; what they name is no upload any more.
-        dispatcher: has the leases of workers that send learners.
-        settings: how much, and for how long.
-        events: where removals are counted.
-        wall_clock: seconds since 1970.
-        clock: monotonic seconds.
+    """The storage of a state directory, with the uploads of an earlier process in the accounts.
 
     Raises:
         StateError: the directory cannot be read.

@@ -27,15 +27,9 @@ from lipt.coordinator.subsets.single_flight import SingleFlight
 
 
 def find_named(store: RunStore, name: str) -> RunRecord:
-    """The run that subsets and weights of a name are of, in any state.
+    """A run by id or name, in any state; an UnknownRunError where there is none.
 
-    Args:
-        store: of all runs.
-        name: id, name, or "latest": the newest run that is ready, one of the data that is served
-            before others; where none is ready, the newest.
-
-    Raises:
-        UnknownRunError: there is no such run.
+    "latest" is the newest that is ready, one of the served data before others; or else the newest.
     """
     newest_first = store.runs()[::-1]
     ready = [run for run in newest_first if name == LATEST and run.state is RunState.READY]
@@ -45,7 +39,7 @@ def find_named(store: RunStore, name: str) -> RunRecord:
 
 
 def find_finished(store: RunStore, name: str) -> RunRecord:
-    """The run of that name, with its theta_p, of whatever data; see `find_named`.
+    """The run of that name (`find_named`), with its theta_p, of whatever data.
 
     Raises:
         UnknownRunError: there is no such run.
@@ -59,13 +53,7 @@ def find_finished(store: RunStore, name: str) -> RunRecord:
 
 
 def find_begun(store: RunStore, name: str) -> RunRecord:
-    """The run of that name, with its theta*, of whatever data and however far.
-
-    Raises:
-        UnknownRunError: there is no such run.
-        OtherDataError: it has no theta* yet, and waits for its own data.
-        RunNotReadyError: it has no theta* yet.
-    """
+    """The run of that name, with its theta*, of whatever data; raises as `find_finished`."""
     run = store.find(name)
     if run.initial_weights is None:
         require_going_on(store, run)
@@ -76,17 +64,11 @@ def find_begun(store: RunStore, name: str) -> RunRecord:
 def find_ready(
     store: RunStore, name: str, data: DataDescription, *, or_else: str = ""
 ) -> RunRecord:
-    """The run of that name, with its theta_p, of the data that is served.
-
-    Args:
-        store: of all runs.
-        name: id, name, or "latest", as in `find_named`.
-        data: what this coordinator serves.
-        or_else: what else helps where the run is of other data, as the end of a sentence.
+    """The run of that name, with its theta_p, of the served data.
 
     Raises:
         UnknownRunError, RunNotReadyError: there is no such run, or no theta_p yet.
-        OtherDataError: the run was made on another data set.
+        OtherDataError: it was made on other data; `or_else` ends the remedy.
     """
     run = find_finished(store, name)
     require_own_data(run, data, or_else=or_else)
@@ -109,8 +91,8 @@ class RunWeights:
 
         Raises:
             UnknownRunError, RunNotReadyError: there is no such run, or no theta* yet.
-            OtherDataError: it is not whole, or not there yet, and the run's data is not served.
-            CorruptBlobError: it is not whole, and cannot be made again.
+            OtherDataError: it is damaged or missing, and the run's data is not served.
+            CorruptBlobError: it is damaged, and cannot be made again.
         """
         run = find_named(self._store, key)
         return await self._whole(
@@ -118,14 +100,14 @@ class RunWeights:
         )
 
     async def pretrained(self, key: str, caller: str) -> BlobName:
-        """The blob of a run's theta_p, whole; it raises as `initial` does."""
+        """The blob of a run's theta_p, whole; raises as `initial`."""
         run = find_named(self._store, key)
         return await self._whole(
             run, run.pretrained_weights, "theta_p", restore_pretrained_weights, caller
         )
 
     async def stop(self) -> None:
-        """Give up what is being made again; nobody can be waiting any more."""
+        """Drop all computations."""
         await self._flights.stop()
 
     async def _whole(

@@ -1,4 +1,7 @@
-"""Subset service: a request's key, its job, and the kept result."""
+"""Subset service: a subset is computed once per question, stored, and answered from the store.
+
+One that the disk has changed or lost is computed again.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +45,20 @@ from lipt.core.stages.choice import Question
 from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
 
-# Identity of an answer: the key that it is stored under, and the manifest of how it came about.
+logger = logging.getLogger(__name__)
+
+_MOST_LISTED = 100
 
 
 def request_key(
     question: Question | ProxyQuestion, run: RunRecord | None, **besides: object
 ) -> str:
-    """What an answer is stored under: a hash of all that it depends on, and of nothing else.
+    """The key of an answer: a hash of all that it depends on, and of nothing else.
 
     Args:
-        question: what is asked. Its configuration is a run's own for good, so that the run's id
-            stands for it.
-        run: that it is asked of, if of any.
-        besides: what else the answer depends on, as JSON.
+        question: its configuration is the run's for good, so the run's id stands for it.
+        run: of the question, if any.
+        besides: other dependencies, as JSON.
     """
     asked = {name: value for name, value in asdict(question).items() if name != "config"}
     depends_on = {"question": asked, "run": run and run.run_id, **besides}
@@ -62,7 +66,7 @@ def request_key(
 
 
 def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
-    """Whether a stored subset was selected as the job would, whatever the weights."""
+    """Whether a stored subset answers the job's question, whatever the weights."""
     manifest = subset.manifest
     proxy: Any = manifest["proxy"]
     asked = {
@@ -74,22 +78,13 @@ def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
         "features_sha256": job.features and job.features.sha256,
     }
     same = all(manifest[name] == value for name, value in asked.items())
-    same = same and (manifest["soft_labels"] is None) == (job.teacher is None)
     return same and (proxy["proxy"], proxy.get("backbone")) == (job.judged_by, job.backbone)
 
 
-def manifest_of(
+def _manifest_of(
     run: RunRecord, job: SelectSubset, selected: Selected, data: DataDescription
 ) -> dict[str, object]:
-    """What is told and kept of a subset besides its examples.
-
-    Args:
-        run: that it was selected for.
-        job: which selected it.
-        selected: its result.
-        data: what it was selected from.
-    """
-    # A warm-up is shared by all who choose by it, and so its seconds stand apart.
+    # A warm-up is shared by all who choose by it, so its seconds stand apart.
     costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
     if selected.warm_up_seconds is not None:
         costs["warm_up_seconds"] = selected.warm_up_seconds
@@ -108,15 +103,6 @@ def manifest_of(
         "features_sha256": job.features and job.features.sha256,
         "costs": run.all_costs | costs,
     }
-
-
-# Subset service: a subset is computed once, stored, and answered from the store ever after.
-#
-# One that the disk has changed or lost is computed again.
-
-logger = logging.getLogger(__name__)
-
-_MOST_LISTED = 100
 
 
 @dataclass(frozen=True)
@@ -158,23 +144,22 @@ class Subsets:
     async def get(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
         """The subset that answers a query: stored, kept, or computed now.
 
-        Whoever asks for the same subset meanwhile waits for the same computation. It is given
-        up when all have left.
+        Callers with the same question share one computation, which is dropped when all have left.
 
         Args:
-            query: what a trainer asks for.
+            query: the question.
             on_progress: called while the answer waits for its turn and is computed.
-            caller: who asks; callers take turns.
+            caller: callers take turns.
 
         Raises:
             RunNotReadyError: there is no theta_p yet.
-            OtherDataError: the run was made on another data set, and the subset is not stored.
+            OtherDataError: the run was made on other data, and the subset is not stored.
             BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
-                SignalsError: what is asked for cannot be.
+                SignalsError: the query is invalid.
             QueueFullError: too much waits to be computed already.
         """
         uploaded = [blob.sha256 for blob in (query.weights, query.features) if blob]
-        # Whatever their age: they are about to be read, maybe long from now.
+        # They may be read long from now, and must not expire.
         with self._blobs.expiry.holding(*uploaded):
             return await self._get(query, on_progress, lambda: frozenset({caller}))
 
@@ -183,15 +168,13 @@ class Subsets:
         run = find(self._store, query.run)
         log_about(run=run.run_id)
         held = self._store.held(run.run_id)
-        num_examples = await self._num_examples(run, held)
-        kind = self._data.target.kind
         job = SelectSubset.answering(
             question_of(
                 run.outcome,
                 query,
-                num_examples,
+                await self._num_examples(run, held),
                 backbone=self._backbone,
-                kind=kind,
+                kind=self._data.target.kind,
                 max_warm_up_epochs=self._max_warm_up_epochs,
             )
         )
@@ -215,24 +198,12 @@ class Subsets:
         return Answer(subset)
 
     async def of_run(self, name: str) -> tuple[SubsetRecord, ...]:
-        """What was computed for a run, newest first; of very many the newest.
-
-        Args:
-            name: the run's id or name, or "latest".
-
-        Raises:
-            UnknownRunError: there is no such run.
-        """
+        """The newest subsets of a run (by id, name or "latest"), newest first."""
         run = find_named(self._store, name)
         return await self._database.list_subsets(run.run_id, most=_MOST_LISTED)
 
     async def find(self, name: str, digest: str) -> SubsetRecord:
-        """A run's subset of this digest.
-
-        Raises:
-            UnknownRunError: there is no such run.
-            UnknownBlobError: it has no such subset.
-        """
+        """A run's subset of this digest; an UnknownBlobError where it has none."""
         run = find_named(self._store, name)
         found = await self._database.find_subsets(run.run_id, digest)
         if not found:
@@ -248,22 +219,17 @@ class Subsets:
             LiptError: its blob is gone, or damaged.
         """
         return await asyncio.to_thread(
-            lambda: unpack(
-                self._blobs.read_bytes(subset.blob), subset.num_examples, subset.num_classes
-            )
+            lambda: unpack(self._blobs.read_bytes(subset.blob), subset.num_examples)
         )
 
     async def stop(self) -> None:
-        """Give up what is being computed; nobody can be waiting any more."""
+        """Drop all computations."""
         await self._flights.stop()
 
     async def _find_previous(
         self, run: RunRecord, query: SubsetQuery, job: SelectSubset
     ) -> tuple[SubsetRecord, BlobName] | None:
-        """The query's previous subset and its weights, where it may be kept.
-
-        That is: it answers the same question on other weights, which are still here.
-        """
+        """The previous subset and its weights, if it answers the same question on others."""
         asked = query.previous and query.weights is not None
         if not asked or not find_strategy(job.strategy).rechecks:
             return None
@@ -284,12 +250,10 @@ class Subsets:
         on_progress: OnProgress,
         callers: Callers,
     ) -> bool:
-        """Whether the previous subset is still good on the job's weights."""
         recheck = RecheckSubset(job.config, job.inputs, anchor=anchor, weights=job.weights)
-        key = f"recheck {previous.key} {job.weights.sha256}"
         with self._blobs.expiry.holding(anchor.sha256):
             checked = await self._flights.run(
-                key,
+                f"recheck {previous.key} {job.weights.sha256}",
                 lambda report, waiting: self._compute.run(
                     OnData(run.fingerprint, recheck), report, Asked(run.run_id, waiting)
                 ),
@@ -306,7 +270,7 @@ class Subsets:
         return checked.still_serves
 
     async def _num_examples(self, run: RunRecord, held: str) -> int:
-        """How many examples the run's data has; where it is held, that was noted earlier."""
+        """How many examples the run's data has; noted earlier where the run is held."""
         if not held:
             return self._data.num_examples
         known = await self._database.find_data(run.fingerprint)
@@ -317,7 +281,7 @@ class Subsets:
     async def _selection(
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
     ) -> SubsetRecord:
-        # Of the trace of who asks; how the run came about is another, or the same.
+        # In the caller's trace, with a link to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
             subset = await self._compute_subset(key, run, job, report, callers)
@@ -329,13 +293,13 @@ class Subsets:
     ) -> SubsetRecord:
         started = monotonic()
         asked = Asked(run.run_id, callers, job.cost)
-        # Labels are the same whatever becomes of theta_p.
+        # Labels need no theta_p.
         if job.weights == run.pretrained_weights and job.cost is not Cost.LABELS:
             await self._restore(run, "theta_p", restore_pretrained_weights, report, callers)
         if job.initial is not None:
             await self._restore(run, "theta*", restore_initial_weights, report, callers)
         selected = await self._compute.run(OnData(run.fingerprint, job), report, asked)
-        # What a warm-up takes is told by itself, for all who choose by it.
+        # A warm-up's seconds are counted apart, for all who choose by it.
         seconds = monotonic() - started - selected.warming_seconds
         self._meters.observe(SELECTION, seconds, job.strategy)
         subset = SubsetRecord(
@@ -343,12 +307,11 @@ class Subsets:
             run_id=run.run_id,
             strategy=job.strategy,
             num_examples=selected.num_examples,
-            num_classes=selected.num_classes,
             balanced=job.balanced,
             fingerprint=run.fingerprint,
             digest=selected.digest,
             weights_sha256=job.weights.sha256,
-            manifest=manifest_of(run, job, selected, self._data),
+            manifest=_manifest_of(run, job, selected, self._data),
             blob=selected.blob,
             created_at=self._wall_clock(),
         )
@@ -358,7 +321,7 @@ class Subsets:
     async def _restore(
         self, run: RunRecord, what: str, restore: Restore, report: OnProgress, callers: Callers
     ) -> None:
-        """See to it that weights are whole, once for all who ask at the same time."""
+        """Restore weights, once for all who ask at the same time."""
         await self._flights.run(
             f"{what} {run.run_id}",
             lambda report, waiting: restore(

@@ -1,7 +1,7 @@
-"""Single flight: one computation per key, whoever asks first begins it, all wait for it.
+"""Single flight: one computation per key, for all who ask.
 
-What nobody waits for any more is given up: at once as long as it waits for its turn, for then
-nothing is lost, and else after a while, for a trainer whose connection was cut comes back soon.
+One that nobody waits for any more is dropped: at once while it is queued, and else after a while,
+for a trainer whose connection was cut comes back soon.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from lipt.coordinator.compute.progress import OnProgress, Progressed
 
 ResultT = TypeVar("ResultT")
-# Those who wait, as they come and go.
+# Gives the callers that wait at present.
 Callers = Callable[[], frozenset[str]]
 
 
@@ -33,7 +33,6 @@ class _Flight(Generic[ResultT]):
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything would be lost."""
         return self.latest is not None and not self.latest.ahead
 
     def callers(self) -> frozenset[str]:
@@ -49,12 +48,7 @@ class SingleFlight:
         linger_seconds: float,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Begin without any.
-
-        Args:
-            linger_seconds: how long what has begun goes on when nobody waits for it.
-            sleep: waits so many seconds.
-        """
+        """Begin without any; one that has begun goes on for `linger_seconds` without callers."""
         self._linger_seconds = linger_seconds
         self._sleep = sleep
         self._flights: dict[str, _Flight[Any]] = {}
@@ -69,11 +63,10 @@ class SingleFlight:
         """The result of the one computation of that key.
 
         Args:
-            key: says what the result depends on.
-            compute: makes the result, and is told where to report, and who waits; not called
-                where the computation is under way.
-            on_progress: called with what is reported, first with the latest there is.
-            callers: who waits here.
+            key: of all that the result depends on.
+            compute: called unless it is under way, with a report function and the callers.
+            on_progress: called with all reports, first with the latest.
+            callers: that wait here.
         """
         flight: _Flight[ResultT] = self._flights.get(key) or self._begin(key, compute)
         if flight.lingering is not None:
@@ -90,7 +83,7 @@ class SingleFlight:
             self._look_after(key, flight)
 
     async def stop(self) -> None:
-        """Give up what is being computed; nobody can be waiting any more."""
+        """Drop all computations."""
         flights = tuple(self._flights.items())
         for key, flight in flights:
             self._give_up(key, flight)
@@ -122,7 +115,6 @@ class SingleFlight:
         return flight
 
     def _look_after(self, key: str, flight: _Flight[Any]) -> None:
-        """Give up what nobody waits for, now or in a while."""
         if flight.waiters or flight.task.done():
             return
         if not flight.has_begun:

@@ -129,7 +129,11 @@ def learning_curve(
     generator: torch.Generator,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Learnability:
-    """Measure the head on ever larger samples; `accuracy` is the one on all examples."""
+    """Measure the head on ever larger samples.
+
+    `accuracy` is the leave-one-out score on all examples; scores below 0 count as 0. `wanted` are
+    targets in place of classes.
+    """
     order_N = stratified_order(labels_N, generator)
     sizes = sample_sizes(len(labels_N))
     accuracies = []
@@ -257,7 +261,10 @@ def diagnosis_of(
     redundancy: Facts,
     seconds: Mapping[str, float],
 ) -> Diagnosis:
-    """Put the findings together."""
+    """Put the findings together; of targets other than classes their strata stand for classes.
+
+    `redundancy` has `share_for_90`, `examples_for_90`, `per_class` and `sampled`.
+    """
     errors, duplicates, outliers = findings.label_errors, findings.duplicates, findings.outliers
     counts_C = labels_N.bincount(minlength=len(class_names))
     far_out = outliers.ranked()

@@ -3,16 +3,15 @@
 Examples are gone through in their order. Each is a copy of the first earlier one that it is like
 and that is no copy itself. So nothing chains, and it depends on the data alone.
 
-Images are alike where their pixels correlate to 0.96 at the best of nine places a pixel
-apart; only those are compared whose thumbnails (8 x 8 cells, centred and of unit length, which
-tell most pictures apart at little cost) have a cosine of 0.85. Digits and the like have millions
-of such pairs. Of two unit vectors u and v, split by an orthogonal projection P into Pu and the
-rest Ru, the correlation is at most <Pu, Pv> + |Ru| |Rv|: 64 low frequencies of each channel rule
-out 19 of 20 such pairs before their pixels are compared, and never one that is alike. A larger
+Images are alike where their pixels correlate to 0.96 at the best of nine places a pixel apart; only
+those are compared whose thumbnails (8 x 8 cells, centred and of unit length) have a cosine of 0.85.
+Digits and the like have millions of such pairs. Of two unit vectors u and v, split by an orthogonal
+projection P into Pu and the rest Ru, the correlation is at most <Pu, Pv> + |Ru| |Rv|: 64 low
+frequencies of each channel rule out 19 of 20 such pairs, and never one that is alike. A larger
 move, a turn or a mirror image is overlooked, and a fine difference in a large image is not seen.
 Features alone do not tell copies: of 10,000 different images of cifar10-jpeg 13,773 pairs reach a
-cosine of 0.8 on patches (flat skies, lone ships), against 10 pairs by their pixels. So rows of
-numbers, which are no pictures, are copies only where they are equal.
+cosine of 0.8 on patches, against 10 pairs by their pixels. So rows of numbers are copies only where
+they are equal.
 
 Of the examples of one picture the best label is kept, the others are surplus.
 
@@ -100,7 +99,7 @@ def likeness_of_pictures(
     *,
     threshold: float = PICTURES_ALIKE,
 ) -> Likeness:
-    """Compare images by their pixels."""
+    """Compare images by their pixels; `images_of` ids are uint8 B x C x H x W."""
 
     def alike(standing_P: Tensor, later_P: Tensor) -> Tensor:
         found_P = torch.empty(len(standing_P), dtype=torch.bool)
@@ -131,7 +130,10 @@ def find_copies(
     *,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Copies:
-    """Find what is there twice."""
+    """Find duplicates among N examples, whose digests are equal where they are the same.
+
+    Without a likeness only these are copies.
+    """
     numbers_N, first_U = _different(digests)
     exact_N = first_U[numbers_N]
     if likeness is None:
@@ -231,7 +233,7 @@ class Duplicates:
 
 
 def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Copies) -> Duplicates:
-    """Say which example is kept of each picture."""
+    """Keep the example with the best label of each picture; of equal ones the lowest id."""
     ids_N = torch.arange(len(labels_N))
     by_quality_N = quality_N.argsort(descending=True, stable=True)
     ranks_N = torch.empty_like(ids_N).scatter_(0, by_quality_N, ids_N)

@@ -152,7 +152,10 @@ def _find(errors_NC: Tensor, labels_N: Tensor) -> LabelErrors:
 def noise_rates(
     labels_N: Tensor, suggested_N: Tensor, sureness_N: Tensor, num_classes: int
 ) -> NoiseRates:
-    """Estimate how many labels are wrong from the examples that the head is surest of."""
+    """Estimate how many labels are wrong from the examples that the head is surest of.
+
+    The head has not seen the example whose class it suggests; its sureness is in any unit.
+    """
     ids_S, ranks_S, weights_S = _surest(suggested_N, sureness_N, num_classes)
     given_S = labels_N[ids_S]
     wrong_S = (given_S != suggested_N[ids_S]).double()

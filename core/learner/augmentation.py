@@ -242,7 +242,10 @@ OPERATIONS: dict[str, Operation] = {
 def draw_operations(
     num_images: int, *, num_ops: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Each image's operations, uniform and independent, and the sign of each."""
+    """Each image's operations, as positions in `OPERATIONS`, and whether their sign is negative.
+
+    Both are O x B, uniform and independent.
+    """
     shape = (num_ops, num_images)
     operations_OB = torch.randint(len(OPERATIONS), shape, generator=generator)
     negative_OB = torch.randint(2, shape, generator=generator).to(torch.bool)
@@ -252,7 +255,10 @@ def draw_operations(
 def randaugment(
     images_BCHW: Tensor, *, num_ops: int, magnitude: int, generator: torch.Generator
 ) -> Tensor:
-    """Apply `num_ops` operations to every image, each image its own."""
+    """Apply `num_ops` operations to every image, each image its own, of a strength in 0..30.
+
+    The paper's strength is 9. Images are not modified.
+    """
     if num_ops == 0:
         return images_BCHW
     draws = draw_operations(len(images_BCHW), num_ops=num_ops, generator=generator)

@@ -161,8 +161,8 @@ def train_on_shard(
 ) -> tuple[float, float]:
     """Train in place for `num_steps` passes, with a constant learning rate.
 
-    Each pass cuts the shard into minibatches and augments anew, by the task's seed and the
-    pass's number.
+    The model is laid out on the forward pass's device. Each pass cuts the shard into minibatches
+    and augments anew, by the task's seed and the pass's number.
 
     Returns:
         The mean loss of the last pass, and the seconds that minibatches were waited for.
@@ -206,10 +206,8 @@ class Minibatch:
     waited_seconds: float
 
 
-@dataclass(frozen=True)
-class _Part:
-    rows_B: Tensor
-    draws: torch.Generator
+# Rows of a minibatch, and the generator that augments them.
+_Part = tuple[Tensor, torch.Generator]
 
 
 @contextmanager
@@ -228,21 +226,22 @@ def minibatches(
     )
 
     def read(part: _Part) -> tuple[_Part, Stored]:
-        examples_B = examples_at(examples, part.rows_B)
+        rows_B, draws = part
+        examples_B = examples_at(examples, rows_B)
         if on_cpu:
-            examples_B = augment(examples_B, task.augmentation, part.draws)
+            examples_B = augment(examples_B, task.augmentation, draws)
         elif encoded:
             examples_B = pinned(examples_B)
         return part, examples_B
 
     def ready(reads: Iterator[tuple[_Part, Stored]]) -> Iterator[Minibatch]:
         asked = perf_counter()
-        for part, examples_B in reads:
+        for (rows_B, draws), examples_B in reads:
             waited = perf_counter() - asked
             if not on_cpu:
                 there_B = stored_on(examples_B, device, non_blocking=True)
-                examples_B = augment(there_B, task.augmentation, part.draws)  # noqa: PLW2901
-            yield Minibatch(examples_B, targets_N[part.rows_B.to(device)], waited)
+                examples_B = augment(there_B, task.augmentation, draws)  # noqa: PLW2901
+            yield Minibatch(examples_B, targets_N[rows_B.to(device)], waited)
             asked = perf_counter()
 
     parts = _parts(task, len(targets_N))
@@ -257,11 +256,15 @@ def _parts(task: LearnerTask, num_examples: int) -> Iterator[_Part]:
         draws = derive_generator(task.seed, "learner-augmentation", step)
         order_N = torch.randperm(num_examples, generator=order)
         for rows_B in torch.split(order_N, task.learners.batch_size):
-            yield _Part(rows_B, draws)
+            yield rows_B, draws
 
 
 def examples_at(examples: Examples, rows_B: Tensor) -> Stored:
-    """Some examples, by row numbers on the CPU; what was encoded is on the CPU, too."""
+    """Some examples, by row numbers on the CPU; decoded images are on the CPU, too.
+
+    Raises:
+        DataError: an image cannot be decoded.
+    """
     if isinstance(examples, EncodedImages):
         return examples.rows(rows_B)
     first = examples if isinstance(examples, Tensor) else next(iter(examples.values()))

@@ -67,7 +67,10 @@ def prune(method: PruningMethod, inputs: PruningInputs, density: float) -> dict[
 
 
 def masks_of_largest(scores: Mapping[str, Tensor], density: float) -> dict[str, Tensor]:
-    """Mark the largest scores over all tensors together; the first of equal ones."""
+    """Mark the largest scores over all tensors together; of equal ones the first.
+
+    Exactly round(density * total) are marked, halves to even.
+    """
     if not 0.0 < density <= 1.0:
         raise ConfigError(
             f"density {density} is outside (0, 1]: it is the share of weights that pruning KEEPS. "

@@ -38,7 +38,7 @@ from lipt.common.signals.passes import require_finite_rows
 from lipt.common.weights.checkpoints import read_torch_file
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
-from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
+from lipt.core.signals.stored import STORAGE_LIMITS
 
 # Of all models of a bank together: a ridge head's time grows with the square of it.
 MAX_WIDTH = 4096
@@ -92,15 +92,11 @@ class _Seen:
 class ModelBank:
     """Features of models of one architecture, side by side.
 
-    model: on `device`; takes on the weights of each.
     loaders: the models' weights, each read when it is its turn.
-    inputs: what models are given of examples.
-    batch_size: examples of a forward pass.
     batch_norm_examples_M: to estimate every model's batch-norm statistics on; None takes
-        those that the weights came with.
+        those that the weights came with, and so do the names in `frozen`.
     generator_of: draws a model's projection, by its number.
     max_width: features of all models together; more are projected at random, model by model.
-    frozen: names of batch-norm statistics that stay as they came.
     """
 
     model: nn.Module
@@ -165,7 +161,6 @@ def side_by_side(
     ids_N: Tensor,
     *,
     on_progress: Callable[[int, int], None],
-    limits: StorageLimits = STORAGE_LIMITS,
 ) -> Tensor:
     """All features of some examples; N x D, float32 or float16."""
     row_bytes = dataset.inputs.num_bytes
@@ -177,7 +172,7 @@ def side_by_side(
         block_BD = torch.cat([extract(ids_B, examples_B) for extract in extractors], dim=1)
         if features_ND is None:
             shape = (len(ids_N), block_BD.shape[1])
-            features_ND = torch.empty(shape, dtype=limits.feature_dtype(math.prod(shape)))
+            features_ND = torch.empty(shape, dtype=STORAGE_LIMITS.feature_dtype(math.prod(shape)))
         features_ND[rows] = block_BD.to(features_ND.dtype)
         finite_B = features_ND[rows].isfinite().all(dim=-1)
         require_finite_rows(finite_B, ids_B, "features")
@@ -195,10 +190,7 @@ _SMALL_SIDE, _SIDE = 64, 224
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network in evaluation mode, and where it lies.
-
-    identity: as of `backbone_identity`.
-    """
+    """A network in evaluation mode on a device, and its `backbone_identity`."""
 
     model: nn.Module
     device: torch.device
@@ -228,7 +220,11 @@ def backbone_identity(spec: str) -> str:
 
 
 def load_backbone(spec: str, device: torch.device) -> Backbone:
-    """The network and weights that a setting names."""
+    """The network and weights that a setting names.
+
+    Raises:
+        ConfigError: it is not `torchvision:NAME@FILE`, or the file does not hold its weights.
+    """
     name, path = _parts(spec)
     weights = _read(path)
     model = build_torchvision(name, num_classes=1000, in_channels=3)

@@ -129,7 +129,8 @@ def leave_one_out(
 ) -> LeaveOneOut:
     """Fit the head, with lambda of the best leave-one-out accuracy on a sample.
 
-    Weights are by class, times `trust_N` in (0, 1]; `wanted` takes the place of the labels.
+    Each class weighs the same, and its examples by `trust_N`, above 0. `wanted` takes the place of
+    labels and trust. Penalties are lambda over the sum of the weights, ascending.
     """
     num_examples = len(labels_N)
     if wanted is None:
@@ -142,8 +143,7 @@ def leave_one_out(
     spectrum = _spectrum_of(rows, lambda done: on_progress(done, 2 * num_examples))
     lambdas_L = weights_N.new_tensor(penalties) * num_examples
     sample_M = torch.randperm(num_examples, generator=generator)[:_MAX_SAMPLE].sort().values
-    judge = _accuracies if wanted is None else _explained
-    accuracies_L = judge(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
+    accuracies_L = _judge(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
     # The largest lambda of the best: the simplest head.
     best = int(torch.nonzero(accuracies_L == accuracies_L.max()).max())
     outputs_NC = torch.empty(num_examples, num_classes, device=labels_N.device)
@@ -176,30 +176,25 @@ def _outputs(
     return torch.where(left_BL[:, :, None] > _NOTHING_LEFT, outputs_BLC, 0.0)
 
 
-def _accuracies(
+def _judge(
     rows: WeightedRows, spectrum: _Primal | _Dual, sample_M: Tensor, lambdas_L: Tensor
 ) -> Tensor:
-    right_L = torch.zeros_like(lambdas_L)
+    # Of classes the accuracy, of other targets the share of their variance that is explained.
+    right_L, left_L = torch.zeros_like(lambdas_L), torch.zeros_like(lambdas_L)
+    total = lambdas_L.new_zeros(())
     width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
     for block in row_blocks(len(sample_M), width):
         ids_B = sample_M[block]
-        guesses_BL = _outputs(rows, spectrum, ids_B, lambdas_L).argmax(dim=-1)
-        right_BL = guesses_BL == rows.labels_N[ids_B][:, None]
-        right_L += rows.weights_N[ids_B] @ right_BL.double()
-    return right_L / rows.weights_N[sample_M].sum()
-
-
-def _explained(
-    rows: WeightedRows, spectrum: _Primal | _Dual, sample_M: Tensor, lambdas_L: Tensor
-) -> Tensor:
-    left_L, total = torch.zeros_like(lambdas_L), lambdas_L.new_zeros(())
-    width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
-    for block in row_blocks(len(sample_M), width):
-        ids_B = sample_M[block]
-        targets_BC = rows.targets(ids_B)
         outputs_BLC = _outputs(rows, spectrum, ids_B, lambdas_L)
-        left_L += (outputs_BLC - targets_BC[:, None]).square().sum(dim=(0, 2))
-        total += (targets_BC - rows.mean_target_C()).square().sum()
+        if rows.values_NC is None:
+            right_BL = outputs_BLC.argmax(dim=-1) == rows.labels_N[ids_B][:, None]
+            right_L += rows.weights_N[ids_B] @ right_BL.double()
+        else:
+            targets_BC = rows.values_NC[ids_B]
+            left_L += (outputs_BLC - targets_BC[:, None]).square().sum(dim=(0, 2))
+            total += (targets_BC - rows.mean_target_C()).square().sum()
+    if rows.values_NC is None:
+        return right_L / rows.weights_N[sample_M].sum()
     return 1 - left_L / total.clamp(min=1e-30)
 
 
@@ -334,7 +329,10 @@ class WeightedRows:
 
 
 def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
-    """How much each example counts, where every class has the same say; float64, with mean 1."""
+    """Weights of examples under which every class weighs the same; float64, with mean 1.
+
+    Within a class they are in proportion to `trust_N`, above 0.
+    """
     trust_N = torch.ones_like(labels_N, dtype=torch.float64) if trust_N is None else trust_N
     # Of no example at all they are whole numbers.
     totals_C = labels_N.bincount(weights=trust_N).double()

@@ -197,7 +197,11 @@ def column_values(
     largest: Callable[[Column], int],
     generator_of: Callable[[str], torch.Generator],
 ) -> Callable[[Mapping[str, Tensor]], Tensor]:
-    """What takes features of stored columns."""
+    """An extractor of features of stored columns.
+
+    `largest` gives the largest value of a column of whole numbers, -1 where some are below 0;
+    `generator_of` draws the projection of a column, by its name.
+    """
     parts = [_values_of(column, largest, generator_of) for column in columns]
 
     def features(stored_B: Mapping[str, Tensor]) -> Tensor:

@@ -40,7 +40,13 @@ def compute_signals(
     limits: StorageLimits = STORAGE_LIMITS,
     scratch: Path | None = None,
 ) -> Signals:
-    """Errors and features by one forward pass; `scratch` has room for what memory has not."""
+    """Errors and features by one forward pass over the examples.
+
+    Arrays over `limits.memory_bytes` are mapped files in the folder `scratch`.
+
+    Raises:
+        SignalsError: outputs are not finite, or features too large for float16; with the first ids.
+    """
     signals = empty_signals(model, batches.dataset, batches.ids_N, limits=limits, scratch=scratch)
     pass_over(model, batches, signals.errors_NC, signals.features_ND)
     return signals

@@ -88,7 +88,10 @@ class Dynamics:
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:
-    """Which learners count for which examples: all but the one trained on it; N x L, bool."""
+    """Which learners count for which examples: all but the one trained on it; N x L, bool.
+
+    All count where there are no more than `num_needed` learners.
+    """
     learners_L = torch.arange(num_learners, device=own_learner_N.device)
     if num_learners <= num_needed:
         return learners_L.new_ones(len(own_learner_N), num_learners, dtype=torch.bool)
@@ -167,7 +170,7 @@ def compute_dynamics(
     """One forward pass over the examples for every state, in evaluation mode.
 
     Batch-norm statistics are estimated on `batch_norm_examples_M` for each state, but for those
-    named in `frozen`; None takes the states' own.
+    named in `frozen`; None takes the states' own. Progress counts views of an example by a state.
     """
     num_examples, num_learners = len(batches), len(states.learners)
     shape_NLT = (num_examples, num_learners, states.num_moments)

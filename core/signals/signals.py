@@ -11,10 +11,10 @@ pair, K chosen rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -137,6 +137,7 @@ def unlabelled(num_examples: int) -> Signals:
     return labels_only(torch.zeros(num_examples, dtype=torch.int64))
 
 
+# The rest is the strategies'.
 _SHARE_OF_FREE_MEMORY = 0.5
 
 
@@ -145,41 +146,34 @@ def place(signals: Signals, device: torch.device) -> Signals:
     if device.type != "cuda":
         return signals
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    return moved(signals, device) if fits(signals, free_bytes) else signals
-
-
-def fits(signals: Signals, free_bytes: int) -> bool:
-    """Whether the signals take at most half of what is free; the rest is the strategies'."""
-    return num_bytes(signals) <= free_bytes * _SHARE_OF_FREE_MEMORY
+    fits = num_bytes(signals) <= free_bytes * _SHARE_OF_FREE_MEMORY
+    return moved(signals, device) if fits else signals
 
 
 def num_bytes(signals: Signals) -> int:
     """Bytes of all tensors, those of the validation split and of the learners included."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(signals))
+    sizes: list[int] = []
+
+    def count(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    _mapped(signals, count)
+    return sum(sizes)
 
 
 def moved(signals: Signals, device: torch.device) -> Signals:
     """The same signals with every tensor on the device."""
-    return cast("Signals", _moved(signals, device))
+    placed: Signals = _mapped(signals, lambda tensor: tensor.to(device))
+    return placed
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
-        yield value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _tensors(getattr(value, field.name))
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _tensors(part)
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
+        return change(value)
     if isinstance(value, tuple):
-        return tuple(_moved(part, device) for part in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        return replace(value, **{name: _moved(part, device) for name, part in parts.items()})
+        return tuple(_mapped(part, change) for part in value)
+    if isinstance(value, (Signals, Dynamics)):
+        parts = {name: _mapped(part, change) for name, part in vars(value).items()}
+        return replace(value, **parts)
     return value

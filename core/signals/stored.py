@@ -115,7 +115,11 @@ def read_user_features(
     max_bytes: int,
     limits: StorageLimits = STORAGE_LIMITS,
 ) -> UserFeatures:
-    """Read a file of features, any floating-point dtype, and believe nothing of it."""
+    """Read a file of features, any floating-point dtype, of at most `max_bytes`.
+
+    Raises:
+        FeaturesError: other tensors than the two, shapes that do not fit, or values not finite.
+    """
     try:
         container = read_container(source, max_bytes=max_bytes, max_tensors=_MAX_TENSORS)
     except (WeightsError, BlobTooLargeError) as error:

@@ -6,7 +6,7 @@ Shapes: K chosen examples.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -98,7 +98,6 @@ class Chosen:
 
     selection: ids, ascending, and their weights.
     device: that the strategy ran on.
-    findings: of the strategy about the data, as JSON.
     proxy: facts of the proxy, for a manifest; None where there was none.
     warmed: the ordinary warm-up's costs, where there was one.
     soft: soft labels of the chosen examples, where they are wanted.
@@ -106,7 +105,6 @@ class Chosen:
 
     selection: Selection
     device: str
-    findings: Mapping[str, Any] = field(default_factory=dict)
     proxy: Facts | None = None
     warmed: WarmedUp | None = None
     soft: SoftLabels | None = None
@@ -117,7 +115,7 @@ class Chosen:
         return Examples(
             self.selection.indices_K.to(torch.int64).numpy(),
             self.selection.weights_K.float().numpy(),
-            None if self.soft is None else self.soft.chances_KC.numpy(),
+            None if self.soft is None else self.soft.probabilities_KC.numpy(),
         )
 
 
@@ -137,7 +135,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "budget": question.budget,
         "balanced": question.balanced,
         "stopped_early": chosen.selection.stopped_early,
-        "findings": dict(chosen.findings),
+        "findings": dict(chosen.selection.findings),
         "device": chosen.device,
         "versions": versions(),
     }
@@ -177,11 +175,11 @@ def choose(
             f"{question.budget}: {chosen.stopped_early} Select on other weights, or by "
             "another strategy."
         )
-    soft = inputs.soft_labels(chosen.indices_K.cpu())
+    soft = inputs.soft_labels(chosen.indices_K)
     ids_K = workspace.numbering.ids(chosen.indices_K)
     findings = _by_id(chosen.findings, workspace.numbering)
     selection = replace(chosen, indices_K=ids_K, findings=findings)
-    return Chosen(selection, device_name(device), findings, facts, warmed, soft)
+    return Chosen(selection, device_name(device), facts, warmed, soft)
 
 
 @dataclass(frozen=True)
@@ -223,13 +221,12 @@ class _Inputs:
         return self._beside(signals, own, facts), facts, warmed
 
     def soft_labels(self, places_K: Tensor) -> SoftLabels | None:
-        """Those of the chosen examples, where they are wanted."""
         if self.question.teacher is None:
             return None
         teacher = self._proxy_question(self.question.teacher)
         signals, facts = proxied_signals(self.workspace, teacher)
         with pinned_kernels(self.question.config.evaluation_threads):
-            return soft_labels(signals, facts, places_K, seed=self.question.config.seed)
+            return soft_labels(signals, facts, places_K.cpu(), seed=self.question.config.seed)
 
     def _own_features(self) -> UserFeatures | None:
         features, labels = self.question.features, self.question.labels

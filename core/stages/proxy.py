@@ -110,7 +110,13 @@ class Proxied:
 
 
 def proxied_signals(workspace: Workspace, question: ProxyQuestion) -> tuple[Signals, Facts]:
-    """Signals of a ridge head on the proxy's features, and facts for a manifest."""
+    """Signals of a ridge head on the proxy's features, and facts for a manifest.
+
+    Raises:
+        ProxyError: features are unavailable.
+        FeaturesError: the request's features cannot be read.
+        SignalsError: features are not finite.
+    """
     return _kept("proxied", workspace, question, _compute)
 
 

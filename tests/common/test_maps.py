@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lipt.common.maps import placed, principal_components, rows_to_draw
 from lipt.common import maps as module
+from lipt.common.maps import placed, principal_components, rows_to_draw
 
 
 def test_of_large_data_a_sample_some_of_every_subset_and_the_worst_suspects(

@@ -42,14 +42,6 @@ def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() 
 
 
 @pytest.mark.parametrize(
-    ("unit", "figures"), [(Unit.THREADS, "7 threads, over"), (Unit.IMAGES, "7 images, over")]
-)
-def test_a_cost_of_one_part_is_said_once(unit: Unit, figures: str) -> None:
-    found = violation(Cost("it", unit, (Part("t", 7, 1, "x"),)), Limit("m", 5))
-    assert f"it comes to {figures} m = 5 {unit.name.lower()}. Lower t to at most 5" in str(found)
-
-
-@pytest.mark.parametrize(
     ("parts", "remedy"),
     [
         # Not even the lowest value fits beside the rest.

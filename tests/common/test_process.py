@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import platform
 import socket
 import subprocess
@@ -13,7 +12,7 @@ import torch
 
 from lipt.common.errors import ConfigError
 from lipt.common.process.devices import processor_name, resolve_device, versions
-from lipt.common.process.machine import Machine, _container_limits
+from lipt.common.process.machine import _container_limits
 from lipt.common.process.memory import is_out_of_memory
 from lipt.common.process.service import talking, tell_manager
 
@@ -75,13 +74,6 @@ def test_versions_name_what_a_result_depends_on() -> None:
 def test_the_processor_has_a_name_that_fits_the_contract() -> None:
     assert 0 < len(processor_name()) <= 80
     assert processor_name() == processor_name().strip()
-
-
-@pytest.mark.parametrize(("num_cores", "threads"), [(1, 8), (2, 8), (3, 12), (64, 256)])
-def test_threads_follow_from_cores_and_leave_a_small_machine_some(
-    num_cores: int, threads: int
-) -> None:
-    assert Machine(num_cores, 2**30).max_threads == threads
 
 
 def limits(root: Path, own: str) -> list[int]:
@@ -162,15 +154,6 @@ def test_manager_is_told_in_one_datagram(
         monkeypatch.setenv("NOTIFY_SOCKET", written)
         tell_manager(READY="1", STATUS="serving 127.0.0.1:50051")
         assert manager.recv(1000) == b"READY=1\nSTATUS=serving 127.0.0.1:50051"
-
-
-def test_a_manager_that_is_gone_is_said_and_harms_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "absent"))
-    with caplog.at_level(logging.WARNING):
-        tell_manager(READY="1")
-    assert f"the service manager at {tmp_path / 'absent'} was not told READY=1" in caplog.text
 
 
 def test_a_long_block_is_spoken_of_again_and_again() -> None:

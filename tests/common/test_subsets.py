@@ -200,3 +200,14 @@ def test_differences_go_on_from_block_to_block(monkeypatch: pytest.MonkeyPatch) 
     found = unpack(pack(packed), 11)
     assert found.indices_K.tolist() == packed.indices_K.tolist()
     assert found.weights_K.tolist() == packed.weights_K.tolist()
+
+
+def test_a_fraction_that_keeps_nothing_is_refused_with_the_smallest_that_does_not() -> None:
+    with pytest.raises(BudgetError, match=r"0\.004 of 100 examples keeps none.*at least 0\.005"):
+        budget_from_fraction(0.004, 100)
+    assert budget_from_fraction(0.005, 100) == 1
+
+
+def test_an_index_that_is_no_whole_number_is_refused() -> None:
+    with pytest.raises(TypeError, match="Cannot cast"):
+        subset_digest([0.5, 1.5], [1.0, 1.0])

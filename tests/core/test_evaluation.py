@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -57,16 +56,6 @@ def test_counts_the_largest_logits() -> None:
     shown = images((9, 1, 1), (1, 9, 1), (1, 1, 9), (0, 0, 1))
     labels = torch.tensor([0, 1, 2, 0])
     assert accuracy(Channels(), shown, labels) == 0.75
-
-
-@pytest.mark.parametrize("batch_size", [1, 7, 128, 200])
-def test_batch_size_does_not_matter(batch_size: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    shown = torch.randint(0, 256, (200, 3, 1, 1), generator=generator, dtype=torch.uint8)
-    labels = torch.randint(0, 3, (200,), generator=generator)
-    expected = (shown.flatten(1).float().argmax(dim=1) == labels).sum().item() / 200
-    score = accuracy(Channels(), shown, labels, batch_size=batch_size)
-    assert score == expected
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -279,19 +268,6 @@ def test_nothing_but_statistics_changes() -> None:
     assert all(value.grad is None for value in model.parameters())
 
 
-def test_dropout_stays_off_so_that_estimates_repeat() -> None:
-    model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2))
-    model.train()
-    inputs = torch.randn(32, 2, generator=torch.Generator().manual_seed(2))
-    generator = torch.get_rng_state()
-    reestimate_batch_norm(model, [inputs])
-    first = statistics(model[1])
-    reestimate_batch_norm(model, [inputs])
-    assert statistics(model[1]) == first
-    assert first[0] == pytest.approx(inputs.mean(dim=0).tolist(), abs=1e-6)
-    assert torch.equal(torch.get_rng_state(), generator)
-
-
 @pytest.mark.parametrize(
     "model", [nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False), nn.LayerNorm(2)]
 )
@@ -359,17 +335,6 @@ def test_a_soup_is_the_same_to_the_bit_however_many_are_scored_at_a_time() -> No
     one, several = soup_of(1), soup_of(3)
     assert several.ingredients == one.ingredients
     assert all(torch.equal(several.weights[name], one.weights[name]) for name in one.weights)
-
-
-def test_as_many_are_scored_at_a_time_as_there_are_evaluators() -> None:
-    # Broken, and so an error, unless two are open at the same time.
-    both, weights = threading.Barrier(2, timeout=60.0), made_up_network().state_dict()
-
-    def opened() -> Mapping[str, Tensor]:
-        both.wait()
-        return weights
-
-    assert len(list(evaluators(2)([opened] * 6, -math.inf))) == 6
 
 
 def test_each_thread_computes_alone() -> None:

@@ -38,8 +38,10 @@ def test_soft_labels_are_the_chances_of_the_chosen_examples() -> None:
     signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
     places_K = torch.tensor([3, 4, 39])
     found = soft_labels(signals, HEAD, places_K, seed=0)
-    assert found.chances_KC.dtype == torch.float16
-    torch.testing.assert_close(found.chances_KC.float(), chances_NC[places_K], rtol=0, atol=0.5**11)
+    assert found.probabilities_KC.dtype == torch.float16
+    torch.testing.assert_close(
+        found.probabilities_KC.float(), chances_NC[places_K], rtol=0, atol=0.5**11
+    )
     assert found.facts["accuracy"] == 0.7
     assert found.facts["temperature"] == 0.25
     assert found.facts["distrusted"] == 0
@@ -51,8 +53,8 @@ def test_rounding_never_leaves_the_range_of_chances() -> None:
     found = soft_labels(
         signals_of(chances_NC, labels_N, features_ND=features_ND), HEAD, labels_N[:2], seed=0
     )
-    assert float(found.chances_KC.min()) == 0
-    assert float(found.chances_KC.max()) == 1
+    assert float(found.probabilities_KC.min()) == 0
+    assert float(found.probabilities_KC.max()) == 1
 
 
 def test_where_labels_are_wrong_the_second_head_says_the_chances() -> None:
@@ -65,7 +67,9 @@ def test_where_labels_are_wrong_the_second_head_says_the_chances() -> None:
     head = {**HEAD, "second": {"accuracy": 0.95, "sharpness": 8.0}}
     places_K = torch.cat([torch.arange(60, 120), torch.arange(340, 400)])
     found = soft_labels(signals, head, places_K, seed=0)
-    torch.testing.assert_close(found.chances_KC.float(), second_NC[places_K], rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        found.probabilities_KC.float(), second_NC[places_K], rtol=0, atol=1e-3
+    )
     assert (found.facts["accuracy"], found.facts["temperature"]) == (0.95, 0.125)
     # 60 of the chosen 120 have wrong labels.
     assert found.facts["distrusted"] == 0.5

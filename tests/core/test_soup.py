@@ -84,6 +84,17 @@ def test_an_equal_accuracy_is_no_improvement() -> None:
     assert [item.kept for item in soup.ingredients.values()] == [True, False]
 
 
+def test_every_ratio_below_1_is_tried() -> None:
+    tried: list[float] = []
+
+    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
+        tried.append(weights["w"].item())
+        return Scored(0.5, {})
+
+    greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=4)
+    assert tried == [0.0, 1.0, 0.25, 0.5, 0.75]
+
+
 def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
     # The estimate says which weights it was made for.
     def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
@@ -96,19 +107,6 @@ def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
     assert soup.weights["w"].item() == pytest.approx(0.54)
     assert soup.weights["mean"].item() == pytest.approx(5.4)
     assert greedy(learners[1:], evaluate).weights["mean"].item() == pytest.approx(9.0)
-
-
-def test_progress_counts_every_evaluation() -> None:
-    told: list[tuple[int, int]] = []
-    learners = loaders([vector(value) for value in (0.1, 0.2, 0.3)])
-    greedy_soup(
-        learners,
-        one_by_one(closeness(0.5)),
-        num_alphas=4,
-        on_progress=lambda done, total: told.append((done, total)),
-    )
-    # 3 alone, and for each of the 2 others 1/4, 2/4, 3/4.
-    assert told == [(done, 9) for done in range(1, 10)]
 
 
 def test_no_learner_is_an_error() -> None:
@@ -176,11 +174,6 @@ def test_the_ends_of_an_interpolation_are_exact(alpha: float) -> None:
     expected = ingredient if alpha else soup
     assert mixed["w"].view(torch.int32).tolist() == expected["w"].view(torch.int32).tolist()
     assert mixed["w"].data_ptr() != expected["w"].data_ptr()
-
-
-@given(value=st.floats(width=32, allow_nan=False, allow_infinity=False), alpha=st.floats(0, 1))
-def test_equal_weights_mix_to_themselves(value: float, alpha: float) -> None:
-    assert Mixture(vector(value), vector(value), alpha)["w"].item() == value
 
 
 def test_long_tensors_of_any_layout_are_mixed_as_in_one_piece() -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
 
 from lipt.coordinator.app import open_app
-from lipt.coordinator.rpc.answering import unless
+from lipt.coordinator.rpc.workers import unless
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import CoordinatorSettings
 from tests.embedded.compute import ThreadQueue

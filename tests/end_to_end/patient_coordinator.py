@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import monotonic, sleep
 
 from lipt.coordinator import cli
-from lipt.coordinator.compute.jobs.scanning import _SharedPass
+from lipt.coordinator.compute.scan import _SharedPass
 
 PATIENT = ("-m", "tests.end_to_end.patient_coordinator")
 # Without a worker the pass goes on by itself, and the test says that there was none.

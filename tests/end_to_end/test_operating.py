@@ -30,7 +30,7 @@ def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(
         second = worker.take()
         worker.submit(second)
         expected = client.wait(run_id)
-        collecting = ["-m", "lipt.coordinator.state", "gc", "--state-dir", str(directory)]
+        collecting = ["-m", "lipt.trainer.cli", "state", "gc", "--state-dir", str(directory)]
         assert f"serving {cluster.address}" in cluster.start("gc", collecting).refused()
         state("check", "--state-dir", directory)
     assert coordinator.stop() == 0

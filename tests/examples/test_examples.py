@@ -128,6 +128,11 @@ def test_weights_of_a_subset_count_in_the_loss(run_example: Run) -> None:
     assert int(match[1]) > 1
 
 
+def test_soft_labels_are_trained_on(run_example: Run) -> None:
+    said = run_example("soft_labels.py").stdout
+    assert re.fullmatch(r"9\d\.\d% right\n", said), said
+
+
 @pytest.mark.smoke
 def test_the_training_script_selects_again_every_20_epochs(
     run_example: Run, served: Cluster

@@ -78,23 +78,6 @@ def test_theta_p_and_subsets_that_the_coordinator_s_disk_damages_or_loses_are_ma
     coordinator.wait_for("theta_p of run .* is not whole: it is made again")
 
 
-@pytest.mark.parametrize("damage", [flip_the_middle, Path.unlink])
-def test_weights_that_the_coordinator_s_disk_damages_or_loses_are_made_again_for_who_asks_for_them(
-    cluster: Cluster, damage: Callable[[Path], None]
-) -> None:
-    coordinator = cluster.start_coordinator()
-    cluster.start_worker("worker")
-    with cluster.client() as client:
-        run = client.wait(client.start_run(RUN).run_id)
-        blobs = {"pretrained": run.pretrained_weights, "initial": run.initial_weights}
-        for blob in blobs.values():
-            assert blob is not None
-            damage(blob_file(cluster.state, blob.sha256))
-        for kind, blob in blobs.items():
-            assert client.save_weights(cluster.directory / kind, run.run_id, kind) == blob
-    assert coordinator.text().count(" is not whole: it is made again") == 1
-
-
 @pytest.mark.smoke
 def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
     cluster: Cluster,

@@ -8,16 +8,9 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
-import grpc
 import pytest
 
-from lipt.common.access.tokens import WORKER_SECRET
-from lipt.common.blobs.blob import blob_to_proto
-from lipt.common.errors import StaleLeaseError
-from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
-from lipt.v1 import worker_pb2, worker_pb2_grpc
 from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.proxy import Proxy
@@ -95,44 +88,3 @@ def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_
         final = client.wait(run.run_id)
     assert final.state is RunState.READY, final.message
     assert final.learners[0].worker == "heir"
-
-
-def test_late_commit_of_a_zombie_is_refused_and_changes_nothing(cluster: Cluster) -> None:
-    cluster.start_coordinator("--insecure", *cluster.leases_of(LEASE_SECONDS))
-    learners = {"num_learners": 2, "num_steps": 1, "batch_size": 32}
-    with cluster.client() as client:
-        run = client.start_run({**RUN, "learners": learners})
-        zombie, heir = (cluster.play_worker(name) for name in ("zombie", "heir"))
-        old = zombie.take()
-        late = zombie.upload(zombie.learner(old, factor=2.0))
-        heir.submit(heir.take())
-        again = heir.take()  # comes when the zombie's lease has ended
-        assert (again.learner_index, again.epoch) == (old.learner_index, 2)
-
-        def commit_late() -> None:
-            before = client.run(run.run_id)
-            request = worker_pb2.CommitResultRequest(
-                worker_id=zombie.worker_id,
-                assignment_id=old.assignment_id,
-                epoch=old.epoch,
-                result=blob_to_proto(late),
-            )
-            with open_channel(cluster.address) as channel, pytest.raises(grpc.RpcError) as caught:
-                worker_pb2_grpc.WorkerServiceStub(channel).CommitResult(
-                    request, timeout=30, metadata=((WORKER_SECRET, zombie.secret),)
-                )
-            assert isinstance(caught.value, grpc.Call)
-            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-            error = from_rpc_error(caught.value)
-            assert isinstance(error, StaleLeaseError)
-            assert error.reason == "STALE_LEASE"
-            assert "the result is not used" in str(error)
-            assert client.run(run.run_id).learners == before.learners
-
-        commit_late()  # while the heir has the lease
-        good = heir.upload(heir.learner(again))
-        heir.commit(again, good)
-        final = client.wait(run.run_id)
-        commit_late()  # and when the run has ended
-    assert [learner.worker for learner in final.learners] == ["heir", "heir"]
-    assert good.sha256 != late.sha256

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,12 +85,6 @@ def test_the_subset_is_the_coordinator_s_own(known: Known, strategy: str, *, enc
     assert chosen(known, pa.Table.from_batches(scored), strategy) == known.subsets[strategy].digest
 
 
-def test_rows_of_the_table_may_be_in_any_order(known: Known) -> None:
-    table = pa.Table.from_batches(known.scorer.scores(batches(known)))
-    order = random.Random(0).sample(range(240), 240)
-    assert chosen(known, table.take(order), "craig") == known.subsets["craig"].digest
-
-
 def test_parts_that_begin_with_a_batch_of_the_pass_give_the_same_bits(
     known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,15 +96,6 @@ def test_parts_that_begin_with_a_batch_of_the_pass_give_the_same_bits(
     scored = [batch for part in reversed(parts) for batch in part]
     assert [len(batch) for batch in scored] == [40, 100, 100]
     assert pa.Table.from_batches(scored).sort_by("id").equals(at_once)
-
-
-def test_half_the_precision_takes_half_the_room(known: Known) -> None:
-    half = dataclasses.replace(known.scorer, precision="float16")
-    (scored,), (whole,) = (list(one.scores(batches(known))) for one in (half, known.scorer))
-    assert str(scored.schema.field("errors").type) == "list<item: halffloat>"
-    assert scored["el2n"].equals(whole["el2n"])
-    errors = scored["errors"].flatten().to_numpy()
-    assert errors == pytest.approx(whole["errors"].flatten().to_numpy(), rel=1e-3, abs=1e-7)
 
 
 def test_what_cannot_be_scored_is_refused(known: Known, tmp_path: Path) -> None:

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import random
-
 import datasets
 import pytest
 from PIL import Image
-from torchvision.datasets import FakeData
 
 import lipt
 from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
@@ -21,10 +18,6 @@ def test_a_tenth_of_the_data_is_chosen_and_the_same_again() -> None:
     assert first.digest == second.digest
     assert len(first.apply(data)) == 24
     assert first.manifest["data"]["num_examples"] == 240
-
-
-def test_a_budget_takes_the_place_of_the_fraction() -> None:
-    assert len(lipt.select(few_digits(), budget=7, strategy="grand", run=QUICK)) == 7
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -80,10 +73,3 @@ def test_hugging_face_data_is_chosen_from_and_applied_to() -> None:
     row = of_table.dataset(table)[0]
     assert row["label"] == labels[of_table.indices[0]]
     assert float(row["weight"]) == 1.0
-
-
-def test_a_set_of_torchvisions_needs_no_change() -> None:
-    data = FakeData(60, (3, 16, 16), 3, transform=lambda image: image.rotate(random.random()))
-    quick = {"learners": {**QUICK["learners"], "batch_size": 8}, "soup": QUICK["soup"]}
-    subset = lipt.select(data, budget=10, strategy="uniform", run=quick)
-    assert len(subset.apply(data)) == 10

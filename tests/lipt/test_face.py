@@ -9,6 +9,7 @@ from importlib import metadata
 import pytest
 
 import lipt
+import lipt.trainer
 
 
 def test_every_name_that_is_offered_is_there() -> None:
@@ -17,16 +18,12 @@ def test_every_name_that_is_offered_is_there() -> None:
     assert lipt.__version__ == metadata.version("lipt")
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'lipt' has no attribute 'selct'"):
-        lipt.selct  # type: ignore[attr-defined]  # noqa: B018
-
-
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
         ("import lipt", {"torch", "grpc", "numpy", "pydantic", "importlib.metadata"}),
         ("from lipt import Client, Subset", {"torch", "typer"}),
+        ("from lipt.trainer import RunView", {"torch", "grpc", "numpy", "pydantic"}),
     ],
 )
 def test_importing_it_is_cheap(statement: str, unwanted: set[str]) -> None:
@@ -65,3 +62,9 @@ def test_h_is_help(module: str) -> None:
     ]
     assert texts[0] == texts[1]
     assert "--version" in texts[0]
+
+
+def test_the_trainer_offers_its_names_too() -> None:
+    assert [name for name in lipt.trainer.__all__ if not hasattr(lipt.trainer, name)] == []
+    with pytest.raises(AttributeError, match=r"module 'lipt\.trainer' has no attribute 'Trainer'"):
+        lipt.trainer.Trainer  # noqa: B018

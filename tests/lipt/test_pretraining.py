@@ -20,7 +20,8 @@ from torch import nn
 
 import lipt
 from lipt.common.data import open_dataset
-from lipt.common.errors import ConfigError
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
+from lipt.pretraining import default_model
 from lipt.trainer.subsets.subset import Subset
 from tests.golden import datasets
 from tests.lipt.digits import QUICK, few_digits
@@ -63,6 +64,9 @@ def test_it_chooses_what_the_service_chooses(kind: str, tmp_path: Path) -> None:
             assert (strategy, subset.digest) == (strategy, expected.digest)
             assert subset.fingerprint == expected.fingerprint
             _require_alike(subset, expected)
+        # A tenth by `auto`, where nothing is said.
+        default = session.client.subset(ready.run_id)
+        assert pretrained.select().digest == default.digest == pretrained.select("auto", 0.1).digest
         expected = session.client.subset(ready.run_id, "milo", fraction=0.1, soft_labels=True)
         subset = pretrained.select("milo", 0.1, soft_labels=True)
         assert subset.soft_labels is not None
@@ -113,14 +117,6 @@ def test_what_needs_no_learners_trains_none(strategy: str, asked: dict[str, Any]
     assert pretrained.seconds == {}
 
 
-def test_a_warm_up_trains_theta_star_alone() -> None:
-    pretrained = lipt.Pretrained(few_digits(), "resnet8", run=QUICK, progress=False)
-    options = {"pretraining": "epochs:0.5"}
-    first = pretrained.select("grand", 0.1, options=options)
-    assert pretrained.seconds.keys() == {"initialization_seconds"}
-    assert pretrained.select("grand", 0.1, options=options).digest == first.digest
-
-
 def test_a_module_is_where_learners_begin_and_stays_as_it_is() -> None:
     torch.manual_seed(0)
     module = Tiny()
@@ -144,26 +140,6 @@ def test_a_function_makes_the_model_and_two_do_not_meet() -> None:
     assert first.model != second.model
     assert len(first.select("el2n", budget=7)) == len(second.select("el2n", budget=7)) == 7
     assert set(made) == {10}
-
-
-def test_features_of_one_s_own_take_the_place_of_the_model_s() -> None:
-    features = np.random.default_rng(1).normal(size=(240, 5))
-    pretrained = lipt.Pretrained(few_digits(), "resnet8", run=QUICK, progress=False)
-    found = pretrained.select("kcenter", 0.1, features=features, options={"space": "features"})
-    again = lipt.select(
-        few_digits(),
-        strategy="kcenter",
-        features={"features": features},
-        options={"space": "features"},
-        run=QUICK,
-        progress=False,
-    )
-    assert found.digest == again.digest
-
-
-def test_a_setting_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"learners\.num_step: there is no such setting"):
-        lipt.Pretrained(few_digits(), run={"learners": {"num_step": 1}})
 
 
 def test_nothing_listens_is_written_or_left_behind(
@@ -212,3 +188,25 @@ def test_ctrl_c_is_heard_while_learners_are_trained() -> None:
         process.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in process.stderr.read()
     assert process.returncode != 0
+
+
+WORDS = Column("", ColumnType.INT64, (20,), num_values=1000)
+NUMBERS = Column("numbers", ColumnType.FLOAT32, (30,), standardized=True)
+CATEGORIES = Column("categories", ColumnType.INT64, (4,), num_values=100)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "model"),
+    [
+        (ImageSpec(1, 8, 8), "resnet8"),
+        (ImageSpec(3, 64, 64), "resnet8"),
+        (ImageSpec(3, 65, 64), "torchvision:resnet18"),
+        (ColumnsSpec((NUMBERS,)), "mlp"),
+        (ColumnsSpec((NUMBERS, CATEGORIES)), "mlp"),
+        (ColumnsSpec((WORDS,)), "text:tiny"),
+        # Whole numbers of which nothing is known are no words.
+        (ColumnsSpec((Column("", ColumnType.INT64, (20,)),)), "mlp"),
+    ],
+)
+def test_the_model_suits_the_kind_of_data(inputs: InputSpec, model: str) -> None:
+    assert default_model(inputs) == model

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from lipt.common.errors import ConfigError, MissingExtraError
+from lipt.common.errors import MissingExtraError
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.tracking import (
     DIGESTS,
     Account,
-    Point,
     account_of,
     subset_files,
     to_mlflow,
@@ -60,16 +59,6 @@ def test_measures_are_the_soup_s_and_the_means_of_a_comparison() -> None:
     assert measures["soup.soup_accuracy"] == 0.6
     assert measures["accuracy.grand.0.1"] == 0.6
     assert measures["accuracy.uniform.0.05"] == 0.4
-
-
-def test_the_soup_grows_in_its_own_order() -> None:
-    curve = account_of(RUN, [], files={}).curve
-    assert curve[:3] == [
-        Point("soup.accuracy_after", 0.5, 0),
-        Point("soup.learner_accuracy", 0.5, 0),
-        Point("soup.alpha", 0.3, 0),
-    ]
-    assert [point.value for point in curve if point.step == 1] == [0.5, 0.25, 0.0]
 
 
 def test_a_run_is_found_by_its_subsets_and_they_come_whole() -> None:
@@ -125,14 +114,6 @@ def test_mlflow_has_the_run_its_curve_and_its_subset(
     assert [(one.step, one.value) for one in history] == [(0, 0.5), (1, 0.5)]
     path = f"subsets/grand-{SUBSET.digest[:12]}/subset.json"
     assert Subset.load(client.download_artifacts(run_id, path, str(tmp_path))) == SUBSET
-
-
-def test_a_tracking_server_that_is_away_is_named(
-    account: Account, mlflow: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "no-such-scheme://nowhere")
-    with pytest.raises(ConfigError, match=r"MLflow does not take run demo.*MLFLOW_TRACKING_URI"):
-        to_mlflow(account, "subsets")
 
 
 def test_wandb_writes_the_run_and_its_artifacts_offline(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -122,14 +121,6 @@ def test_worker_joins_once_and_takes_one_learner_after_the_other(world: World) -
     assert world.pauses == []
 
 
-def test_what_keeps_it_from_learners_is_said_once(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.fake.idle_reason = "cannot train run r, for it does not allow `mine`"
-    world.live(None, None, None)
-    assert caplog.text.count("no learner for this worker: it cannot train run r") == 1
-
-
 def test_worker_ends_after_so_many_learners_and_failed_ones_do_not_count(world: World) -> None:
     world.fake.assignments = [make_assignment(index) for index in range(4)]
     world.work = [fail(DataError("bad.")), succeed]
@@ -172,15 +163,6 @@ def test_restarted_coordinator_is_joined_again_as_the_same_instance(world: World
     assert world.done == [("worker-1", "r/0"), ("worker-2", "r/1")]
     # It is there: nothing has to be waited for.
     assert world.pauses == []
-
-
-def test_each_absence_is_complained_of_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    away = UnreachableError("nobody answers.")
-    with caplog.at_level(logging.WARNING):
-        world.live(away, away, make_assignment(0), away)
-    # It joined between them.
-    assert caplog.text.count("Trying again until") == 3
-    assert len(world.fake.registered) == 4
 
 
 def test_stop_while_the_coordinator_is_away_ends_the_worker(world: World) -> None:

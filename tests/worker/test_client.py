@@ -11,8 +11,8 @@ import pytest
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
-from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.config.values import scoring_to_proto, task_to_proto
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.config.values import task_to_proto
 from lipt.common.errors import (
     ConfigError,
     LiptError,
@@ -26,7 +26,7 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.client import CoordinatorClient, LeaseKeeper, ScoringAssignment, with_secret
+from lipt.worker.client import CoordinatorClient, LeaseKeeper, with_secret
 from tests.worker.fake_client import FakeClient, make_assignment
 
 TASK = LearnerTask(
@@ -133,17 +133,6 @@ def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
     assert "pruning_method = '99'" in released.error
 
 
-@pytest.mark.parametrize("over_limits", [True, False])
-def test_learner_is_given_back_with_what_is_wrong(
-    served: tuple[Fake, CoordinatorClient], over_limits: bool
-) -> None:
-    fake, client = served
-    client.release("w", "r/0", 7, "too much", over_limits=over_limits)
-    (released,) = fake.released
-    assert (released.worker_id, released.assignment_id, released.epoch) == ("w", "r/0", 7)
-    assert (released.error, released.over_limits) == ("too much", over_limits)
-
-
 class Poll:
     """A long poll that is never answered."""
 
@@ -182,28 +171,6 @@ def test_result_goes_out_with_its_snapshots_in_order(
     (committed,) = fake.committed
     assert blob_from_proto(committed.result) == result
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
-
-
-def test_a_range_arrives_as_it_was_given(served: tuple[Fake, CoordinatorClient]) -> None:
-    fake, client = served
-    scoring = ScoringTask(
-        model="resnet8",
-        num_classes=10,
-        image=TASK.image,
-        fingerprint="f" * 64,
-        start=0,
-        stop=64,
-        batch_size=32,
-        threads=1,
-        half_features=True,
-        seed=2**63 + 1,
-    )
-    fake.assignment.ClearField("task")
-    fake.assignment.assignment_id = "scan-1/0"
-    fake.assignment.scoring.CopyFrom(scoring_to_proto(scoring))
-    assignment = client.acquire("w")
-    assert isinstance(assignment, ScoringAssignment)
-    assert (assignment.task, str(assignment)) == (scoring, "range scan-1/0")
 
 
 class Anything(grpc.GenericRpcHandler):

@@ -65,11 +65,7 @@ class Hold:
 
 
 class ForkAwareChannel:
-    """A channel that closes before a fork, or with `close`, and is opened again when held.
-
-    Args:
-        open_channel: makes a closable channel; called at once, so that its errors come early.
-    """
+    """A channel that closes before a fork, or with `close`, and is opened again when held."""
 
     def __init__(self, open_channel: Callable[[], Any]) -> None:
         self._open = open_channel
@@ -184,13 +180,7 @@ class Stubs:
 
 
 class Connection:
-    """The services at one address.
-
-    Calls that a fork cuts are repeated by `unary` and `transfer`; a stream's caller repeats it.
-
-    Raises:
-        ConfigError: `address` is not host:port.
-    """
+    """The services at one address; `unary` and `transfer` repeat calls that a fork cuts."""
 
     def __init__(
         self, address: str, tls: TlsFiles | None, token: TokenSource | None = None
@@ -205,11 +195,7 @@ class Connection:
 
     @contextmanager
     def stubs(self) -> Iterator[Stubs]:
-        """The services, on a channel that stays open meanwhile.
-
-        Raises:
-            ForkedError: the block failed because this process forked.
-        """
+        """The services, on a channel that stays open; ForkedError where a fork closed it."""
         with self._channel.held() as hold:
             try:
                 yield hold.channel
@@ -228,11 +214,7 @@ class Connection:
         *,
         seconds: float = CONTROL_SECONDS,
     ) -> ResponseT:
-        """One request, one answer, within `seconds`; repeated later where calls are limited.
-
-        Raises:
-            LiptError: the coordinator's refusal, UnreachableError or NotACoordinatorError.
-        """
+        """One request, one answer, within `seconds`; repeated later where calls are limited."""
 
         def attempt() -> ResponseT:
             try:
@@ -249,11 +231,7 @@ class Connection:
         *,
         idle_seconds: float,
     ) -> Generator[ResponseT]:
-        """One request, any number of answers, each at most `idle_seconds` after the last.
-
-        Raises:
-            LiptError: as `unary`; ForkedError where this process forked meanwhile.
-        """
+        """One request, any number of answers, each at most `idle_seconds` after the last."""
         with self.stubs() as stubs:
             call = method(stubs)(request)
             watchdog = IdleWatchdog(idle_seconds)
@@ -315,17 +293,11 @@ class Connection:
 
 
 class Reconnection:
-    """Limits the retries of one stream; every message starts the limit anew.
+    """Limits the retries of one stream to `limit_seconds` since the last message.
 
     A coordinator that never answered is not retried unless it is `expected`: its address is more
-    likely wrong than its process restarting. A busy one says when to ask again.
-
-    Args:
-        limit_seconds: the longest interruption.
-        expected: whether the coordinator is known to run, or will.
-        on_pause: called with a message before each pause.
-        clock: seconds.
-        sleep: waits that many seconds.
+    likely wrong than its process restarting. A busy one says when to ask again. `on_pause` is
+    called with a message before each pause.
     """
 
     def __init__(

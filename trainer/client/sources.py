@@ -23,12 +23,7 @@ Features = Source | Mapping[str, Any] | Any
 
 
 def weights_source(weights: Source) -> Path | bytes:
-    """A path, or the content of a safetensors file.
-
-    Raises:
-        WeightsError: it is not safetensors.
-        OSError: the file cannot be read.
-    """
+    """A path, or the content of a safetensors file; WeightsError for other formats."""
     source = Path(weights) if isinstance(weights, str) else weights
     require_safetensors(source)
     return source
@@ -38,10 +33,6 @@ def checkpoint_source(weights: Source) -> Path | bytes:
     """As `weights_source`, and safetensors of the state dict in a file of `torch.save`.
 
     Of such a file only tensors and plain containers are read.
-
-    Raises:
-        WeightsError: the file has neither form, or holds other objects.
-        OSError: the file cannot be read.
     """
     try:
         return weights_source(weights)

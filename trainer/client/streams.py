@@ -36,13 +36,7 @@ def fetch_subset(
     on_progress: OnProgress | None,
     reconnection: Reconnection,
 ) -> Subset:
-    """Request a subset, through broken streams, until it has come.
-
-    Raises:
-        UnreachableError: the coordinator stayed away too long.
-        QueueFullError: it was too busy for too long.
-        SubsetError: there is no description, or the file differs from it.
-    """
+    """Request a subset, through broken streams, and check it against its description."""
     stream = partial(
         connection.stream, lambda of: of.subsets.GetSubset, request, idle_seconds=_COMPUTING_SECONDS
     )
@@ -74,11 +68,7 @@ def fetch_diagnosis(
     on_progress: OnProgress | None,
     reconnection: Reconnection,
 ) -> Diagnosis:
-    """Request a diagnosis, as `fetch_subset` does a subset.
-
-    Raises:
-        DiagnosisError: there is no description, or the file differs from it.
-    """
+    """Request a diagnosis, as `fetch_subset` does a subset."""
     stream = partial(
         connection.stream,
         lambda of: of.diagnoses.Diagnose,

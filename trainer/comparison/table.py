@@ -73,7 +73,7 @@ def instead(rows: Sequence[Outcome]) -> list[tuple[str, ...]]:
                 row.label,
                 _difference(row.to_everything),
                 _difference(row.to_redrawn),
-                *_reached(row.reach, row.reach and row.reach.own, row.choosing_seconds),
+                *_reached(row.reach, row.reach.own if row.reach else None, row.choosing_seconds),
             )
             for row in within
             if row.to_everything or row.to_redrawn or row.reach

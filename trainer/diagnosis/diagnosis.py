@@ -9,7 +9,10 @@ Shapes: N examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -290,3 +293,56 @@ def _refused(why: str) -> DiagnosisError:
         f"what arrived is no diagnosis: {why}. Ask again; if it stays so, install the same version "
         "of lipt on both sides."
     )
+
+
+_MOST_OTHERS = 10
+
+
+def issue_table(
+    diagnosis: Diagnosis, filepaths: Sequence[str] | None = None
+) -> dict[str, list[Any]]:
+    """A table of the examples for cleanlab's, FiftyOne's and pandas' users, column by column.
+
+    The columns have the names and the meaning of those of cleanlab's `Datalab.get_issues()`: a
+    score lies in 0..1, and low is bad. `near_duplicate_sets` has the row numbers of up to ten
+    others, as JSON; an `outlier_score` of 0.5 is that of the median example, 0 is far away.
+
+    Args:
+        diagnosis: of N examples.
+        filepaths: absolute, in the order of the data; None where they are no files.
+    """
+    names = np.array(diagnosis.class_names, dtype=object)
+    others: list[list[int]] = [[] for _ in range(len(diagnosis))]
+    for group in diagnosis.duplicate_groups():
+        rows = group.tolist()
+        first = rows[: _MOST_OTHERS + 1]  # a group may be the whole data set
+        for row in rows:
+            others[row] = [other for other in first if other != row][:_MOST_OTHERS]
+    far = np.zeros(len(diagnosis), bool)
+    far[diagnosis.outliers()] = True
+    return {
+        "index": list(range(len(diagnosis))),
+        **({} if filepaths is None else {"filepath": list(filepaths)}),
+        "given_label": names[diagnosis.given_label].tolist(),
+        "predicted_label": names[diagnosis.suggested_label].tolist(),
+        "is_label_issue": (diagnosis.suspect == 1).tolist(),
+        "label_score": _rounded(diagnosis.label_quality),
+        "is_near_duplicate_issue": [bool(rows) for rows in others],
+        "near_duplicate_sets": [json.dumps(rows) for rows in others],
+        "is_outlier_issue": far.tolist(),
+        "outlier_score": _rounded(1 / (1 + diagnosis.outlier_score)),
+    }
+
+
+def export_issues(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) -> bytes:
+    """The bytes of the table as .csv."""
+    table = issue_table(diagnosis, filepaths)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def _rounded(column_N: np.ndarray) -> list[float]:
+    return [round(value, 6) for value in column_N.tolist()]

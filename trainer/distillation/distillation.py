@@ -65,14 +65,7 @@ class StageResult:
 def make_stage(
     synthetic: SyntheticSet, real: RealExamples, networks: Networks, on_match: OnMatch
 ) -> StageResult:
-    """Make the images of the next stage.
-
-    Args:
-        synthetic: the stages before; not changed.
-        real: the stage's real images, before any are discarded.
-        networks: all networks.
-        on_match: called after every match.
-    """
+    """Make the images of the next stage; `real` is what it is distilled from, before discarding."""
     settings, stage, device = networks.settings, synthetic.num_stages, networks.device
     if stage and settings.discard:
         losses_N = _losses(synthetic, real, networks)

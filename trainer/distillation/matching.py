@@ -84,12 +84,8 @@ def gradients(
 ) -> tuple[Tensor, ...]:
     """The gradient of the weighted mean cross-entropy by each weight of two dimensions or more.
 
-    Args:
-        model: one that treats each example of a batch alone.
-        inputs_B: as the model takes them.
-        labels_B: int64.
-        weights_B: their sum is above 0.
-        differentiable: whether the gradients can themselves be differentiated by `inputs_B`.
+    The model must treat each example of a batch alone; where `differentiable`, the gradients can be
+    differentiated by `inputs_B`.
     """
     losses_B = functional.cross_entropy(model(inputs_B), labels_B, reduction="none")
     loss = (losses_B * weights_B).sum() / weights_B.sum()
@@ -170,13 +166,7 @@ class Networks:
     def enter(self, stage: int, number: int, synthetic: SyntheticSet) -> nn.Module:
         """A network that was trained on the stages before, one after another.
 
-        Args:
-            stage: from 0.
-            number: of the network; its first weights are the same in every stage.
-            synthetic: the images of the stages before.
-
-        Raises:
-            ConfigError: the model has batch norm, or cannot be built.
+        Its first weights are the same in every stage. ConfigError: the model has batch norm.
         """
         network = self.untrained(number)
         for before in range(stage):

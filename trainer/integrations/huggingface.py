@@ -25,8 +25,11 @@ from lipt.common.imports import import_extra
 from lipt.common.weights.checkpoints import read_torch_file
 from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.resampling.samplers import EpochSampler, InfoBatchSampler, LossSampler
-from lipt.trainer.reselection.reselection import ReselectionWarning
-from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
+from lipt.trainer.reselection.reselection import (
+    ReselectingSampler,
+    ReselectionWarning,
+    SubsetSampler,
+)
 from lipt.trainer.writing.files import replacing, write_atomically
 
 _TrainerCallback: Any = import_extra(

@@ -19,7 +19,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.resampling.samplers import EpochSampler, InfoBatchSampler
-from lipt.trainer.reselection.samplers import ReselectingSampler, SubsetSampler
+from lipt.trainer.reselection.reselection import ReselectingSampler, SubsetSampler
 
 _Callback: Any = import_extra(
     "lightning.pytorch", package="lightning", extra="lightning", needed_for="ReselectionCallback"

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from lipt.trainer.reselection.samplers import SubsetSampler
+from lipt.trainer.reselection.reselection import SubsetSampler
 from lipt.trainer.subsets.weighted import UnweightedWarning, soft_targets
 
 logger = logging.getLogger(__name__)

@@ -140,13 +140,6 @@ def _mark(share: float, num_steps: int) -> int:
 
 
 def due(shares: Sequence[float], step: int, next_step: int, num_steps: int) -> bool:
-    """Whether an accuracy is taken after an epoch.
-
-    Args:
-        shares: of all steps, in (0, 1).
-        step: steps so far.
-        next_step: steps after the next epoch.
-        num_steps: in all.
-    """
+    """Whether an accuracy is taken after an epoch of which `next_step` is the next one's end."""
     marks = (_mark(share, num_steps) for share in shares)
     return step == num_steps or any(step <= place < next_step for place in marks)

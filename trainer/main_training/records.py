@@ -178,12 +178,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -> Checkpoint:
-    """Read a checkpoint of the same training.
-
-    Raises:
-        ConfigError: it is of another version, recipe, model or data.
-        WeightsError: the file is damaged, or holds another model.
-    """
+    """Read a checkpoint of the same training; WeightsError for a damaged file."""
     try:
         container = read_container(path, max_bytes=path.stat().st_size, max_tensors=_MAX_TENSORS)
         found = container.metadata
@@ -219,11 +214,7 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
 
 
 def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose identity differs from `wanted`, with both values of each setting.
-
-    Raises:
-        ConfigError: they differ.
-    """
+    """Refuse a checkpoint whose identity differs from `wanted`."""
     part = {name: found.get(name) for name in wanted}
     differing = differences(part, json.loads(json.dumps(wanted)))
     if differing:

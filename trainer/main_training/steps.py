@@ -52,11 +52,6 @@ def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
     return augment_images(shifted_B, config, generator)
 
 
-# On CPUs twice as fast as 512, whose activations fall out of the caches. A GPU has no such
-# edge, and is kept busy by large ones.
-_EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
-
-
 def place_model(
     model: str | nn.Module,
     train: Dataset,

@@ -59,18 +59,7 @@ from lipt.trainer.subsets.subset import Subset
 
 
 class Training:
-    """The state of one training between epochs.
-
-    Args:
-        model: on its device, with its initial weights.
-        forward_pass: the model's.
-        train: the subsets' data set.
-        test: for the accuracy, if any.
-        recipe: how to train.
-        schedule: when to evaluate and to write checkpoints.
-        subset: the first one; all of `train` where None.
-        source: of the subsets before each epoch, if any.
-    """
+    """The state of one training between epochs; `subset` is the first one, None for all."""
 
     def __init__(
         self,
@@ -116,20 +105,7 @@ class Training:
         identity: Mapping[str, Any],
         ends_at: float,
     ) -> Trained:
-        """Train to the last step.
-
-        Args:
-            on_epoch: each is called with every epoch's record.
-            on_step: called after every step.
-            checkpoint: a file to write.
-            identity: the checkpoint's.
-            ends_at: when to pause with a checkpoint, on the monotonic clock.
-
-        Raises:
-            TrainingDivergedError: the loss is no longer finite.
-            TrainingPaused: the next epoch would end after `ends_at`.
-            SubsetError: a later subset is empty, or another data set's.
-        """
+        """Train to the last step, or pause before an epoch that would end after `ends_at`."""
         saved_at = monotonic()
         self._began = saved_at - self._progress.seconds
         if self._schedule.within_epochs:
@@ -297,7 +273,7 @@ def fit(
     max_seconds: float | None = None,
     reselect: SubsetSource | MakeSubsetSource | None = None,
     on_epoch: Sequence[OnEpoch] = (),
-    on_step: OnStep = lambda *_: None,
+    on_step: OnStep | None = None,
     on_resume: Callable[[Progress], object] = lambda _: None,
     allowed_modules: Collection[str] = (),
 ) -> Trained:
@@ -363,7 +339,8 @@ def fit(
         if saved is not None:
             training.restore(saved)
             on_resume(saved.progress)
-        return training.run(on_epoch, on_step, checkpoint, identity, ends_at)
+        told = on_step or (lambda *_: None)
+        return training.run(on_epoch, told, checkpoint, identity, ends_at)
 
 
 def _require_trainable(

@@ -32,7 +32,6 @@ from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison import table
-from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
@@ -40,14 +39,19 @@ from lipt.trainer.diagnosis.findings import fit_text
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.steps import place_model
 from lipt.trainer.report.examination import (
+    HEIGHT,
+    WIDTH,
     ExampleView,
+    Point,
     are_small,
     coarse_values,
+    draw,
     example_views,
+    open_templates,
     pictures_of,
+    plot,
     require_same,
 )
-from lipt.trainer.report.plot import HEIGHT, WIDTH, Point, draw, open_templates, plot
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import InfoView, LearnerView, RunView
 
@@ -243,7 +247,6 @@ def gather(
         ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
         features_MD, seen_by = features_of(client, run, dataset, ids_M, allowed_modules)
         points = draw(ids_M, labels_N, features_MD)
-    others = _compared(client, run, requests, identity or {}, trials)
     views = example_views(diagnosis, suspects[:NUM_SUSPECTS], dataset) if diagnosis else {}
     return Report(
         run=run,
@@ -255,7 +258,7 @@ def gather(
         small=are_small(dataset),
         points=tuple(points),
         seen_by=seen_by,
-        overlaps=overlaps([*subsets, *others], labels_N),
+        overlaps=overlaps(subsets, labels_N),
         diagnosis=diagnosis,
         suspects=tuple(views.values()),
         made_at=now,
@@ -273,27 +276,6 @@ def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Seque
         raise ConfigError(
             "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
         )
-
-
-def _compared(
-    client: Client,
-    run: RunView,
-    requests: Sequence[tuple[str, float]],
-    identity: dict[str, Any],
-    trials: Sequence[Trial],
-) -> list[Subset]:
-    asked = {"proxy": identity["proxy"]} if identity.get("proxy") else {}
-    fractions = {fraction for _, fraction in requests}
-    compared = dict.fromkeys(
-        (trial.strategy, trial.fraction)
-        for trial in trials
-        if trial.strategy not in BASELINES and trial.fraction in fractions
-    )
-    return [
-        client.subset(run.run_id, strategy, fraction=fraction, **asked)
-        for strategy, fraction in compared
-        if (strategy, fraction) not in requests
-    ]
 
 
 def render(report: Report) -> str:

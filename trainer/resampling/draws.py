@@ -23,16 +23,10 @@ class Cycles:
     A permutation of all examples is walked through a budget at a time. Where it ends within an
     epoch, the epoch takes its rest from the next permutation, less its own examples. (The authors'
     code goes back to the old permutation's beginning there, and repeats its first examples.)
-
-    Args:
-        num_examples: N.
-        budget: K, in 1..N.
-        seed: of all permutations.
-        labels_N: int64; where given, every epoch has its share of each class.
+    With labels, every epoch has its share of each class.
 
     Raises:
         BudgetError: the budget is outside 1..N.
-        ValueError: there is not one label per example.
 
     Source: Okanovic et al. 2024, "Repeated Random Sampling for Minimizing the Time-to-Accuracy
     of Learning" (arXiv:2305.18424), RS2 without replacement.
@@ -129,17 +123,11 @@ def draw_pruned(
 ) -> tuple[Tensor, Tensor]:
     """InfoBatch: an epoch without a share of the easy examples, whose rest is heavier.
 
-    Easy is a last loss below the mean. Of n easy examples m stay, each with weight n/m, so that
-    the expected gradient of an epoch is that of all examples.
-
-    Args:
-        losses_N: each example's last loss; infinite, and not easy, where it has none.
-        prune: share of the easy ones that is left out, in [0, 1). One stays in any case.
-        generator: the epoch's own, on the CPU.
+    Easy is a last loss below the mean; an infinite one is unknown. Of n easy examples m stay, at
+    least one, each with weight n/m, so that the expected gradient is that of all examples.
 
     Returns:
-        K distinct row numbers, int64, in random order; and N weights, float32: n/m for the easy
-        ones that stay, 0 for those that do not, 1 for all others.
+        K distinct row numbers, int64, in random order; and N weights, float32, 0 where left out.
 
     Source: Qin et al. 2024, "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data
     Pruning" (arXiv:2303.04947). As in the authors' code a fixed number of easy examples stays.
@@ -171,11 +159,7 @@ def draw_by_losses(
 ) -> Tensor:
     """The examples of an epoch's random pool with the highest last losses, unseen ones first.
 
-    Args:
-        losses_N: each example's last loss; infinite where it has none.
-        budget: K, in 1..N.
-        options: the pool. Only seen examples are left out of it, and the budget is reached.
-        generator: the epoch's own, on the CPU.
+    Unseen examples have infinite losses; none of them is left out at the hard end.
 
     Returns:
         K distinct row numbers, int64, in random order.
@@ -212,11 +196,7 @@ class LastLosses:
         self._gathered: list[tuple[Tensor, Tensor]] = []
 
     def note(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Keep a batch's losses, on any device, until the next `settle`.
-
-        Raises:
-            ConfigError: there is not one loss per example.
-        """
+        """Keep a batch's losses, on any device, until the next `settle`."""
         if ids_B.ndim != 1 or ids_B.shape != losses_B.shape:
             raise ConfigError(
                 f"row numbers of shape {list(ids_B.shape)} and losses of shape "
@@ -237,11 +217,7 @@ class LastLosses:
         self._gathered += [part for rank in everybodys for part in rank]
 
     def settle(self) -> None:
-        """Take over all ranks' losses; with several ranks, call it on every one.
-
-        Raises:
-            IndexError: a row number is outside 0..N-1.
-        """
+        """Take over all ranks' losses; with several ranks, call it on every one."""
         self.gather()
         ids, losses = _together(self._gathered)
         # In NumPy, the last of several values for one index stays.
@@ -254,11 +230,7 @@ class LastLosses:
         return {"known": self.known_N.clone(), "noted_ids": ids, "noted_losses": losses}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`.
-
-        Raises:
-            ConfigError: it is of other data.
-        """
+        """Continue from a `state_dict` of the same data."""
         if len(state["known"]) != len(self.known_N):
             raise ConfigError(
                 f"the state has the losses of {len(state['known'])} examples, but there are "

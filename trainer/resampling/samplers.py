@@ -25,7 +25,7 @@ from lipt.trainer.resampling.draws import (
     draw_by_losses,
     draw_pruned,
 )
-from lipt.trainer.reselection.samplers import Uneven, deal, in_blocks, require_rank
+from lipt.trainer.reselection.reselection import Uneven, deal, in_blocks, require_rank
 from lipt.trainer.subsets.data import MapStyle
 
 
@@ -48,16 +48,7 @@ def with_ids(dataset: MapStyle[Any]) -> WithIds:
 
 
 class EpochSampler(Sampler[int], ABC):
-    """Draws an epoch's examples when `set_epoch` names it; epoch 0 without being told.
-
-    Args:
-        rank: which of the processes this is, from 0.
-        num_ranks: how many processes train together.
-        uneven: what happens where an epoch does not divide by `num_ranks`: see `SubsetSampler`.
-
-    Raises:
-        ConfigError: `rank` is not one of `num_ranks`.
-    """
+    """Draws an epoch's examples when `set_epoch` names it; arguments as of `SubsetSampler`."""
 
     def __init__(self, *, rank: int, num_ranks: int, uneven: Uneven) -> None:
         require_rank(rank, num_ranks)
@@ -112,11 +103,7 @@ class LossSampler(EpochSampler):
         super().set_epoch(epoch)
 
     def update(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Note a batch's losses, by which later epochs are drawn.
-
-        Args:
-            ids_B: row numbers of the batch's examples, as `with_ids` gives them.
-            losses_B: their losses (`reduction="none"`, without weights), on any device.
+        """Note the losses (`reduction="none"`, without weights) of a batch's row numbers.
 
         Raises:
             ConfigError: there is not one loss per example.
@@ -132,11 +119,7 @@ class LossSampler(EpochSampler):
         return super().state_dict() | {"losses": self._losses.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next.
-
-        Raises:
-            ConfigError: it is of other data.
-        """
+        """Continue from a `state_dict` of the same data."""
         self._losses.load_state_dict(state["losses"])
         super().load_state_dict(state)
 
@@ -156,14 +139,10 @@ class RedrawingSampler(EpochSampler):
         budget: examples per epoch; this or `fraction`.
         seed: of the draws; the same on every rank.
         labels: one integer per example; where given, every epoch has its share of each class.
-        rank: which of the processes this is, from 0.
-        num_ranks: how many processes train together.
-        uneven: as in `SubsetSampler`. Synchronized training needs "drop" or "repeat".
+        rank, num_ranks, uneven: as in `SubsetSampler`.
 
     Raises:
         BudgetError: not one of `fraction` and `budget`, or one out of range.
-        ConfigError: `rank` is not one of `num_ranks`.
-        ValueError: there is not one label per example.
 
     Source: Okanovic et al. 2024 (arXiv:2305.18424), RS2 without replacement.
     """

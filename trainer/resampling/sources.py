@@ -173,12 +173,7 @@ _OPTIONS: Mapping[str, type[RandomOptions | StaleOptions | InfoBatchOptions]] = 
 def redraw(
     name: str, options: Mapping[str, object] | None = None
 ) -> Callable[[Dataset, int, int], SubsetSource]:
-    """A function of data set, budget and seed that makes the source of `lipt train --redraw`.
-
-    Raises:
-        UnknownNameError: there is no such way to redraw.
-        ConfigError: it has no such option, or not with this value.
-    """
+    """A function of data set, budget and seed that makes the source of `lipt train --redraw`."""
     if name not in _OPTIONS:
         raise UnknownNameError(
             f"there is no way {name!r} to redraw. Choose from: {', '.join(_OPTIONS)}."

@@ -61,12 +61,7 @@ class RowNumbers(Sequence[int]):
 class Pairs:
     """Rows of (example, label) of two columns.
 
-    Attributes:
-        targets: all labels; text is numbered in alphabetical order.
-        classes: the names of such labels; absent where they are numbers.
-
-    Raises:
-        DataError: the columns differ in length.
+    `targets` are all labels; text is numbered in alphabetical order, and `classes` are its names.
     """
 
     def __init__(self, examples: Any, labels: Any) -> None:
@@ -103,15 +98,7 @@ class Pairs:
 
 
 class TablePairs:
-    """Rows of (example, label) of a Hugging Face `datasets.Dataset`.
-
-    Attributes:
-        targets: all labels.
-        classes: their names; absent where the table has none.
-
-    Raises:
-        DataError: no column is a label.
-    """
+    """Rows of (example, label) of a Hugging Face `datasets.Dataset`; attributes as of `Pairs`."""
 
     def __init__(self, table: Any) -> None:
         features = table.features
@@ -144,11 +131,7 @@ def map_style(data: Any) -> Any:
 
 
 def rows_of(data: Any) -> Any:
-    """(X, y) as pairs, other data unchanged.
-
-    Raises:
-        DataError: the columns differ in length.
-    """
+    """(X, y) as pairs, other data unchanged."""
     # A tuple of two (image, label) is a data set of two rows.
     columns = (
         isinstance(data, tuple)

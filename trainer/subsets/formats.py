@@ -53,12 +53,7 @@ Codec = tuple[Callable[[Content, BinaryIO], None], Callable[[BinaryIO], Content]
 
 
 def encode(content: Content, path: Path, file: BinaryIO) -> None:
-    """Write a subset in the format of `path`'s suffix.
-
-    Raises:
-        SubsetError: the suffix is none of the four.
-        MissingExtraError: .parquet without pyarrow.
-    """
+    """Write a subset in the format of `path`'s suffix."""
     write, _ = codec_of(path)
     write(content._replace(metadata=_complete(content)), file)
 
@@ -109,11 +104,7 @@ def decode(file: BinaryIO, path: Path, manifest: bytes = b"") -> Content:
 
 
 def codec_of(path: Path) -> Codec:
-    """The writer and reader of a file of this name.
-
-    Raises:
-        SubsetError: the suffix is none of the four.
-    """
+    """The writer and reader of a file of this name; SubsetError for another suffix."""
     codec = _CODECS.get(path.suffix.lower())
     if codec is None:
         raise SubsetError(

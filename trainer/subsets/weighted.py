@@ -29,11 +29,6 @@ def weighted_cross_entropy(
     further, as in training on all that they stand for. Weights of mean 1 over the subset
     (`normalized_weights`) keep the learning rate's meaning.
 
-    Args:
-        logits_BC: the model's outputs, any floating dtype.
-        labels_B: int64.
-        weights_B: one per example, on the same device.
-        label_smoothing: share of the target that is spread over all classes.
     """
     losses_B = example_losses(logits_BC, labels_B, label_smoothing=label_smoothing)
     return (losses_B * weights_B).mean()

@@ -20,9 +20,6 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
     It is private until then, and gets the permissions `mode`, or those of a user's own file. The
     content is on the disk before the rename; a block that raises leaves `path` unchanged.
-
-    Raises:
-        OSError: the directory is missing or cannot be written to.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     os.close(descriptor)
@@ -43,11 +40,7 @@ def place(temporary: Path, path: Path, *, mode: int | None = None) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, whole or not at all.
-
-    Raises:
-        OSError: the directory is missing or cannot be written to.
-    """
+    """Write `data` to `path`, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
@@ -83,11 +76,7 @@ def _umask() -> int:
 
 
 def import_pyarrow(needed_for: str) -> tuple[Any, Any]:
-    """The modules `pyarrow` and `pyarrow.parquet`.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed; the message has `needed_for`.
-    """
+    """The modules `pyarrow` and `pyarrow.parquet`, or an error that names `needed_for`."""
     arrow, parquet = (
         import_extra(module, package="pyarrow", extra="parquet", needed_for=needed_for)
         for module in ("pyarrow", "pyarrow.parquet")

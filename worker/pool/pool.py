@@ -20,12 +20,11 @@ import grpc
 
 from lipt.common.access.tokens import TokenSource
 from lipt.common.backoff import Backoff
-from lipt.common.errors import IncompatibleProtocolError, LiptError, ProcessEndedError
+from lipt.common.errors import LiptError, ProcessEndedError
 from lipt.common.network.tls import TlsFiles, split_address
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.messages import PROTOCOL_MAJOR
 from lipt.common.rpc.status import from_rpc_error
-from lipt.v1 import info_pb2, info_pb2_grpc, worker_pb2, worker_pb2_grpc
+from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool.processes import Ended, LocalEngine
 from lipt.worker.pool.ray_engine import RayEngine
 from lipt.worker.settings import PoolSettings
@@ -121,18 +120,17 @@ def _why_more(demand: Demand, wanted: int, fewest: int) -> str:
 
 @dataclass(frozen=True)
 class Restraint:
-    """When the next worker may start, after `num_in_vain` in a row were started for nothing."""
+    """When the next worker may start, after so many in a row have failed."""
 
-    num_in_vain: int = 0
+    num_failed: int = 0
     not_before: float = -math.inf
 
-    def after_vain(self, now: float, *, at_least_seconds: float = 0.0) -> Restraint:
+    def after_failure(self, now: float) -> Restraint:
         """What it is after one more; workers that end at the same time are one reason to wait."""
         if now < self.not_before:
             return self
-        number = self.num_in_vain + 1
-        pause = max(_BACKOFF.pause_seconds(number), at_least_seconds)
-        return Restraint(number, now + pause)
+        number = self.num_failed + 1
+        return Restraint(number, now + _BACKOFF.pause_seconds(number))
 
 
 class Pool:
@@ -156,8 +154,7 @@ class Pool:
         # By number: when each was started.
         self._workers: dict[int, float] = {}
         self._leaving: set[int] = set()
-        # After workers that failed, and after those that left learners behind.
-        self._failures, self._in_vain = Restraint(), Restraint()
+        self._failures = Restraint()
         self._demand: Demand | None = None
         self._changed_at = self._quiet_since = clock()
         self._complained_of: type[LiptError] | None = None
@@ -168,21 +165,10 @@ class Pool:
         self._source.interrupt()
 
     def run(self) -> None:
-        """Work until `stop`.
-
-        Raises:
-            IncompatibleProtocolError: the coordinator is too old to say what there is to do.
-            ProcessEndedError: workers do not take the arguments that they are given.
-        """
-        met = False
+        """Work until `stop`; raises where workers do not take their arguments."""
         while not self._stopping.is_set():
             try:
-                if not met:
-                    self._source.require_same_protocol()
-                    met = True
                 found = self._source.wait(self._demand, wait_seconds=_POLL_SECONDS)
-            except IncompatibleProtocolError:
-                raise
             except LiptError as error:
                 # Said once: the coordinator may be away for hours; its workers wait as well.
                 if self._complained_of is not type(error):
@@ -199,7 +185,6 @@ class Pool:
         now = self._clock()
         if demand != self._demand:
             self._demand, self._changed_at = demand, now
-            self._in_vain = Restraint()
         if demand.num_open:
             self._quiet_since = now
         for ended in self._engine.ended():
@@ -209,7 +194,7 @@ class Pool:
             len(self._workers) - len(self._leaving),
             self._settings,
             quiet_since=self._quiet_since,
-            not_before=max(self._failures.not_before, self._in_vain.not_before),
+            not_before=self._failures.not_before,
             now=now,
         )
         fewest, idle_seconds = self._settings.min_workers, self._settings.idle_seconds
@@ -239,20 +224,18 @@ class Pool:
             raise ProcessEndedError(f"{name} does not take its arguments:\n{ended.tail}")
         if ended.status == 0:
             logger.info("%s is done; %s left", name, _workers(len(self._workers)))
-            idle_seconds = self._settings.idle_seconds
-            if demand.num_open and now - self._changed_at >= idle_seconds:
-                self._in_vain = self._in_vain.after_vain(now, at_least_seconds=idle_seconds)
-                if demand.num_queued:
-                    logger.warning(
-                        "%s left without a learner, and %d wait: lipt doctor and lipt run watch "
-                        "say what keeps workers from them",
-                        name,
-                        demand.num_queued,
-                    )
+            unchanged_seconds = now - self._changed_at
+            if demand.num_queued and unchanged_seconds >= self._settings.idle_seconds:
+                logger.warning(
+                    "%s left without a learner, and %d wait: lipt doctor and lipt run watch say "
+                    "what keeps workers from them",
+                    name,
+                    demand.num_queued,
+                )
             return
         if ended.status is not None:
             old = age_seconds >= _YOUNG_SECONDS
-            self._failures = Restraint() if old else self._failures.after_vain(now)
+            self._failures = Restraint() if old else self._failures.after_failure(now)
         how = "was lost" if ended.status is None else f"ended with status {ended.status}"
         logger.warning("%s %s after %.0f s; it said last:\n%s", name, how, age_seconds, ended.tail)
 
@@ -269,21 +252,8 @@ class DemandSource:
         # Whatever counts here: the coordinator is told what it has said.
         self._num_ranges = 0
         self._workers = worker_pb2_grpc.WorkerServiceStub(channel)
-        self._info = info_pb2_grpc.InfoServiceStub(channel)
         self._waiting: grpc.Future[Any] | None = None
         self._interrupted = threading.Event()
-
-    def require_same_protocol(self) -> None:
-        """Refuse a coordinator of another protocol, with an `IncompatibleProtocolError`."""
-        try:
-            info = self._info.GetInfo(info_pb2.GetInfoRequest(), timeout=_CALL_SECONDS)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
-        if info.protocol.major != PROTOCOL_MAJOR:
-            raise IncompatibleProtocolError(
-                f"the coordinator speaks protocol {info.protocol.major}, this pool "
-                f"{PROTOCOL_MAJOR}. Install the same lipt on both."
-            )
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         """The demand as soon as it is not `known`, at the time-out, or when interrupted."""

@@ -77,9 +77,6 @@ def digits_rows(source: str) -> ArrayRows:
         source: "digits", "digits-train" or "digits-test"; "digits-mislabelled" for the training
             part with 5% of the labels made wrong on purpose, always the same ones.
 
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
-
     Source: Alpaydin & Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI.
     """
     file = _bundled_file("digits.csv.gz", needed_for="the data set digits")
@@ -116,9 +113,6 @@ def bundled_table_rows(source: str) -> ColumnRows:
         source: "breast_cancer", 569 tumours by 30 measurements, malignant or benign; "wine", 178
             wines by 13 measurements, from three growers; either with "-train" or "-test".
 
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
-
     Source: Wolberg, Mangasarian, Street & Street 1995 and Forina et al. 1991, UCI.
     """
     name = source.partition("-")[0]
@@ -141,12 +135,6 @@ def pydocs_rows(source: str) -> ColumnRows:
 
     They are read from the sources of eight packages, which are not imported: every paragraph of 8
     words and more, once. Another version of Python has other data, with another fingerprint.
-
-    Args:
-        source: "pydocs", "pydocs-train" or "pydocs-test".
-
-    Raises:
-        DataError: this Python has come without the sources of its standard library.
     """
     files = {topic: _files(topic) for topic in _TOPICS}
     stamp = Stamp.of([file for of_topic in files.values() for file in of_topic])

@@ -47,11 +47,7 @@ class DistilledFile:
 
 
 def read_distilled(folder: Path) -> DistilledFile:
-    """The synthetic images of a folder.
-
-    Raises:
-        DataError: there is no such file, or it holds something else.
-    """
+    """The synthetic images of a folder."""
     path = folder / FILE_NAME
 
     def refused(problem: object) -> DataError:

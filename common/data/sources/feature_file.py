@@ -64,16 +64,7 @@ class FeatureRows(ColumnRows):
 
 
 def features_rows(source: str, path: Path) -> FeatureRows:
-    """The examples of a file, float32, standardized unless `?standardize=no` follows its name.
-
-    Args:
-        source: the name under which the user opens them.
-        path: a .npz file, else a safetensors file.
-
-    Raises:
-        ConfigError: an option does not exist, or has another value.
-        DataError: the file cannot be read, or differs from the module's docstring.
-    """
+    """The examples of a file, float32, standardized unless `?standardize=no` follows its name."""
     file, query = split_query(source, path, ("standardize",))
     standardized = query.one_of("standardize", ("yes", "no")) == "yes"
     stamp = Stamp.of([file])

@@ -76,9 +76,6 @@ def cifar_rows(source: str, path: Path) -> ArrayRows:
         path: the directory that holds `cifar-10-batches-py` or `cifar-100-python`, or that
             directory itself.
 
-    Raises:
-        DataError: the files are not there, or differ from the published ones.
-
     Source: Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images".
     """
     from torchvision import datasets  # noqa: PLC0415 - slow to import, and not always needed
@@ -106,13 +103,6 @@ def imagefolder_rows(source: str, path: Path) -> EncodedRows:
 
     They are listed as torchvision's `ImageFolder` does, so that ids mean the same images in a
     training script that uses it. To import torchvision itself takes as long as torch.
-
-    Args:
-        source: the name under which the user opens them.
-        path: holds the directories; files with other extensions than torchvision's are passed over.
-
-    Raises:
-        DataError: there is no such directory, no class in it, or a class without images.
     """
     if not path.is_dir():
         raise DataError(

@@ -33,14 +33,7 @@ _HOW = "Put name.txt beside each name.jpg, or name a table with a column of file
 
 @dataclass(frozen=True)
 class FoundPairs:
-    """Pairs by row number.
-
-    Attributes:
-        source: the name under which the user opened them.
-        images: the paths of the image files.
-        caption: gives a row's caption.
-        stamp: of all files.
-    """
+    """Pairs by row number."""
 
     source: str
     images: PackedNames
@@ -58,18 +51,7 @@ class FoundPairs:
 
 
 def find_pairs(source: str, path: Path, *, image: str, caption: str) -> FoundPairs:
-    """All pairs: of a folder by their sorted paths, of a table in its order.
-
-    Args:
-        source: the name under which the user opens them.
-        path: a folder, or a table.
-        image: a table's column of file names.
-        caption: its column of captions.
-
-    Raises:
-        DataError: there are none, an image has no caption, or the table cannot be used.
-        MissingExtraError: the table is of Parquet, and pyarrow is not installed.
-    """
+    """All pairs: of a folder by their sorted paths, of a table in its order."""
     if not path.exists():
         raise DataError(f"{source}: there is no folder or table {path}. {_HOW}")
     if not path.is_dir():

@@ -23,7 +23,7 @@ Shapes: N pairs, B of a batch, C classes, M of the sample, S pixels a side, D fe
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,12 +64,6 @@ def pairs_rows(
         path: a folder or a table, and after a question mark the options, of `OPTIONS`.
         allowed_modules: those that towers may be imported from.
         progress: called with (done, total) pairs while they are embedded.
-
-    Raises:
-        ConfigError: a tower is not named or is unavailable, or an option cannot be used.
-        FactoryNotAllowedError: a tower's module is not allowed.
-        DataError: the pairs, the classes or a tower's rows cannot be used.
-        MissingExtraError: the table is of Parquet, and pyarrow is not installed.
     """
     place, query = split_query(source, path, OPTIONS)
     specs = [query.text(option, "") for option in TOWERS]
@@ -94,8 +88,15 @@ def pairs_rows(
 
     def embed() -> Mapping[str, Tensor]:
         image_tower, text_tower = (make() for make in makers)
-        embedding = Embedding(image_tower, text_tower, size, batch, classes, num_clusters)
-        return embedding.of(pairs, progress)
+        rows = _embedded(pairs, image_tower, text_tower, size, batch, progress)
+        if not classes:
+            centres_CD = clusters(rows["images"], num_clusters)
+        else:
+            parts = [
+                list(classes[start : start + batch]) for start in range(0, len(classes), batch)
+            ]
+            centres_CD = torch.cat([text_tower.rows(part, len(part)) for part in parts])
+        return {**rows, "labels": nearest(rows["images"], centres_CD)}
 
     tensors = kept("pairs", depends_on, embed)
     images_ND = tensors["images"]
@@ -111,15 +112,7 @@ def pairs_rows(
 
 
 def open_pairs(source: str) -> FoundPairs:
-    """The image files and captions themselves, in the order of the rows; no tower is imported.
-
-    Args:
-        source: as it is opened for selection, `pairs:PATH?...`; towers may be left out.
-
-    Raises:
-        ConfigError: it does not name pairs, or an option cannot be used.
-        DataError: the pairs cannot be used.
-    """
+    """The image files and captions themselves, in the order of the rows; no tower is imported."""
     kind, _, path = source.partition(":")
     if kind != "pairs" or not path:
         raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")
@@ -159,91 +152,62 @@ def _classes(query: Query) -> tuple[str, ...]:
     return classes
 
 
-@dataclass(frozen=True)
-class Embedding:
-    """How pairs become rows.
-
-    Attributes:
-        image_tower: of their images.
-        text_tower: of their captions.
-        size: S, which images are scaled and cropped to.
-        batch: B.
-        classes: texts that stand for the latent classes; none makes clusters.
-        num_clusters: how many.
-    """
-
-    image_tower: Tower
-    text_tower: Tower
-    size: int
-    batch: int
-    classes: Sequence[str]
-    num_clusters: int
-
-    def of(self, pairs: FoundPairs, progress: Progress | None = None) -> Mapping[str, Tensor]:
-        """Images and captions, N x D of length 1, and labels, N: the latent classes.
-
-        Raises:
-            DataError: an image, a caption or a tower cannot be used.
-        """
-        rows = {name: torch.empty(0) for name in ("images", "captions")}
-        for start in range(0, len(pairs), self.batch):
-            if progress is not None:
-                progress(start, len(pairs))
-            ids = range(start, min(start + self.batch, len(pairs)))
-            captions = [pairs.caption(row) for row in ids]
-            made = {
-                "images": self.image_tower.rows(self._images(pairs, ids), len(ids)),
-                "captions": self.text_tower.rows(captions, len(ids)),
-            }
-            if start == 0:
-                self._require_one_space(made["images"], made["captions"])
-                shape = (len(pairs), made["images"].shape[1])
-                rows = {name: room_for(shape, torch.float32) for name in made}
-            for name, values_BD in made.items():
-                if values_BD.shape[1] != rows[name].shape[1]:
-                    raise DataError(
-                        f"a tower gives {rows[name].shape[1]} columns for the first batch, and "
-                        f"{values_BD.shape[1]} for rows {start} to {ids[-1]}. Give all the same."
-                    )
-                rows[name][start : start + len(ids)] = values_BD
+def _embedded(
+    pairs: FoundPairs,
+    image_tower: Tower,
+    text_tower: Tower,
+    size: int,
+    batch: int,
+    progress: Progress | None,
+) -> dict[str, Tensor]:
+    """Images and captions, N x D of length 1."""
+    rows: dict[str, Tensor] = {}
+    for start in range(0, len(pairs), batch):
         if progress is not None:
-            progress(len(pairs), len(pairs))
-        return {**rows, "labels": self._labels(rows["images"])}
-
-    def _images(self, pairs: FoundPairs, ids: range) -> Tensor:
-        pixels_BCSS = np.empty((len(ids), 3, self.size, self.size), np.uint8)
-
-        def decode(row: int) -> None:
-            path = pairs.images[row]
-            try:
-                with Path(path).open("rb") as file:
-                    _, pixels_BCSS[row - ids.start] = decode_file(file, 3, (self.size, self.size))
-            except (DataError, OSError) as error:
-                raise DataError(
-                    f"image {row} of {pairs.source} ({path}) cannot be used: {error}. Replace it, "
-                    "or remove the pair."
-                ) from error
-
-        for _ in map_rows(decode, ids, num_threads=threads_for(self.size**2)):
-            pass
-        return torch.from_numpy(pixels_BCSS).float() / 255
-
-    def _labels(self, images_ND: Tensor) -> Tensor:
-        if not self.classes:
-            return nearest(images_ND, clusters(images_ND, self.num_clusters))
-        prompts, step = list(self.classes), self.batch
-        parts = [prompts[start : start + step] for start in range(0, len(prompts), step)]
-        rows_CD = torch.cat([self.text_tower.rows(part, len(part)) for part in parts])
-        return nearest(images_ND, rows_CD)
-
-    def _require_one_space(self, images_BD: Tensor, captions_BD: Tensor) -> None:
-        image, text = images_BD.shape[1], captions_BD.shape[1]
+            progress(start, len(pairs))
+        ids = range(start, min(start + batch, len(pairs)))
+        captions = [pairs.caption(row) for row in ids]
+        made = {
+            "images": image_tower.rows(_pixels(pairs, ids, size), len(ids)),
+            "captions": text_tower.rows(captions, len(ids)),
+        }
+        image, text = (values_BD.shape[1] for values_BD in made.values())
         if image != text:
             raise DataError(
-                f"the image tower {self.image_tower.spec} gives {image} columns, and the text "
-                f"tower {self.text_tower.spec} {text}. Give two that project into one space, as "
-                "CLIP's do."
+                f"the image tower {image_tower.spec} gives {image} columns, and the text tower "
+                f"{text_tower.spec} {text}. Give two that project into one space, as CLIP's do."
             )
+        if start == 0:
+            rows = {name: room_for((len(pairs), image), torch.float32) for name in made}
+        for name, values_BD in made.items():
+            if values_BD.shape[1] != rows[name].shape[1]:
+                raise DataError(
+                    f"a tower gives {rows[name].shape[1]} columns for the first batch, and "
+                    f"{values_BD.shape[1]} for rows {start} to {ids[-1]}. Give all the same."
+                )
+            rows[name][start : start + len(ids)] = values_BD
+    if progress is not None:
+        progress(len(pairs), len(pairs))
+    return rows
+
+
+def _pixels(pairs: FoundPairs, ids: range, size: int) -> Tensor:
+    pixels_BCSS = np.empty((len(ids), 3, size, size), np.uint8)
+
+    def decode(row: int) -> None:
+        path = pairs.images[row]
+        try:
+            with Path(path).open("rb") as file:
+                _, pixels_BCSS[row - ids.start] = decode_file(file, 3, (size, size))
+        except (DataError, OSError) as error:
+            raise DataError(
+                f"image {row} of {pairs.source} ({path}) cannot be used: {error}. Replace it, or "
+                "remove the pair."
+            ) from error
+
+    for _ in map_rows(decode, ids, num_threads=threads_for(size**2)):
+        pass
+    return torch.from_numpy(pixels_BCSS).float() / 255
 
 
 @dataclass(frozen=True)
@@ -254,11 +218,7 @@ class Tower:
     encode: Callable[[Any], Any]
 
     def rows(self, batch: Any, size: int) -> Tensor:
-        """A batch's rows of length 1, size x D, float32 on the CPU; one of zeros stays one.
-
-        Raises:
-            DataError: it fails, or gives something else.
-        """
+        """A batch's rows of length 1, size x D, float32 on the CPU; one of zeros stays one."""
         try:
             with torch.no_grad():
                 given = self.encode(batch)
@@ -284,12 +244,7 @@ class Tower:
 
 
 def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Tower]:
-    """What makes the tower, when it is needed.
-
-    Raises:
-        ConfigError: it cannot be imported.
-        FactoryNotAllowedError: this process's flags do not allow its module.
-    """
+    """What makes the tower, when it is needed."""
     factory = load_factory(spec, allowed_modules=allowed_modules)
 
     def make() -> Tower:
@@ -322,12 +277,7 @@ def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
 
 
 def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
-    """Centres of clusters, C x D of length 1, the same for the same rows.
-
-    Args:
-        rows_ND: of length 1.
-        num_clusters: C.
-    """
+    """Centres of clusters, C x D of length 1, the same for the same rows."""
     generator = torch.Generator().manual_seed(0)
     size = min(len(rows_ND), _SAMPLED_PER_CLUSTER * num_clusters)
     sample_M = torch.randperm(len(rows_ND), generator=generator)[:size].sort().values

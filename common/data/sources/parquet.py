@@ -39,11 +39,6 @@ class RowGroups:
 
     A row group is the least that Parquet can read. The last ones used stay in memory, up to a
     budget that holds all of a small set, so that a pass in order reads every group once.
-
-    Args:
-        readers: pyarrow's, by the names that errors give the files.
-        column: the struct.
-        max_bytes: the budget.
     """
 
     def __init__(
@@ -68,11 +63,7 @@ class RowGroups:
         self._cached_bytes = 0
 
     def read(self, row: int) -> bytes:
-        """The bytes of a row, from any thread.
-
-        Raises:
-            DataError: the row holds none, or its row group cannot be read.
-        """
+        """The bytes of a row, from any thread."""
         group = bisect_right(self._starts, row) - 1
         with self._lock:
             values = self._cache.get(group)
@@ -122,11 +113,6 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
         source: the name under which the user opens them.
         path: a path or a URL, as in `find_files`; of a URL only the row groups that are read are
             fetched.
-
-    Raises:
-        ConfigError: the URL is of no kind that can be read.
-        DataError: there is no such file, it is broken, or has no columns of images and labels.
-        MissingExtraError: pyarrow is not installed, or for a URL fsspec.
     """
     paths = find_files(source, path)
     stamp = Stamp.of(paths)
@@ -160,13 +146,7 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
 
 
 def find_files(source: str, path: str) -> list[str]:
-    """One Parquet file, or a directory's: train*.parquet, those in a folder train, else all.
-
-    Raises:
-        ConfigError: the URL is of no kind that can be read.
-        DataError: there are none, or training files in several directories.
-        MissingExtraError: for a URL, fsspec is not installed.
-    """
+    """One Parquet file, or a directory's: train*.parquet, those in a folder train, else all."""
     storage = storage_of(source, path)
     if storage.is_file(path):
         return [path]
@@ -194,11 +174,7 @@ def find_files(source: str, path: str) -> list[str]:
 
 
 def open_file(parquet: Any, source: str, path: str) -> Any:
-    """A reader of a file, by the module `pyarrow.parquet`.
-
-    Raises:
-        DataError: it is no Parquet file.
-    """
+    """A reader of a file, by the module `pyarrow.parquet`."""
     try:
         return parquet.ParquetFile(open_remote(source, path).open(path) if is_url(path) else path)
     except (OSError, ValueError) as error:

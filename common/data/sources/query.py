@@ -16,12 +16,7 @@ from lipt.common.errors import ConfigError
 
 @dataclass(frozen=True)
 class Query:
-    """The options of one source; each is asked for by a name that it may have.
-
-    Attributes:
-        source: the whole name, for messages.
-        values: by the options' names, still encoded.
-    """
+    """The options of one source; each is asked for by a name that it may have."""
 
     source: str
     values: Mapping[str, str]
@@ -38,11 +33,7 @@ class Query:
         return tuple(unquote(part) for part in self.values.get(name, "").split(",") if part)
 
     def number(self, name: str, default: int, *, minimum: int, maximum: int) -> int:
-        """A whole number.
-
-        Raises:
-            ConfigError: it is none, or out of its range.
-        """
+        """A whole number."""
         text = self.text(name, str(default))
         if not text.isascii() or not text.isdigit() or not minimum <= int(text) <= maximum:
             raise ConfigError(
@@ -52,11 +43,7 @@ class Query:
         return int(text)
 
     def one_of(self, name: str, choices: Sequence[str]) -> str:
-        """One of some words, the first by default.
-
-        Raises:
-            ConfigError: it is none of them.
-        """
+        """One of some words, the first by default."""
         text = self.text(name, choices[0])
         if text not in choices:
             raise ConfigError(
@@ -66,16 +53,7 @@ class Query:
 
 
 def split_query(source: str, path: Path, options: Collection[str]) -> tuple[Path, Query]:
-    """The path and the options of a source.
-
-    Args:
-        source: its whole name.
-        path: what stands after its kind, with the options.
-        options: the names that there are.
-
-    Raises:
-        ConfigError: an option has no value, is there twice, or is none of `options`.
-    """
+    """The path and the options of a source."""
     before, query = read_query(source, str(path), options)
     return Path(before), query
 

@@ -162,11 +162,7 @@ class ColumnRows(Rows):
 
 
 def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
-    """Names "0", "1", ... up to the largest label, for a source that names no classes.
-
-    Raises:
-        DataError: the largest label is too large to be a class.
-    """
+    """Names "0", "1", ... up to the largest label, for a source that names no classes."""
     largest = int(labels_N.max())
     if largest >= _MAX_CLASSES:
         row = int(labels_N.argmax())
@@ -178,11 +174,7 @@ def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
 
 
 def require_labels(labels_N: Tensor, num_classes: int, source: str) -> None:
-    """Check that every label is the number of a class, and that there is a choice.
-
-    Raises:
-        DataError: a label is outside 0..num_classes-1, or there are fewer than two classes.
-    """
+    """Check that every label is the number of a class, and that there is a choice."""
     outside_N = (labels_N < 0) | (labels_N >= num_classes)
     if bool(outside_N.any()):
         row = int(outside_N.to(torch.uint8).argmax())

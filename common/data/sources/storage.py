@@ -43,13 +43,7 @@ _KEPT_PARTS = 3
 
 
 class Window(io.RawIOBase):
-    """A seekable file over a part of another, which reads no more than it is asked for.
-
-    Args:
-        read: gives a range, by its offset and size; shorter where the file ends.
-        offset: where the part begins.
-        size: its bytes.
-    """
+    """A seekable file over a part of another, which reads no more than it is asked for."""
 
     def __init__(self, read: Callable[[int, int], bytes], offset: int, size: int) -> None:
         super().__init__()
@@ -91,11 +85,7 @@ class Window(io.RawIOBase):
 
 
 class Ranges:
-    """A remote file, read in parts that double while reads follow each other.
-
-    Args:
-        fetch: gives the bytes from a start to an end, fewer where the file ends before.
-    """
+    """A remote file, read in parts that double while reads follow each other."""
 
     def __init__(self, fetch: Callable[[int, int], bytes]) -> None:
         self._fetch = fetch
@@ -130,13 +120,7 @@ class LocalFiles:
         return Path(name).is_file()
 
     def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
-        """The names of a folder's files that end so, sorted; None where there is no such folder.
-
-        Args:
-            folder: its path or URL.
-            suffix: of the names.
-            below: whether files in folders of it count.
-        """
+        """The names of a folder's files that end so, sorted; None where there is no such folder."""
         path = Path(folder)
         if not path.is_dir():
             return None
@@ -164,11 +148,7 @@ class _Descriptor:
 
 
 class RemoteFiles:
-    """Files behind URLs of one kind, with the methods of `LocalFiles`.
-
-    Args:
-        files: fsspec's file system.
-    """
+    """Files behind URLs of one kind, with the methods of `LocalFiles`."""
 
     threads = 16
 
@@ -177,11 +157,7 @@ class RemoteFiles:
         self._ranges = lru_cache(_OPEN_FILES)(lambda url: Ranges(partial(self.fetch, url)))
 
     def is_file(self, name: str) -> bool:
-        """Whether there is such a file.
-
-        Raises:
-            DataError: the server does not answer, or refuses to.
-        """
+        """Whether there is such a file."""
         try:
             return str(self._info(name)["type"]) == "file"
         except FileNotFoundError:
@@ -264,21 +240,12 @@ def is_url(name: str) -> bool:
 
 
 def storage_of(source: str, name: str) -> Storage:
-    """The storage of a path or a URL; `source` is for messages.
-
-    Raises:
-        ConfigError, MissingExtraError: as `open_remote`.
-    """
+    """The storage of a path or a URL; `source` is for messages."""
     return open_remote(source, name) if is_url(name) else LocalFiles()
 
 
 def open_remote(source: str, url: str) -> RemoteFiles:
-    """The files behind URLs of one kind, which share connections.
-
-    Raises:
-        ConfigError: fsspec knows no such kind, it cannot be set up, or a password is in the URL.
-        MissingExtraError: fsspec, or what it needs for that kind, is not installed.
-    """
+    """The files behind URLs of one kind, which share connections."""
     if _SECRET.search(url):
         raise ConfigError(
             f"{_SECRET.sub('://', source)}: everybody on this machine could read the password in "
@@ -311,11 +278,7 @@ def stat_remote(urls: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
-    """A range of a file, all of it.
-
-    Raises:
-        DataError: the file ends before, or cannot be read.
-    """
+    """A range of a file, all of it."""
     content = b""
     while len(content) < size:
         try:

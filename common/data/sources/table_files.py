@@ -32,14 +32,7 @@ _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 
 class Table(ABC):
-    """A file, or several of one data set, by columns.
-
-    Attributes:
-        name: for messages.
-        files: what it is read from.
-        columns: their names in the file's order.
-        class_names: by column, the names of its numbers, where the file has some.
-    """
+    """A file, or several of one data set, by columns."""
 
     name: str
     files: Sequence[Path | str]
@@ -48,11 +41,7 @@ class Table(ABC):
 
     @abstractmethod
     def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
-        """The cells of some columns, in chunks of rows: a list for each of `names`.
-
-        Raises:
-            DataError: the file is broken; the message says where.
-        """
+        """The cells of some columns, in chunks of rows: a list for each of `names`."""
 
 
 def is_missing(cell: Cell) -> bool:
@@ -65,11 +54,7 @@ def is_missing(cell: Cell) -> bool:
 
 
 def require_columns(table: Table, names: Sequence[str], option: str) -> None:
-    """Check that columns are there.
-
-    Raises:
-        DataError: one is not; the message names those that are, and close ones first.
-    """
+    """Check that columns are there."""
     for name in names:
         if name not in table.columns:
             raise DataError(
@@ -91,12 +76,7 @@ class CsvTable(Table):
     """
 
     def __init__(self, path: Path, delimiter: str) -> None:
-        """Read the line of names.
-
-        Raises:
-            ConfigError: the delimiter is not one character.
-            DataError: there is no such file, or its first line names no columns.
-        """
+        """Read the line of names."""
         if len(delimiter) != 1 or delimiter in '"\r\n':
             raise ConfigError(
                 f"{path}: the delimiter {delimiter!r} is not one character. Write delimiter=; or "
@@ -195,11 +175,7 @@ class JsonlTable(Table):
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the names on all lines.
-
-        Raises:
-            DataError: there is no such file, or a line is no object of texts and numbers.
-        """
+        """Read the names on all lines."""
         self.name, self.files, self._path = str(path), (path,), path
         # A dictionary keeps the order, and a set does not.
         self.columns = tuple(dict.fromkeys(name for line in self._objects() for name in line))
@@ -240,12 +216,7 @@ class ParquetTable(Table):
     """A file, or those of a directory's training split, one below the other."""
 
     def __init__(self, source: str, path: str) -> None:
-        """Read the columns' names.
-
-        Raises:
-            DataError: there is no such file, it is broken, or files have other columns.
-            MissingExtraError: pyarrow is not installed.
-        """
+        """Read the columns' names."""
         parquet = import_extra(
             "pyarrow.parquet",
             package="pyarrow",

@@ -13,8 +13,7 @@ code is its text's digest, salted with its column's name, modulo the number of b
 that are opened apart agree without a vocabulary, and one table of embeddings serves all columns.
 
 A missing category is a category. A missing number is the mean of the others in its column of the
-same file, which is 0 once standardized; with `missing=marked` every column of numbers is followed
-by one that is 1 where it was missing, and else 0.
+same file, which is 0 once standardized.
 
 Where an example is one tensor it has no name, so that a model takes it as its only argument.
 
@@ -62,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 # A source has one of them; without any, the column `label` is a class.
 _TARGETS = ("label", "target", "labels")
-_OF_FEATURES = ("drop", "numbers", "categories", "missing", "buckets")
+_OF_FEATURES = ("drop", "numbers", "categories", "buckets")
 _OF_TEXT = ("text", "max_length", "tokenizer", "vocabulary", "names")
 OPTIONS = (*_TARGETS, "classes", *_OF_FEATURES, *_OF_TEXT)
 _DEFAULT_BUCKETS = 2**12
@@ -79,11 +78,6 @@ def csv_rows(source: str, path: Path) -> ColumnRows:
         source: the name under which the user opens them.
         path: the file, and after a question mark its options, which are those of `OPTIONS`, and
             `delimiter`.
-
-    Raises:
-        ConfigError: an option does not exist, or cannot be used.
-        DataError: the file, a column or a label cannot be used.
-        MissingExtraError: a tokenizer file is named, and `tokenizers` is not installed.
     """
     file, query = split_query(source, path, (*OPTIONS, "delimiter"))
     return _rows(query, lambda: CsvTable(file, query.text("delimiter", ",")))
@@ -96,11 +90,7 @@ def jsonl_rows(source: str, path: Path) -> ColumnRows:
 
 
 def parquet_table_rows(source: str, path: str) -> ColumnRows:
-    """The rows of Parquet files without images, by a path or a URL; as `jsonl_rows`.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed, or for a URL fsspec.
-    """
+    """The rows of Parquet files without images, by a path or a URL; as `jsonl_rows`."""
     file, query = read_query(source, path, OPTIONS)
     return _rows(query, lambda: ParquetTable(source, file))
 
@@ -144,17 +134,7 @@ def _rows(query: Query, opened: Callable[[], Table]) -> ColumnRows:
 def read_labels(
     table: Table, column: str, classes: Sequence[str] = ()
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """The labels as numbers from 0, int64, and the classes' names.
-
-    Args:
-        table: where they are.
-        column: one of its columns.
-        classes: their names in the order of their numbers; empty takes those that there are.
-
-    Raises:
-        DataError: rows lack a label or have one that is no class, or the column holds measured
-            numbers.
-    """
+    """The labels as numbers from 0, int64, and the classes' names."""
     # Every row's label by its place among those that came up, and these places.
     codes, found = array("q"), dict[str, int]()
     missing: list[int] = []
@@ -246,8 +226,7 @@ def _features(
     columns: list[Column] = []
     tensors: dict[str, Tensor] = {}
     if numbers:
-        marked = query.one_of("missing", ("mean", "marked")) == "marked"
-        values_ND = numbers_tensor([numbers[name] for name in sorted(numbers)], marked=marked)
+        values_ND = numbers_tensor([numbers[name] for name in sorted(numbers)])
         name = "numbers" if categories else ""
         shape = (values_ND.shape[1],)
         columns.append(Column(name, ColumnType.FLOAT32, shape, standardized=True))
@@ -268,11 +247,7 @@ def _features(
 def read_numbers(
     table: Table, columns: Sequence[str], *, required: Sequence[str]
 ) -> dict[str, NDArray[np.float32]]:
-    """The columns of numbers among some, N values each, not-a-number where a cell is missing.
-
-    Raises:
-        DataError: a column of `required` has another cell, or a number is infinite.
-    """
+    """The columns of numbers among some, N values each, not-a-number where a cell is missing."""
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in columns}
     begin = 0
     for chunk in table.chunks(columns):
@@ -324,22 +299,14 @@ def _float32(values: list[float], table: Table, name: str, begin: int) -> NDArra
     return values_N.astype(np.float32)
 
 
-def numbers_tensor(numbers: Sequence[NDArray[np.float32]], *, marked: bool) -> Tensor:
-    """Columns of numbers side by side, N x D, with the means in place of missing ones.
-
-    Args:
-        numbers: not-a-number where one is missing.
-        marked: whether each column is followed by one that is 1 where it was missing.
-    """
-    width = 2 if marked else 1
-    values_ND = np.empty((len(numbers[0]), width * len(numbers)), np.float32)
+def numbers_tensor(numbers: Sequence[NDArray[np.float32]]) -> Tensor:
+    """Columns of numbers side by side, N x D, with the means in place of missing ones."""
+    values_ND = np.empty((len(numbers[0]), len(numbers)), np.float32)
     for place, values_N in enumerate(numbers):
         missing_N = np.isnan(values_N)
         known = values_N[~missing_N].astype(np.float64)
-        filled_N = np.where(missing_N, known.mean() if len(known) else 0.0, values_N)
-        values_ND[:, width * place] = filled_N
-        if marked:
-            values_ND[:, width * place + 1] = missing_N
+        mean = known.mean() if len(known) else 0.0
+        values_ND[:, place] = np.where(missing_N, mean, values_N)
     return torch.from_numpy(values_ND)
 
 

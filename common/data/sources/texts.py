@@ -89,10 +89,6 @@ def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokeni
         path: a tokenizer.json.
         max_length: L; special tokens count, and those at the end stay when a text is cut.
         keep_numbers: whether padding may have another number than 0.
-
-    Raises:
-        DataError: there is no such file, or `tokenizers` cannot read it.
-        MissingExtraError: the package is not installed.
     """
     tokenizers = import_extra(
         "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"

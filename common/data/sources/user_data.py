@@ -6,7 +6,6 @@ say more:
 
     targets        the labels of all rows, which saves a pass
     classes        the names of the classes
-    collate        makes a batch of a list of examples; called with one at a time
     standardize    True, or the names of the columns that are standardized
     num_values     how many values whole numbers may have, by column or for all
 
@@ -16,7 +15,7 @@ Shapes: N examples.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,29 +41,14 @@ _TYPES = {kind.dtype: kind for kind in ColumnType}
 def rows_of_data(
     source: str, data: Any, progress: Progress | None = None
 ) -> FactoryRows | ColumnRows:
-    """The rows of a user's data set.
-
-    Args:
-        source: its name, for messages.
-        data: map-style.
-        progress: called with (done, total) rows, where all are read now.
-
-    Raises:
-        ConfigError: `data` is not map-style.
-        DataError: as `FactoryRows`; or a row cannot be used.
-    """
+    """The rows of a user's data set."""
     if _length(source, data) == 0 or is_image(_read_row(source, data, 0)[0]):
         return FactoryRows(source, data)
     return column_rows(source, data, progress)
 
 
 def data_of_factory(source: str, allowed_modules: Collection[str]) -> Any:
-    """Call the factory that `source` names, without arguments.
-
-    Raises:
-        FactoryNotAllowedError: this process's flags do not allow the module.
-        ConfigError: the factory cannot be imported, or fails.
-    """
+    """Call the factory that `source` names, without arguments."""
     factory = load_factory(source, allowed_modules=allowed_modules)
     try:
         return factory()
@@ -197,16 +181,7 @@ def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source
 def labels_of_names(
     labels: Sequence[str], names: tuple[str, ...] | None, source: str
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """The number of each label, int64, and the classes' names.
-
-    Args:
-        labels: names, one per row.
-        names: of the classes, in the order of their numbers; None takes all labels, sorted.
-        source: for the message.
-
-    Raises:
-        DataError: a label is none of the names.
-    """
+    """The number of each label, int64, and the classes' names."""
     names = tuple(sorted(set(labels))) if names is None else names
     numbers = {name: number for number, name in enumerate(names)}
     for row, label in enumerate(labels):
@@ -245,12 +220,7 @@ class FactoryRows(PixelRows):
     concurrent = False
 
     def __init__(self, source: str, data: Any) -> None:
-        """Look at a data set's length, labels and first row.
-
-        Raises:
-            ConfigError: `data` is not map-style.
-            DataError: its `targets` do not fit, or row 0 differs between two reads.
-        """
+        """Look at a data set's length, labels and first row."""
         num_rows = _length(source, data)
         given = _labels_of_targets(source, data, num_rows)
         if given is None and num_rows and not is_class(_read_row(source, data, 0)[1]):
@@ -308,13 +278,12 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
 def column_rows(source: str, data: Any, progress: Progress | None = None) -> ColumnRows:
     """All rows of a user's data set, in memory; arguments and errors as `rows_of_data`."""
     num_rows = _length(source, data)
-    collate = getattr(data, "collate", None)
     parts: dict[str, list[Tensor]] = {}
     labels: list[Any] = []
 
     def read(row: int) -> tuple[dict[str, Tensor], Any]:
         example, label = _read_row(source, data, row)
-        return _tensors_of(example, collate, source, row), label
+        return _tensors_of(example, source, row), label
 
     for row, (tensors, label) in enumerate(
         map_rows(read, range(num_rows), num_threads=1, progress=progress)
@@ -339,46 +308,21 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
 
 
 def bytes_of_first(source: str, data: Any) -> int:
-    """What row 0 takes as columns; 0 where it is an image, or there is none.
-
-    Raises:
-        ConfigError: `data` is not map-style.
-        DataError: the row cannot be used.
-    """
+    """What row 0 takes as columns; 0 where it is an image, or there is none."""
     if _length(source, data) == 0:
         return 0
     example, _ = _read_row(source, data, 0)
     if is_image(example):
         return 0
-    tensors = _tensors_of(example, getattr(data, "collate", None), source, 0)
-    return sum(tensor.nbytes for tensor in tensors.values())
+    return sum(tensor.nbytes for tensor in _tensors_of(example, source, 0).values())
 
 
-def _tensors_of(
-    example: Any, collate: Callable[..., Any] | None, source: str, row: int
-) -> dict[str, Tensor]:
-    if collate is not None:
-        try:
-            example = collate([example])
-        except Exception as error:
-            raise DataError(
-                f"{source}: its collate failed on row {row} with {type(error).__name__}: {error}. "
-                "Let it return a batch of a list of one example, which has no label."
-            ) from error
+def _tensors_of(example: Any, source: str, row: int) -> dict[str, Tensor]:
     named: Mapping[str, Any] = example if isinstance(example, Mapping) else {"": example}
-    tensors = {
+    return {
         str(name): _tensor_of(value, f"{source}: {_what(str(name))} of row {row}")
         for name, value in named.items()
     }
-    if collate is None:
-        return tensors
-    for name, tensor in tensors.items():
-        if tensor.ndim == 0 or len(tensor) != 1:
-            raise DataError(
-                f"{source}: its collate makes {_what(name)} of shape {tuple(tensor.shape)} of one "
-                "example. Let the first dimension be that of the examples."
-            )
-    return {name: tensor[0] for name, tensor in tensors.items()}
 
 
 def _tensor_of(value: Any, what: str) -> Tensor:

@@ -22,9 +22,10 @@ import posixpath
 import re
 import tarfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -77,22 +78,6 @@ class Convention:
 
 
 @dataclass(frozen=True)
-class _Member:
-    """A tar file's entry, its content's place, and its kind where it is no file."""
-
-    name: str
-    offset: int
-    size: int
-    not_a_file: str
-
-
-@dataclass(frozen=True)
-class _Sample:
-    image: _Member
-    label: int | str
-
-
-@dataclass(frozen=True)
 class ShardRows(EncodedRows):
     """Image files inside shards."""
 
@@ -114,11 +99,6 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
             `classes_file`, a text file with the name of a class on each line, else `classes.txt`
             where it lies beside the shards.
         progress: called with (done, total) samples while the index is made.
-
-    Raises:
-        ConfigError: an option or the URL cannot be used.
-        DataError: there are no shards, or one of them, or a sample in it, cannot be used.
-        MissingExtraError: it is a URL, and fsspec or what it needs is not installed.
     """
     path, query = read_query(source, path, OPTIONS)
     storage = storage_of(source, path)
@@ -192,11 +172,7 @@ def _shards(source: str, storage: Storage, path: str) -> list[str]:
 
 
 def expand_braces(source: str, pattern: str) -> Iterator[str]:
-    """The names that a pattern stands for: {000..099} counts, {train,val} lists.
-
-    Raises:
-        ConfigError: a brace is not closed, or holds neither.
-    """
+    """The names that a pattern stands for: {000..099} counts, {train,val} lists."""
     match = _BRACES.search(pattern)
     if match is None:
         if "{" in pattern or "}" in pattern:
@@ -251,19 +227,20 @@ def _lines(source: str, name: str) -> tuple[str, ...]:
 def _build_index(
     storage: Storage, shards: Sequence[str], convention: Convention, progress: Progress | None
 ) -> Mapping[str, Tensor]:
-    sizes = [_size(storage, shard) for shard in shards]
+    readers = [_Shard(storage, shard, _size(storage, shard), convention) for shard in shards]
+    total_bytes = sum(reader.size for reader in readers)
     # How far each shard has been read, in samples and in bytes.
     samples_S, bytes_S = [0] * len(shards), [0] * len(shards)
     stopped = threading.Event()
 
     def walk(number: int) -> list[_Sample]:
         found: list[_Sample] = []
-        for sample in _samples(storage, shards[number], sizes[number], convention):
+        for sample in readers[number].samples():
             found.append(sample)
-            samples_S[number], bytes_S[number] = len(found), sample.image.offset
+            samples_S[number], bytes_S[number] = len(found), sample.offset
             if stopped.is_set():
                 break
-        bytes_S[number] = sizes[number]
+        bytes_S[number] = readers[number].size
         return found
 
     with ThreadPoolExecutor(storage.threads, thread_name_prefix="index") as executor:
@@ -274,7 +251,7 @@ def _build_index(
                 so_far, num_bytes = sum(samples_S), sum(bytes_S)
                 if progress is not None and so_far and num_bytes:
                     # The total is estimated: the rest has as many per byte.
-                    progress(so_far, max(so_far, round(so_far * sum(sizes) / num_bytes)))
+                    progress(so_far, max(so_far, round(so_far * total_bytes / num_bytes)))
                 if not pending or any(future.exception() for future in done):
                     break
             # The first failure in the shards' order: those before it are waited for.
@@ -298,7 +275,7 @@ def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[s
     kinds = {type(sample.label): row for row, sample in enumerate(samples)}
     if len(kinds) > 1:
         one, other = (
-            f"{samples[row].image.name!r:.200} in {shards[_shard_number(ends_S, row)]}"
+            f"{samples[row].name!r:.200} in {shards[_shard_number(ends_S, row)]}"
             for row in (kinds[str], kinds[int])
         )
         raise DataError(
@@ -308,10 +285,10 @@ def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[s
     classes = sorted({str(sample.label) for sample in samples}) if str in kinds else []
     numbers: dict[int | str, int] = {name: number for number, name in enumerate(classes)}
     labels = [numbers.get(sample.label, sample.label) for sample in samples]
-    members, packed = PackedNames.of(s.image.name for s in samples), PackedNames.of(classes)
+    members, packed = PackedNames.of(s.name for s in samples), PackedNames.of(classes)
     return {
-        "offsets": torch.tensor([s.image.offset for s in samples], dtype=torch.int64),
-        "sizes": torch.tensor([s.image.size for s in samples], dtype=torch.int64),
+        "offsets": torch.tensor([s.offset for s in samples], dtype=torch.int64),
+        "sizes": torch.tensor([s.size for s in samples], dtype=torch.int64),
         "labels": torch.tensor(labels, dtype=torch.int64),
         "ends": ends_S,
         "members": members.letters,
@@ -321,191 +298,174 @@ def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[s
     }
 
 
-# Samples: members whose names begin alike.
+class _Sample(NamedTuple):
+    name: str
+    offset: int
+    size: int
+    label: int | str
 
 
-def _samples(storage: Storage, shard: str, size: int, convention: Convention) -> Iterator[_Sample]:
-    named = (
-        (match["key"], match["extension"].lower(), member)
-        for member in _members(shard, lambda offset, some: storage.read(shard, offset, some), size)
-        if (match := _NAME.fullmatch(member.name)) is not None
-    )
-    seen: set[str] = set()
-    for key, group in itertools.groupby(named, key=lambda found: found[0]):
-        members: dict[str, _Member] = {}
-        for _, extension, member in group:
-            if extension in members:
-                raise DataError(
-                    f"{shard}: the member {member.name!r:.200} is there twice. Leave one out."
+@dataclass(frozen=True)
+class _Shard:
+    """One tar file, read by its headers and the members of labels."""
+
+    storage: Storage
+    name: str
+    size: int
+    convention: Convention
+
+    def samples(self) -> Iterator[_Sample]:
+        """Members whose names begin alike, in order."""
+        named = (
+            (match["key"], match["extension"].lower(), member)
+            for member in self._members()
+            if (match := _NAME.fullmatch(member.name)) is not None
+        )
+        seen: set[str] = set()
+        for key, group in itertools.groupby(named, key=lambda found: found[0]):
+            members: dict[str, tarfile.TarInfo] = {}
+            for _, extension, member in group:
+                if extension in members:
+                    raise self._refused(f"{_called(member)} is there twice. Leave one out.")
+                members[extension] = member
+            if key in seen:
+                raise self._refused(
+                    f"{_called(member)} stands apart from others of its sample, or its sample is "
+                    "there twice. Write a sample's members one behind the other, under one name."
                 )
-            members[extension] = member
-        if key in seen:
-            raise DataError(
-                f"{shard}: the member {next(iter(members.values())).name!r:.200} stands apart from "
-                "others of its sample, or its sample is there twice. Write a sample's members one "
-                "behind the other, under a name of its own."
+            seen.add(key)
+            image, extension = self._image_of(key, members), self._label_extension(key, members)
+            label = self._label_of(members[extension], is_json=extension == "json")
+            yield _Sample(image.name, image.offset_data, image.size, label)
+
+    def _image_of(self, key: str, members: Mapping[str, tarfile.TarInfo]) -> tarfile.TarInfo:
+        wanted = self.convention.image.lower().removeprefix(".")
+        fitting = [
+            extension
+            for extension in members
+            if extension == wanted or (not wanted and extension.rpartition(".")[2] in _IMAGES)
+        ]
+        if len(fitting) == 1:
+            return self._require_file(members[fitting[0]])
+        if fitting:
+            what = f"that is the only image: there are .{' and .'.join(fitting)}"
+            remedy = f"Name the one to use, such as image={fitting[0]}."
+        else:
+            what = f"called .{wanted}" if wanted else "that is an image"
+            remedy = "Give every sample one, or name its extension with image=EXTENSION."
+        raise self._refused(
+            f"the sample {key!r:.200}, with .{', .'.join(members)}, has no member {what}. {remedy}"
+        )
+
+    def _label_extension(self, key: str, members: Mapping[str, tarfile.TarInfo]) -> str:
+        for extension in ("json",) if self.convention.label else ("cls", "json"):
+            if extension in members:
+                return extension
+        lacking = ".json" if self.convention.label else ".cls or .json"
+        raise self._refused(
+            f"the sample {key!r:.200}, with .{', .'.join(members)}, has no label: there is no "
+            f"{lacking} of that name. Add it, or leave the sample out."
+        )
+
+    def _label_of(self, member: tarfile.TarInfo, *, is_json: bool) -> int | str:
+        called = _called(self._require_file(member))
+        if member.size > _MOST_LABEL_BYTES:
+            raise self._refused(
+                f"{called} has {member.size} bytes, a label's has at most {_MOST_LABEL_BYTES}. "
+                "Keep the rest in another member."
             )
-        seen.add(key)
-        image = _image_of(shard, key, members, convention)
-        described, is_json = _label_member(shard, key, members, convention)
-        if described.size > _MOST_LABEL_BYTES:
-            raise DataError(
-                f"{shard}: the member {described.name!r:.200} has {described.size} bytes, a "
-                f"label's has at most {_MOST_LABEL_BYTES}. Keep the rest in another member."
+        content = read_exactly(self.storage, self.name, member.offset_data, member.size)
+        if not is_json:
+            text = content.strip()
+            if re.fullmatch(rb"-?[0-9]{1,19}", text) and abs(int(text)) <= _LARGEST_LABEL:
+                return int(text)
+            raise self._refused(
+                f"{called} holds {content[:40]!r} in place of a class's number. Write the number "
+                "as text, or the class's name in a .json member."
             )
-        content = read_exactly(storage, shard, described.offset, described.size)
-        where = f"{shard}: the member {described.name!r:.200}"
-        label = (
-            _label_in_json(where, convention.label or "label", content)
-            if is_json
-            else _class_number(where, content)
+        try:
+            values = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise self._refused(f"{called} is no JSON: {error}. Write it again.") from error
+        key = self.convention.label or "label"
+        if not isinstance(values, dict) or key not in values:
+            has = ", ".join(map(repr, values if isinstance(values, dict) else [type(values)]))
+            raise self._refused(
+                f"{called} has no {key!r}, but {has:.200}. Name the label's key with label=KEY."
+            )
+        label = values[key]
+        if isinstance(label, str) or (type(label) is int and abs(label) <= _LARGEST_LABEL):
+            return label
+        raise self._refused(
+            f"{called} has {key!r}: {label!r:.80}, which is neither a class's number nor its name. "
+            "Write one of them."
         )
-        yield _Sample(image, label)
 
+    def _require_file(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
+        if member.issparse():
+            kind = "a sparse file, whose holes are left out of the shard"
+        elif member.issym() or member.islnk():
+            kind = f"a link to {member.linkname!r:.200}"
+        elif member.isreg():
+            return member
+        else:
+            kind = "no file, but a device or a pipe"
+        raise self._refused(f"{_called(member)} is {kind}. Store the file.")
 
-def _image_of(
-    shard: str, key: str, members: Mapping[str, _Member], convention: Convention
-) -> _Member:
-    wanted = convention.image.lower().removeprefix(".")
-    fitting = [
-        extension
-        for extension in members
-        if extension == wanted or (not wanted and extension.rpartition(".")[2] in _IMAGES)
-    ]
-    if len(fitting) == 1:
-        return _require_file(shard, members[fitting[0]])
-    if not fitting:
-        what = f"called .{wanted}" if wanted else "that is an image"
-        remedy = "Give every sample one, or name its extension with image=EXTENSION."
-    else:
-        what = f"that is the only image: there are .{' and .'.join(fitting)}"
-        remedy = f"Name the one to use, such as image={fitting[0]}."
-    raise DataError(
-        f"{shard}: the sample {key!r:.200}, with .{', .'.join(members)}, has no member {what}. "
-        f"{remedy}"
-    )
+    def _members(self) -> Iterator[tarfile.TarInfo]:
+        """All entries but folders, from one pass over the headers, which reads no content."""
+        file = Window(self._read, 0, self.size).buffered()
+        last, behind = -1, ""
+        try:
+            # A file object of any other kind would be read from its start to its end.
+            archive = tarfile.open(  # noqa: SIM115 - nothing in it has to be closed
+                fileobj=file, mode="r:", encoding="utf-8"
+            )
+            while (info := archive.next()) is not None:
+                behind = f", behind {_called(info)},"
+                self._require_inside(info, last)
+                last = info.offset_data
+                # It would keep them all.
+                archive.members.clear()  # type: ignore[attr-defined]
+                if not info.isdir():
+                    yield info
+            after = archive.offset
+            block = self.storage.read(self.name, after, tarfile.BLOCKSIZE)
+        except DataError:
+            raise
+        # A broken file can make the standard library raise nearly anything.
+        except Exception as error:
+            raise DataError(
+                f"{self.name} cannot be read as a tar file{behind}: {error}. {_AGAIN} A compressed "
+                "one has to be unpacked to a plain .tar."
+            ) from error
+        if len(block) < tarfile.BLOCKSIZE or any(block):
+            what = "something that is no header" if block else "nothing"
+            raise self._refused(
+                f"at byte {after}{behind} there is {what} in place of a tar file's end: the shard "
+                f"is cut off or damaged. {_AGAIN}"
+            )
 
-
-def _label_member(
-    shard: str, key: str, members: Mapping[str, _Member], convention: Convention
-) -> tuple[_Member, bool]:
-    """The member of the label, and whether it is JSON."""
-    for extension in ("json",) if convention.label else ("cls", "json"):
-        if extension in members:
-            return _require_file(shard, members[extension]), extension == "json"
-    lacking = ".json" if convention.label else ".cls or .json"
-    raise DataError(
-        f"{shard}: the sample {key!r:.200}, with .{', .'.join(members)}, has no label: there is "
-        f"no {lacking} of that name. Add it, or leave the sample out."
-    )
-
-
-def _require_file(shard: str, member: _Member) -> _Member:
-    if member.not_a_file:
-        raise DataError(
-            f"{shard}: the member {member.name!r:.200} is {member.not_a_file}. Store the file."
-        )
-    return member
-
-
-def _class_number(where: str, content: bytes) -> int:
-    text = content.strip()
-    if re.fullmatch(rb"-?[0-9]{1,19}", text) and abs(int(text)) <= _LARGEST_LABEL:
-        return int(text)
-    raise DataError(
-        f"{where} holds {content[:40]!r} in place of a class's number. Write the number as text, "
-        "or the class's name in a .json member."
-    )
-
-
-def _label_in_json(where: str, key: str, content: bytes) -> int | str:
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is no JSON: {error}. Write it again.") from error
-    if not isinstance(values, dict) or key not in values:
-        has = ", ".join(map(repr, values)) if isinstance(values, dict) else type(values).__name__
-        raise DataError(
-            f"{where} has no {key!r}, but {has:.200}. Name the key of the label with label=KEY."
-        )
-    label = values[key]
-    if isinstance(label, str) or (type(label) is int and abs(label) <= _LARGEST_LABEL):
-        return label
-    raise DataError(
-        f"{where} has {key!r}: {label!r:.80}, which is neither a class's number nor its name. "
-        "Write one of them."
-    )
-
-
-# Members of a tar file, from one pass over the headers, which reads no content.
-
-
-def _members(shard: str, read: Callable[[int, int], bytes], size: int) -> Iterator[_Member]:
-    """All entries but folders, in their order.
-
-    Args:
-        shard: the tar file's name, for messages.
-        read: gives a range, by its offset and size; shorter where the file ends. Raises OSError.
-        size: of the tar file.
-
-    Raises:
-        DataError: it is no tar file, it is cut off or damaged, or cannot be read.
-    """
-
-    def read_some(offset: int, size: int) -> bytes:
+    def _read(self, offset: int, size: int) -> bytes:
         if size > _MOST_AT_ONCE:
-            raise DataError(
-                f"{shard}: a header at byte {offset} claims {size} bytes of names: the shard is "
+            raise self._refused(
+                f"a header at byte {offset} claims {size} bytes of names: the shard is damaged. "
+                f"{_AGAIN}"
+            )
+        return self.storage.read(self.name, offset, size)
+
+    def _require_inside(self, info: tarfile.TarInfo, last: int) -> None:
+        end = info.offset_data + info.size
+        # Each lies behind the one before: a size below 0 would lead back to it for ever.
+        if info.size < 0 or info.offset_data <= last or end > self.size:
+            raise self._refused(
+                f"{_called(info)} ends at byte {end} of {self.size}: the shard is cut off or "
                 f"damaged. {_AGAIN}"
             )
-        return read(offset, size)
 
-    file = Window(read_some, 0, size).buffered()
-    last, behind = -1, ""
-    try:
-        # A file object of any other kind would be read from its start to its end.
-        archive = tarfile.open(  # noqa: SIM115 - nothing in it has to be closed
-            fileobj=file, mode="r:", encoding="utf-8"
-        )
-        while (info := archive.next()) is not None:
-            behind = f", behind the member {info.name!r:.200},"
-            _require_inside(shard, info, last, size)
-            last = info.offset_data
-            # It would keep them all.
-            archive.members.clear()  # type: ignore[attr-defined]
-            if not info.isdir():
-                yield _Member(info.name, info.offset_data, info.size, _not_a_file(info))
-        after = archive.offset
-        block = read(after, tarfile.BLOCKSIZE)
-    except DataError:
-        raise
-    # A broken file can make the standard library raise nearly anything.
-    except Exception as error:
-        raise DataError(
-            f"{shard} cannot be read as a tar file{behind}: {error}. {_AGAIN} A compressed one has "
-            "to be unpacked to a plain .tar."
-        ) from error
-    if len(block) < tarfile.BLOCKSIZE or any(block):
-        what = "something that is no header" if block else "nothing"
-        raise DataError(
-            f"{shard}: at byte {after}{behind} there is {what} in place of a tar file's end: the "
-            f"shard is cut off or damaged. {_AGAIN}"
-        )
+    def _refused(self, what: str) -> DataError:
+        return DataError(f"{self.name}: {what}")
 
 
-def _require_inside(shard: str, info: tarfile.TarInfo, last: int, size: int) -> None:
-    end = info.offset_data + info.size
-    # Each lies behind the one before: a size below 0 would lead back to it for ever.
-    if info.size < 0 or info.offset_data <= last or end > size:
-        raise DataError(
-            f"{shard}: the member {info.name!r:.200} ends at byte {end} of {size}: the shard is "
-            f"cut off or damaged. {_AGAIN}"
-        )
-
-
-def _not_a_file(info: tarfile.TarInfo) -> str:
-    if info.issparse():
-        return "a sparse file, whose holes are left out of the shard"
-    if info.issym() or info.islnk():
-        return f"a link to {info.linkname!r:.200}"
-    return "" if info.isreg() else "no file, but a device or a pipe"
+def _called(member: tarfile.TarInfo) -> str:
+    return f"the member {member.name!r:.200}"

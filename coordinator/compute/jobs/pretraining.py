@@ -35,11 +35,8 @@ class DataDescription:
     Attributes:
         fingerprint: of the kind in the settings; new runs are bound to it.
         sampled_fingerprint: that of older runs, if it is another one.
-        scaling: how images are scaled and what that costs, as a clause; empty where they are not.
-        labels: of every id, as little-endian int32.
-        quarantined: the excluded ids, which only the labels count.
+        labels: of every id, as little-endian int32; they count the quarantined ids as well.
         other_target: where models give no single class; classes are strata then.
-        target_names: of the labels or the numbers.
     """
 
     source: str

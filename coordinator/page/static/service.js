@@ -70,13 +70,10 @@ async function* lines(response) {
   if (rest) yield rest;
 }
 
-// The coordinator gives a sign of life every 5 seconds.
-const SILENCE_MS = 20_000;
-const FIRST_PAUSE_MS = 500;
-const LONGEST_PAUSE_MS = 5_000;
+const SILENCE_MS = 20_000; // the coordinator gives a sign of life every 5 seconds
+const PAUSE_MS = 1_000;
 
 let source = null;
-let pause = FIRST_PAUSE_MS;
 let timer;
 let onBack = () => {};
 
@@ -103,8 +100,7 @@ function lost() {
   const { kind, lastHeard } = state.connection;
   if (kind !== "away") state.connection = { kind: "away", since: Date.now(), lastHeard };
   changed();
-  timer = setTimeout(tryAgain, pause);
-  pause = Math.min(pause * 1.6, LONGEST_PAUSE_MS);
+  timer = setTimeout(tryAgain, PAUSE_MS);
 }
 
 /** An EventSource does not say why it ended: a plain request does. */
@@ -121,7 +117,6 @@ async function tryAgain() {
 function heard(service) {
   clearTimeout(timer);
   timer = setTimeout(lost, SILENCE_MS);
-  pause = FIRST_PAUSE_MS;
   const { kind, since } = state.connection;
   state.connection = { kind: "live", since: kind === "live" ? since : Date.now(), lastHeard: Date.now() };
   state.clockSkew = Date.parse(service.now) - Date.now();

@@ -2,7 +2,7 @@
 
 import { soupChart, soupLegend } from "./charts.js";
 import { bytes, count, duration, keptOf, number, percent, secondsOf, settingsOf, standingOf, tally, trainSeconds } from "./format.js";
-import { badge, bar, button, empty, field, head, html, moment, problem, submit, table, tile, tiles, waiting } from "./parts.js";
+import { badge, bar, button, commands, empty, field, head, html, moment, problem, submit, table, tile, tiles, waiting } from "./parts.js";
 import { post } from "./service.js";
 import { changed, closeDialog, mayAct, openDialog, perform, runById, state, task, to } from "./store.js";
 
@@ -91,51 +91,27 @@ export function compareView() {
     ${soupLegend()}`;
 }
 
-// Fields of the dialog: setting, label, type or properties of its input.
-const whole = { type: "number", min: 1, step: 1 };
-const share = { type: "number", min: 0, max: 1, step: "any" };
-const FIELDS = [
-  ["model", "Model", { type: "text", spellcheck: false }],
-  ["seed", "Seed", { ...whole, min: 0 }],
-  ["learners.num_learners", "Learners", whole],
-  ["learners.num_minibatches", "Minibatches of each", whole],
-  ["learners.num_steps", "Steps of each", whole],
-  ["learners.batch_size", "Batch size", whole],
-  ["learners.learning_rate", "Learning rate", { ...share, max: undefined }],
-  ["pruning.density_min", "Density from", share],
-  ["pruning.density_max", "Density to", share],
-];
-
 function openStartDialog() {
   state.tasks.delete("start a run");
+  const defaults = settingsOf(state.info?.default_run);
   openDialog("Start a run", () => {
     const starting = task("start a run");
     return html`<form onSubmit=${start}>
-      <p class="dim">What is left empty stays as the coordinator has it.</p>
-      <div class="fields">
-        ${field("start-name", "Name", (props) => html`<input ...${props} name="name" type="text" maxlength="80" autofocus autocomplete="off" placeholder="made up" />`)}
-        ${FIELDS.map(([name, label, how]) => field(`start-${name}`, label, (props) => html`
-          <input ...${props} ...${how} name=${name} autocomplete="off" placeholder=${defaultOf(name)} />`))}
-      </div>
-      ${field("start-others", "Other settings", (props) => html`<textarea ...${props} name="others" rows="2" spellcheck=${false} placeholder="soup.num_alphas = 5" />`,
-        "One a line, as in deploy/run.example.toml.")}
+      ${field("start-name", "Name", (props) => html`<input ...${props} name="name" type="text" maxlength="80" autofocus autocomplete="off" placeholder="made up" />`)}
+      ${field("start-settings", "Settings", (props) => html`<textarea ...${props} name="settings" rows="6" spellcheck=${false} placeholder="learners.num_learners = 12" />`,
+        "One a line, as in deploy/run.example.toml; what is left out stays as the coordinator has it.")}
+      <details><summary>What the coordinator has</summary>${commands(...defaults.map(([name, value]) => `${name} = ${value}`))}</details>
       ${problem(starting.error)}
       <div class="actions">${button("Leave it", closeDialog)}${submit("Start", starting.busy, "Starting…")}</div>
     </form>`;
   });
 }
 
-const defaultOf = (name) => String(name.split(".").reduce((at, part) => at?.[part], state.info?.default_run) ?? "");
-
 async function start(event) {
   event.preventDefault();
   const form = new FormData(event.target);
-  const text = (name) => form.get(name).trim();
-  // Lines of TOML, as in run.toml.
-  const lines = FIELDS.filter(([name]) => text(name) !== "")
-    .map(([name, , { type }]) => `${name} = ${type === "number" ? Number(text(name)) : JSON.stringify(text(name))}`);
-  const settings = [...lines, text("others")].join("\n");
-  const answer = await perform("start a run", () => post("/api/runs", { name: text("name"), settings }));
+  const wanted = { name: form.get("name").trim(), settings: form.get("settings") };
+  const answer = await perform("start a run", () => post("/api/runs", wanted));
   if (!answer) return;
   closeDialog();
   location.hash = to(["runs", answer.run.run_id]);

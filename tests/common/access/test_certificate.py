@@ -99,10 +99,6 @@ def test_a_name_is_the_common_name_or_else_a_dns_name_or_else_a_uri() -> None:
     assert unnamed.name == unnamed.sha256[:16]
 
 
-def test_a_name_cannot_act() -> None:
-    assert identity(certificate("box\x1b[2J\nadmin")).name == r"box\x1b[2J\nadmin"
-
-
 def test_an_unreadable_name_gives_no_role() -> None:
     # gRPC's library takes a certificate whose alternative names are no names; a unit is there.
     junk = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"junk")

@@ -202,22 +202,6 @@ async def test_the_caller_can_end_a_transfer_and_keeps_its_part(
     assert cache.committed_offset(NAME) == 2 * CHUNK_BYTES
 
 
-async def test_a_shared_cache_waits_for_the_process_that_is_downloading(
-    stub: BlobServiceStub, blobs: Any, cache: BlobStore
-) -> None:
-    other = cache.open_upload(NAME, 0)
-
-    def meanwhile(seconds: float) -> None:
-        other.write(DATA)
-        other.finish()
-
-    path = await asyncio.to_thread(
-        Transfers(stub, policy=RetryPolicy(sleep=meanwhile)).download, NAME, cache
-    )
-    assert path.read_bytes() == DATA
-    assert blobs.num_calls == 0
-
-
 CONTENT = random.Random(0).randbytes(20 * CHUNK_BYTES + 5)
 CONTENT_NAME = BlobName.of(CONTENT)
 NUM_CUTS = 10

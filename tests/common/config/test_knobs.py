@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from pydantic import BaseModel, ByteSize, Field
 
-from lipt.common.config.knobs import example_toml, markdown_tables, option_help, sections
+from lipt.common.config.knobs import example_toml, markdown_tables, option_help
 from lipt.common.config.run_config import Precision
 
 
@@ -104,22 +103,12 @@ def test_example_has_every_setting_with_its_description_its_default_and_what_is_
     assert example_toml(Kitchen, "kitchen --config kitchen.toml\n\nAll of it.") == TOML
 
 
-def test_example_read_back_gives_the_defaults() -> None:
-    assert Kitchen.model_validate(tomllib.loads(TOML)) == Kitchen(owner='the "boss"')
-
-
 def test_tables_escape_what_markdown_takes_for_its_own_outside_of_code() -> None:
     assert markdown_tables(Kitchen, level=3).split("\n\n")[1:4] == [
         "### `[oven]`",
         "How the soup is kept warm.",
         OVEN_TABLE,
     ]
-
-
-def test_table_says_what_is_required_and_leaves_open_what_is_found_out_later() -> None:
-    table = markdown_tables(Kitchen)
-    assert '| `owner` | required |  | Who "pays". |' in table
-    assert "| `door` |  |  | To shut. |" in table
 
 
 @pytest.mark.parametrize(
@@ -139,12 +128,3 @@ def test_flag_says_what_its_setting_does_allows_and_defaults_to(name: str, text:
 def test_flag_adds_a_note_and_leaves_out_a_default_that_is_not_its_own() -> None:
     text = option_help(Kitchen, "cooks", note="Repeatable.", show_default=False)
     assert text == "How many cooks there are. Repeatable. [1 to 10000]"
-
-
-def test_nested_sections_follow_their_parent_with_dotted_names() -> None:
-    class House(BaseModel):
-        kitchen: Kitchen
-        rooms: int = Field(default=1, description="Rooms.")
-
-    names = [section.name for section in sections(House)]
-    assert names == ["", "kitchen", "kitchen.oven", "kitchen.spare"]

@@ -76,13 +76,6 @@ def test_run_config_survives_the_wire() -> None:
     assert run_config_from_proto(sent, RunConfig()) == config
 
 
-def test_fields_that_are_not_set_take_the_defaults() -> None:
-    defaults = RunConfig(learners=LearnersConfig(num_learners=4, num_steps=6))
-    overrides = overrides_to_proto({"learners": {"num_steps": 0 + 2}, "seed": 0})
-    merged = run_config_from_proto(overrides, defaults)
-    assert (merged.learners.num_learners, merged.learners.num_steps, merged.seed) == (4, 2, 0)
-
-
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -137,18 +130,6 @@ def test_a_task_on_columns_survives_the_wire() -> None:
         # Figures travel as they are: both sides compute with the same.
         assert task_from_proto(sent) == task
         assert task_from_proto(sent).inputs == inputs
-
-
-def test_a_task_says_what_its_examples_are_exactly_once() -> None:
-    message = task_to_proto(TASK)
-    message.ClearField("image")
-    with pytest.raises(ConfigError, match="says neither of image and columns"):
-        task_from_proto(message)
-    both = task_to_proto(TASK)
-    column = both.columns.columns.add().column
-    column.type = worker_pb2.COLUMN_TYPE_INT8
-    with pytest.raises(ConfigError, match="says both of image and columns"):
-        task_from_proto(both)
 
 
 def test_a_column_of_no_known_type_is_refused() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import struct
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -15,14 +19,18 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, unpack_shard
-from lipt.common.data.loading import load
-from lipt.common.data.shard import EncodedShard, open_shard
+from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, shard, unpack_shard
+from lipt.common.data.loading import load, load_columns
+from lipt.common.data.shard import EncodedImages, EncodedShard, open_shard
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.images.formats import ImageFormat, decode_image
 from lipt.common.inputs.model_input import images_in
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
 from lipt.common.targets.values import SingleLabel, Target
+from lipt.common.weights.files import pack
+from tests.common.data.columns import SIZES, TOKENS, column_rows
+from tests.image_files import FORMAT, encoded, files_of, made_up
 
 Encode = Callable[..., bytes]
 
@@ -76,13 +84,6 @@ def test_pixels_have_the_documented_bytes() -> None:
     assert pack_shard(tiny(), torch.tensor([2, 0])) == expected
 
 
-def test_the_library_writes_the_same_bytes(image_folder: Path) -> None:
-    for source, budget in (("pixels", 2**30), ("files", 0)):
-        data = open_dataset(f"imagefolder:{image_folder}", image_size=7, memory_budget_bytes=budget)
-        packed = pack_shard(data, torch.tensor([4, 0, 4]))
-        assert safetensors.torch.save(safetensors.torch.load(packed)) == packed, source
-
-
 def test_files_have_the_documented_tensors(image_folder: Path) -> None:
     data = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=0)
     packed = pack_shard(data, torch.tensor([4, 0, 4]))
@@ -128,12 +129,6 @@ def test_pixels_of_any_shape_come_back(
     )
     assert np.array_equal(images_in(shard.examples).numpy(), images[ids])
     assert shard.targets_N.tolist() == [labels[row] for row in ids]
-
-
-def test_the_shard_may_be_written_to() -> None:
-    shard = unpack(pack_shard(tiny(), torch.tensor([2, 0])))
-    images_in(shard.examples).zero_()
-    shard.targets_N.zero_()
 
 
 def changed(name: str, made: dict[str, object] | None) -> dict[str, object]:
@@ -211,23 +206,12 @@ def encoded_file(files: list[bytes], offsets: list[int] | None = None) -> bytes:
     return safetensors.torch.save(tensors)
 
 
-def test_decodes_files_of_several_formats(encode: Encode) -> None:
-    files = [encode(1), encode(2, kind="JPEG", size=(30, 9)), encode(3, mode="L")]
-    shard = unpack(encoded_file(files), (3, 12, 10), num_examples=3)
-    assert images_in(shard.examples).shape == (3, 3, 12, 10)
-    assert torch.equal(images_in(shard.examples)[2, 0], images_in(shard.examples)[2, 2])
-
-
 @pytest.mark.parametrize(
     ("offsets", "sentence"),
     [
         ([0, 5, 5, 10], "offsets do not rise from 0 to 10"),
-        ([0, 7, 3, 10], "offsets do not rise from 0 to 10"),
         ([1, 3, 7, 10], "offsets do not rise from 0 to 10"),
-        ([-5, 3, 7, 10], "offsets do not rise from 0 to 10"),
         ([0, 3, 7, 9], "offsets do not rise from 0 to 10"),
-        ([0, 3, 7, 11], "offsets do not rise from 0 to 10"),
-        ([0, 3, 7, -1], "offsets do not rise from 0 to 10"),
         ([0, 3, 10], r"'offsets' is int64\[3\] instead of int64\[4\]"),
         ([0, 3, 7, 2**62], "offsets do not rise from 0 to 10"),
     ],
@@ -235,12 +219,6 @@ def test_decodes_files_of_several_formats(encode: Encode) -> None:
 def test_refuses_offsets_that_do_not_cut_the_files(offsets: list[int], sentence: str) -> None:
     data = encoded_file([b"abc", b"defg", b"hij"], offsets)
     with pytest.raises(DataError, match=sentence):
-        unpack(data, (3, 12, 10), num_examples=3)
-
-
-def test_a_corrupt_image_is_named_by_its_place(encode: Encode) -> None:
-    data = encoded_file([encode(), encode()[:-40], encode()])
-    with pytest.raises(DataError, match=r"image 1 of the shard cannot be used: it is not a whole"):
         unpack(data, (3, 12, 10), num_examples=3)
 
 
@@ -267,20 +245,6 @@ def test_files_that_take_more_than_their_pixels_are_decoded_at_once(
     assert type(shard) is kind
 
 
-def test_opened_pixels_are_the_unpacked_ones() -> None:
-    packed = pack_shard(tiny(), torch.tensor([2, 0]))
-    shard = open_shard(packed, image_format(1, 1, 2), num_examples=2, target=SingleLabel(3))
-    assert isinstance(shard, Shard)
-    assert torch.equal(images_in(shard.examples), images_in(unpack(packed).examples))
-
-
-def test_refuses_files_and_pixels_together(encode: Encode) -> None:
-    tensors = safetensors.torch.load(encoded_file([b"abc", b"d"]))
-    both = safetensors.torch.save(tensors | {"images": torch.zeros(2, 1, 1, 2, dtype=torch.uint8)})
-    with pytest.raises(DataError, match="holds 'encoded', 'images', 'labels', 'offsets' instead"):
-        unpack(both)
-
-
 @given(
     position=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.none() | st.integers(0, 10**6)
 )
@@ -301,3 +265,118 @@ def test_damaged_bytes_are_refused_or_a_shard(position: int, value: int, cut: in
 def test_garbage_is_refused(data: bytes) -> None:
     with pytest.raises(DataError):
         unpack(data)
+
+
+COLUMNS = ColumnsFormat((ColumnFormat(TOKENS), ColumnFormat(SIZES, (0.0,), (1.0,))))
+WHOLE = {
+    "labels": torch.tensor([2, 0]),
+    "column.tokens": torch.tensor([[5, 0], [1, 2]], dtype=torch.int16),
+    "column.sizes": torch.tensor([6.0, 1.0]),
+}
+
+
+def unpack_columns(data: bytes, inputs: ColumnsFormat = COLUMNS, num_examples: int = 2) -> Shard:
+    return unpack_shard(data, inputs, num_examples=num_examples, target=SingleLabel(3))
+
+
+def packed_columns() -> bytes:
+    return pack_shard(load_columns(column_rows(), image_size=None), torch.tensor([2, 0]))
+
+
+def test_columns_have_the_documented_bytes() -> None:
+    # By falling size of a value: int64 labels, float32 sizes, int16 tokens.
+    header = {
+        "labels": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]},
+        "column.sizes": {"dtype": "F32", "shape": [2], "data_offsets": [16, 24]},
+        "column.tokens": {"dtype": "I16", "shape": [2, 2], "data_offsets": [24, 32]},
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    body = struct.pack("<qqffhhhh", 2, 0, 6.0, 1.0, 5, 0, 1, 2)
+    assert packed_columns() == struct.pack("<Q", len(text)) + text + body
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"column.tokens": None}, "the shard holds 'column.sizes', 'labels' instead of"),
+        ({"column.more": torch.zeros(2)}, "the shard holds .*'column.more'"),
+        ({"images": torch.zeros(2, dtype=torch.uint8)}, "the shard holds .*'images'"),
+        (
+            {"column.tokens": torch.zeros(2, 2)},
+            r"'column.tokens' is float32\[2, 2\] instead of int",
+        ),
+        ({"column.tokens": torch.zeros(2, 3, dtype=torch.int16)}, r"int16\[2, 3\] instead of"),
+        ({"column.sizes": torch.zeros(3)}, r"float32\[3\] instead of float32\[2\]"),
+        (
+            {"column.sizes": torch.tensor([1.0, torch.inf])},
+            "'column.sizes' has values that are",
+        ),
+        ({"column.tokens": torch.full((2, 2), 9, dtype=torch.int16)}, r"9 to 9, outside 0\.\.8"),
+        ({"column.tokens": torch.full((2, 2), -1, dtype=torch.int16)}, r"-1 to -1, outside"),
+        ({"labels": torch.tensor([3, 0])}, r"'labels' has values from 0 to 3, outside 0\.\.2"),
+    ],
+)
+def test_what_is_not_the_tasks_is_refused(changed: dict[str, Tensor | None], sentence: str) -> None:
+    tensors = {name: values for name, values in (WHOLE | changed).items() if values is not None}
+    with pytest.raises(DataError, match=sentence):
+        unpack_columns(pack(tensors))
+
+
+def test_a_flag_is_0_or_1() -> None:
+    flags = ColumnsFormat((ColumnFormat(Column("", ColumnType.BOOL, (1,))),))
+    good = pack({"column.": torch.tensor([[True], [False]]), "labels": torch.tensor([0, 1])})
+    shard = unpack_columns(good, flags)
+    assert isinstance(shard.examples, dict)
+    assert shard.examples[""].tolist() == [[True], [False]]
+    assert good.endswith(b"\1\0")
+    with pytest.raises(DataError, match="neither 0 nor 1"):
+        unpack_columns(good[:-2] + b"\2\0", flags)
+
+
+def test_more_than_the_limit_is_refused_before_anything_is_read() -> None:
+    long = replace(TOKENS, shape=(2**20, 2**13))
+    with pytest.raises(DataError, match=r"1 examples of tokens int16.* over the limit"):
+        unpack_columns(b"", ColumnsFormat((ColumnFormat(long),)), num_examples=1)
+    with pytest.raises(DataError, match=r"0 examples of .* cannot be used: at least 1"):
+        unpack_columns(b"", num_examples=0)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The files that were decoded, in order."""
+    seen: list[bytes] = []
+
+    def watched(file: bytes, shape: tuple[int, int, int]) -> Tensor:
+        seen.append(file)
+        return decode_image(file, shape)
+
+    monkeypatch.setattr(shard, "decode_image", watched)
+    return seen
+
+
+def test_each_is_decoded_once_and_not_before_it_is_asked_for(decoded: list[bytes]) -> None:
+    files = files_of(made_up(4))
+    found = encoded(files)
+    assert decoded == []
+    found.rows(torch.tensor([2, 1]))
+    found.rows(torch.tensor([1, 3, 2]))
+    assert decoded == [files[2], files[1], files[3]]
+    found.all()
+    found.all()
+    assert decoded == [files[2], files[1], files[3], files[0]]
+
+
+def test_files_are_let_go_of_with_the_last_one() -> None:
+    files = files_of(made_up(2))
+    offsets = list(itertools.accumulate(map(len, files), initial=0))
+    content = np.frombuffer(b"".join(files), np.uint8)
+    alive = weakref.ref(content)
+    found = EncodedImages(content, offsets, FORMAT)
+    del content
+    found.rows(torch.tensor([0]))
+    gc.collect()
+    assert alive() is not None
+    found.rows(torch.tensor([1]))
+    gc.collect()
+    assert alive() is None

@@ -13,7 +13,7 @@ from lipt.common.data.input_format import input_format
 from lipt.common.data.loading import load_columns
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.errors import DataError
 from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 
 VECTORS = torch.arange(12.0).reshape(6, 2)
@@ -30,15 +30,6 @@ def with_targets(targets: list[object]) -> Dataset:
     return opened(list(zip(VECTORS, targets, strict=True)))
 
 
-def test_floats_of_rows_are_numbers() -> None:
-    data = with_targets(list(NUMBERS))
-    assert isinstance(data.target, Regression)
-    assert data.target.mean == (35.0,)
-    assert data.targets_N.tolist() == [[number] for number in NUMBERS]
-    assert data.class_names[:2] == ("up to 10", "10 to 20")
-    assert data.labels_N.tolist() == [0, 1, 2, 3, 4, 5]
-
-
 def test_lists_of_names_are_labels_of_columns_and_of_images() -> None:
     names: list[object] = [["a", "b"], [], ["b"], ["a"], ["b"], ["b"]]
     data = with_targets(names)
@@ -50,14 +41,6 @@ def test_lists_of_names_are_labels_of_columns_and_of_images() -> None:
         assert rows.targets.target == MultiLabel(2)
         assert rows.class_names == ("a", "b", "none")
         assert rows.labels_N.tolist() == [0, 2, 1, 0, 1, 1]
-
-
-def test_targets_of_a_data_set_are_taken_in_place_of_rows() -> None:
-    class Scored(list[tuple[torch.Tensor, int]]):
-        targets = np.array(NUMBERS)
-
-    data = opened(Scored((vector, 0) for vector in VECTORS))
-    assert data.targets_N.flatten().tolist() == NUMBERS
 
 
 def test_every_target_counts_in_the_fingerprint() -> None:
@@ -112,18 +95,6 @@ def test_a_table_has_numbers_in_the_columns_that_are_named(table: Path) -> None:
     # No part of what it is told by.
     assert str(data.inputs) == "float32[2]"
     assert data.class_names[0] == "price up to 0"
-
-
-def test_a_table_has_labels_in_the_columns_that_are_named(table: Path) -> None:
-    data = open_dataset(f"csv:{table}?labels=odd,large&drop=price")
-    assert data.target == MultiLabel(2)
-    assert data.targets_N[5].tolist() == [1, 1]
-    assert data.class_names == ("odd", "large", "none")
-
-
-def test_a_table_has_targets_of_one_kind(table: Path) -> None:
-    with pytest.raises(ConfigError, match="target and labels were given together"):
-        open_dataset(f"csv:{table}?labels=odd,large&target=price")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, call_model
+from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnFormat,
+    ColumnsFormat,
+    ColumnsSpec,
+    ColumnType,
+    ImageSpec,
+    call_model,
+    spec_of,
+)
 
 TOKENS = Column("tokens", ColumnType.INT64, (4,), num_values=100)
 MASK = Column("mask", ColumnType.BOOL, (4,))
@@ -16,11 +26,6 @@ MASK = Column("mask", ColumnType.BOOL, (4,))
 class Difference(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor) -> SimpleNamespace:
         return SimpleNamespace(logits=tokens - mask.to(tokens.dtype))
-
-
-def test_bytes_of_an_example_are_those_of_all_its_values() -> None:
-    assert ImageSpec(3, 4, 5).num_bytes == 60
-    assert ColumnsSpec((TOKENS, MASK)).num_bytes == 4 * 8 + 4
 
 
 def test_specs_say_what_they_are_of() -> None:
@@ -57,3 +62,31 @@ def test_one_tensor_is_an_argument_and_several_are_keywords() -> None:
     assert call_model(nn.Identity(), torch.ones(2)).tolist() == [1, 1]
     inputs = {"mask": torch.tensor([True, False]), "tokens": torch.tensor([5, 7])}
     assert call_model(Difference(), inputs).tolist() == [4, 7]
+
+
+PLACES = Column("tokens", ColumnType.INT64, (5,), num_values=9)
+SIZES = Column("sizes", ColumnType.FLOAT32, (2, 3), standardized=True)
+
+
+def test_a_format_without_its_figures_is_a_spec() -> None:
+    image = ImageFormat(3, 8, 9, mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert spec_of(image) == ImageSpec(3, 8, 9)
+    columns = ColumnsFormat((ColumnFormat(PLACES), ColumnFormat(SIZES, (0.0,) * 3, (1.0,) * 3)))
+    assert spec_of(columns) == ColumnsSpec((PLACES, SIZES))
+
+
+@pytest.mark.parametrize(
+    ("column", "mean", "std"),
+    [
+        (SIZES, (), ()),
+        (SIZES, (0.0,) * 6, (1.0,) * 6),
+        (SIZES, (0.0,) * 3, (1.0, 1.0, 0.0)),
+        (SIZES, (0.0,) * 3, (1.0,) * 2),
+        (PLACES, (0.0,) * 5, (1.0,) * 5),
+    ],
+)
+def test_figures_have_to_fit_the_last_dimension(
+    column: Column, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    with pytest.raises(ConfigError, match=f"do not fit the column {column.name}"):
+        ColumnFormat(column, mean, std)

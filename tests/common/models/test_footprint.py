@@ -35,14 +35,6 @@ def test_figures_of_a_small_network_are_those_of_its_tensors() -> None:
     )
 
 
-def test_what_is_frozen_or_a_buffer_is_kept_and_not_trained() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, 3))
-    model[2].bias.requires_grad_(False)
-    # Scale and shift, mean and variance, and a counter of 8 bytes.
-    assert figures(model, 1, 2, 3).weights_bytes == (4 * 6 + 6 * 3 + 3) * 4 + 8
-    assert figures(model, 1, 2, 3).trained_bytes == (2 * 6 + 6 * 3) * 4
-
-
 def test_measuring_leaves_the_model_as_it_is() -> None:
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, 3)).train()
     before = {name: item.clone() for name, item in model.state_dict().items()}
@@ -130,7 +122,7 @@ def test_a_model_without_values_has_the_figures_of_the_model(spec: str, side: in
     )
 
 
-@pytest.mark.parametrize("name", ["vit_h_14", "regnet_y_128gf"])
+@pytest.mark.parametrize("name", ["regnet_y_128gf"])
 def test_the_largest_models_take_no_memory_to_look_at(name: str) -> None:
     spec, shape = f"torchvision:{name}", (3, 224, 224)
     build_without_values("torchvision:resnet18", num_classes=10, inputs=ImageSpec(*shape))

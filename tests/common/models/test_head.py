@@ -207,22 +207,3 @@ def test_patterns_that_freeze_nothing_or_everything_are_refused(
     assert frozen_names(resnet8(), ()) == frozenset()
     with pytest.raises(ConfigError, match=words):
         frozen_names(resnet8(), patterns)
-
-
-def test_every_modules_own_flag_comes_back_even_after_an_error() -> None:
-    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2)))
-    model.train()
-    model[1].eval()
-    before = [module.training for module in model.modules()]
-    assert before == [True, True, False, False]
-    inside: list[bool] = []
-
-    def fail() -> None:
-        with evaluation_mode(model):
-            inside.extend(module.training for module in model.modules())
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert inside == [False] * 4
-    assert [module.training for module in model.modules()] == before

@@ -55,10 +55,6 @@ def test_contents_are_the_same_object_until_the_files_change(
     ]
 
 
-def test_a_key_shows_in_no_text(files: TlsFiles) -> None:
-    assert repr(Renewal(files).current()) == "TlsContents()"
-
-
 def test_a_pair_that_is_half_replaced_is_not_used_and_said_once(
     files: TlsFiles, authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

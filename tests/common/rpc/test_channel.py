@@ -77,15 +77,6 @@ def test_a_call_that_gives_nothing_is_ended() -> None:
     assert watchdog.expired
 
 
-def test_only_the_waits_between_messages_count() -> None:
-    call, watchdog = Call(), IdleWatchdog(0.01)
-    with watchdog.over(call):
-        for _ in watchdog.messages(call):
-            # Longer than several waits may be.
-            assert not call.cancelled.wait(0.05)
-    assert watchdog.expired
-
-
 def test_a_call_ends_with_the_block() -> None:
     call = Call()
     with IdleWatchdog(60.0).over(call):
@@ -303,30 +294,5 @@ async def test_a_connection_is_closed_at_the_second_change(
                 unary(b"", timeout=30)
             with pytest.raises(ValueError, match="hannel"):
                 oldest.unary_unary("/s/unary")(b"", timeout=30)
-
-    await asyncio.to_thread(talk)
-
-
-def _ends(stream: Any) -> grpc.StatusCode:
-    with pytest.raises(grpc.RpcError):
-        list(stream)
-    return stream.code()  # type: ignore[no-any-return]
-
-
-async def test_closing_ends_calls_on_older_connections_too(
-    address: str, files: TlsFiles, authority: trustme.CA, tmp_path: Path
-) -> None:
-    def talk() -> None:
-        channel = open_channel(address, files)
-        stream = channel.unary_stream("/s/stream")(b"", timeout=30)
-        next(stream)
-        write_files(tmp_path / "client", authority)
-        unary = channel.unary_unary("/s/unary")
-        unary(b"", timeout=30)
-        channel.close()
-        assert _ends(stream) is grpc.StatusCode.CANCELLED
-        for call in (unary, unary.future, channel.unary_stream("/s/stream")):
-            with pytest.raises(ValueError, match="hannel"):
-                call(b"", timeout=30)
 
     await asyncio.to_thread(talk)

@@ -14,14 +14,13 @@ from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
     UnknownRunError,
-    UnreachableError,
     error_class,
     error_classes,
     revive,
 )
 from lipt.common.observability.logs import Events
 from lipt.common.observability.tracing import current_traceparent, received, span
-from lipt.common.rpc.channel import open_channel, traced
+from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.handlers import Interceptor, refusals, tracing
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2, blob_pb2_grpc, run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
@@ -119,24 +118,6 @@ async def test_unforeseen_error_gets_a_number_and_keeps_its_secret(
     assert type(error) is LiptError
     assert "incident" in str(error)
     assert "password" not in str(error)
-
-
-async def test_call_that_is_not_served_is_no_error_of_this_service(
-    servicer: tuple[Raising, str],
-) -> None:
-    with open_channel(servicer[1]) as channel:
-        stub = run_pb2_grpc.RunServiceStub(channel)
-        with pytest.raises(grpc.RpcError) as caught:
-            await asyncio.to_thread(stub.ListRuns, run_pb2.ListRunsRequest(), timeout=20)
-    assert "UNIMPLEMENTED" in str(from_rpc_error(caught.value))
-
-
-def test_absent_server_is_unreachable() -> None:
-    with open_channel("127.0.0.1:1") as channel:
-        stub = run_pb2_grpc.RunServiceStub(channel)
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.GetRun(run_pb2.GetRunRequest(), timeout=5)
-    assert isinstance(from_rpc_error(caught.value), UnreachableError)
 
 
 async def test_request_that_is_no_such_message_is_an_invalid_request(
@@ -320,35 +301,8 @@ async def test_a_refused_call_fails_on_either_side_without_the_peers_words() -> 
     assert {each["rpc.grpc.status_code"] for each in kinds.values()} == {3}
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        (),
-        (("traceparent", "garbage"),),
-        (("traceparent", f"00-{'0' * 32}-{SPAN}-01"),),
-        (("traceparent", GIVEN + "-" + "x" * 5000),),
-    ],
-    ids=["none", "garbage", "no trace", "long"],
-)
-async def test_a_call_without_a_readable_trace_begins_its_own(
-    metadata: tuple[tuple[str, str], ...],
-) -> None:
-    service = new_service()
-    spans = await asked(service, lambda channel: create(channel, metadata=metadata), plain=True)
-    (call,) = spans.all()
-    assert call.parent is None
-    assert TRACE not in service.seen[0]
-
-
 def test_of_two_traces_none_is_taken() -> None:
     with remembering():
         assert received((("x", "y"), ("traceparent", GIVEN))) == GIVEN
         assert received((("traceparent", GIVEN), ("traceparent", GIVEN))) == ""
         assert received(None) == ""
-
-
-def test_the_channel_of_a_process_that_does_not_trace_is_left_as_it_is() -> None:
-    with grpc.insecure_channel("127.0.0.1:9") as channel:
-        assert traced(channel) is channel
-        with remembering():
-            assert traced(channel) is not channel

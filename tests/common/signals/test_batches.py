@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import DataError
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.inputs.specs import ImageSpec, Inputs
+from lipt.common.inputs.specs import Inputs
 from lipt.common.signals.passes import Batches
 from lipt.coordinator.compute.messages import DroppedError
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset
@@ -76,18 +75,6 @@ def threads_of(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def test_files_are_decoded_in_a_thread_and_give_the_same_batches(tmp_path: Path) -> None:
-    dataset, told = folder(tmp_path), list[tuple[int, int]]()
-    batches = Batches(dataset, IMAGE, CPU, 8, lambda done, total: told.append((done, total)))
-    for number, (rows, inputs_BCHW, labels_B) in enumerate(batches):
-        assert len(told) == number
-        assert rows == slice(8 * number, min(8 * number + 8, 20))
-        images_BCHW = dataset.images(torch.arange(rows.start, rows.stop))
-        assert torch.equal(tensor(inputs_BCHW), tensor(to_model_input(images_BCHW, IMAGE, CPU)))
-        assert torch.equal(labels_B, dataset.labels_N[rows])
-    assert told == [(8, 20), (16, 20), (20, 20)]
-
-
 def test_only_what_has_to_be_decoded_costs_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,12 +85,6 @@ def test_only_what_has_to_be_decoded_costs_a_thread(
     # As a user's own rows are, which may be bound to the thread that opened them.
     monkeypatch.setattr(type(files.rows), "concurrent", False)
     assert threads_of(files, monkeypatch) == {here}
-
-
-def test_pixels_of_another_size_have_to_be_scaled() -> None:
-    dataset = made_up_dataset()
-    assert dataset.in_memory
-    assert not replace(dataset, inputs=ImageSpec(3, 4, 4)).in_memory
 
 
 def test_a_dropped_job_leaves_no_thread_behind(tmp_path: Path) -> None:

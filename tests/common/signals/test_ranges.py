@@ -15,11 +15,10 @@ from lipt.common.signals.passes import (
     Batches,
     encode_range,
     pass_over,
-    range_specs,
     read_range,
     score_range,
 )
-from lipt.common.weights.specs import TensorSpec, Weights
+from lipt.common.weights.specs import Weights
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
 DATASET, MODEL = made_up_dataset(), made_up_network()
@@ -70,12 +69,6 @@ def test_features_that_no_half_holds_are_refused_by_id() -> None:
         score_range(large, DATASET, task, device=CPU)
 
 
-def test_progress_counts_the_range_s_examples() -> None:
-    told: list[int] = []
-    score_range(MODEL, DATASET, replace(TASK, start=4, stop=14), device=CPU, on_done=told.append)
-    assert told == [4, 8, 10]
-
-
 def test_file_gives_the_same_bits_and_is_smaller_than_the_values() -> None:
     scored = score(TASK)
     num_features = scored["features"].shape[1]
@@ -93,11 +86,3 @@ def test_file_of_another_range_or_of_what_is_not_finite_is_refused() -> None:
     scored["errors"][0, 0] = float("nan")
     with pytest.raises(SignalsError, match="examples 0 to 7"):
         read_range(encode_range(scored), replace(TASK, stop=8), num_features)
-
-
-def test_specs_follow_the_task() -> None:
-    task = replace(TASK, start=2, stop=7, half_errors=True)
-    assert range_specs(task, 5) == {
-        "errors": TensorSpec((5, 3), torch.float16),
-        "features": TensorSpec((5, 5), torch.float32),
-    }

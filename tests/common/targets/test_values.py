@@ -6,15 +6,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
-from lipt.common.errors import DataError
+from lipt.common.config.values import dump, validate
+from lipt.common.errors import ConfigError, DataError
 from lipt.common.targets.reading import read_targets
 from lipt.common.targets.values import (
     MultiLabel,
     Regression,
+    SingleLabel,
+    Target,
     TargetValues,
     label_values,
     number_values,
+    quantile_edges,
+    quantile_names,
+    quantile_strata,
+    rarest_label_strata,
 )
 
 
@@ -69,11 +77,6 @@ def test_lists_of_names_are_labels() -> None:
     assert given.values.tolist() == [[0, 1, 0], [0, 1, 1]]
 
 
-def test_a_label_without_a_place_is_refused() -> None:
-    with pytest.raises(DataError, match=r"the label 'cat', which is none of its 1 `classes`"):
-        read([["cat"], ["dog"]], ["dog"])
-
-
 @pytest.mark.parametrize(
     "target",
     [
@@ -91,26 +94,190 @@ def test_other_targets_are_refused_with_what_to_do_instead(target: Any) -> None:
         read([1.5, target])
 
 
-def test_rows_of_different_lengths_are_refused() -> None:
-    with pytest.raises(DataError, match="from 1 to 2 numbers as targets"):
-        read([[0.5], [0.5, 1.5]])
+NUMBERS = Regression(mean=(10.0, 0.0), std=(2.0, 0.5))
+CASES: list[tuple[Target, Tensor]] = [
+    (SingleLabel(3), torch.tensor([0, 2, 1, 2, 0])),
+    (MultiLabel(3), torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]]).byte()),
+    (NUMBERS, torch.tensor([[12.0, 0.5], [8.0, 0.0], [10.0, -1.0], [9.0, 2.0], [14.0, 0.25]])),
+]
+IDS = ["class", "labels", "numbers"]
 
 
-def test_a_number_that_never_differs_is_refused() -> None:
-    with pytest.raises(DataError, match="the target 1 is the same number for all 2 examples"):
-        number_values(torch.tensor([[0.0, 3.0], [1.0, 3.0]]), None, "mine")
+def scored(target: Target, outputs: Tensor, targets: Tensor, batch_size: int = 2) -> float:
+    tally = target.tally()
+    pairs = zip(outputs.split(batch_size), targets.split(batch_size), strict=True)
+    for outputs_BT, targets_B in pairs:
+        tally.add(outputs_BT, targets_B)
+    return tally.score()
 
 
-def test_numbers_that_are_not_finite_are_refused_by_their_row() -> None:
-    with pytest.raises(DataError, match=r"the target of row 1 is \[nan\], 2 of all"):
-        number_values(torch.tensor([[0.0], [math.nan], [math.inf]]), None, "mine")
+def test_residuals_by_hand() -> None:
+    # softmax of (0, ln 3) is (1/4, 3/4); the sigmoid of ln 3 is 3/4.
+    logits = torch.tensor([[1.0, 3.0]]).log()
+    torch.testing.assert_close(
+        SingleLabel(2).residuals(logits, torch.tensor([0])), torch.tensor([[-0.75, 0.75]])
+    )
+    torch.testing.assert_close(
+        MultiLabel(2).residuals(logits, torch.tensor([[1, 1]], dtype=torch.uint8)),
+        torch.tensor([[-0.5, -0.25]]),
+    )
+    # 12 is one deviation above the mean, 0.5 too.
+    torch.testing.assert_close(
+        NUMBERS.residuals(torch.tensor([[1.5, -1.0]]), torch.tensor([[12.0, 0.5]])),
+        torch.tensor([[0.5, -2.0]]),
+    )
 
 
-def test_labels_that_are_neither_0_nor_1_are_refused_by_their_row() -> None:
-    with pytest.raises(DataError, match="row 1 has 2 for label 0, which is neither 0 nor 1"):
-        label_values(torch.tensor([[0, 1], [2, 1]]), None, "mine")
+def test_losses_by_hand() -> None:
+    logits = torch.tensor([[1.0, 3.0]]).log()
+    assert SingleLabel(2).losses(logits, torch.tensor([0])).item() == pytest.approx(math.log(4))
+    # -ln 1/2 - ln 1/4
+    labels = torch.tensor([[1, 0]])
+    assert MultiLabel(2).losses(logits, labels).item() == pytest.approx(math.log(8))
+    loss = NUMBERS.losses(torch.tensor([[1.5, -1.0]]), torch.tensor([[12.0, 0.5]]))
+    assert loss.item() == pytest.approx((0.25 + 4.0) / 2)
 
 
-def test_names_have_to_be_as_many_as_the_columns() -> None:
-    with pytest.raises(DataError, match=r"of the shape \(2, 2\) with 1 names"):
-        label_values(torch.ones(2, 2), ["one"], "mine")
+@pytest.mark.parametrize(("target", "targets"), CASES, ids=IDS)
+def test_residual_times_feature_is_each_examples_gradient(target: Target, targets: Tensor) -> None:
+    torch.manual_seed(0)
+    head, features_ND = nn.Linear(4, target.num_outputs), torch.randn(5, 4)
+    residuals_NT = target.residuals(head(features_ND).detach(), targets)
+    for row in range(5):
+        loss = target.losses(head(features_ND[row : row + 1]), targets[row : row + 1]).sum()
+        weight, bias = torch.autograd.grad(loss, [head.weight, head.bias])
+        torch.testing.assert_close(residuals_NT[row, :, None] * features_ND[row], weight)
+        torch.testing.assert_close(residuals_NT[row], bias)
+
+
+@pytest.mark.parametrize(("target", "targets"), CASES, ids=IDS)
+def test_a_batchs_loss_is_the_mean_of_its_examples_losses(target: Target, targets: Tensor) -> None:
+    outputs = torch.randn(5, target.num_outputs, generator=torch.Generator().manual_seed(1))
+    losses = target.losses(outputs, targets)
+    assert losses.shape == (5,)
+    assert target.mean_loss(outputs, targets).item() == pytest.approx(losses.mean().item())
+
+
+def test_a_confident_answers_residual_keeps_its_digits() -> None:
+    # The sigmoid of -20 is 2.0611536e-9, of 20 that much less than 1.
+    residuals = MultiLabel(2).residuals(torch.tensor([[-20.0, 20.0]]), torch.tensor([[0, 1]]))
+    assert residuals[0].tolist() == pytest.approx([2.0611536e-9, -2.0611536e-9], rel=1e-6)
+
+
+@pytest.mark.parametrize(("target", "targets"), CASES, ids=IDS)
+def test_a_score_does_not_depend_on_batches_or_order(target: Target, targets: Tensor) -> None:
+    outputs = torch.randn(5, target.num_outputs, generator=torch.Generator().manual_seed(2))
+    order = torch.tensor([3, 0, 4, 1, 2])
+    scores = {scored(target, outputs, targets, size) for size in (1, 2, 5)}
+    assert scores == {scored(target, outputs[order], targets[order])}
+
+
+def test_accuracy_by_hand() -> None:
+    outputs = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, math.inf]])
+    # The last one is right, but not finite.
+    assert scored(SingleLabel(2), outputs, torch.tensor([0, 0, 1])) == 1 / 3
+
+
+def test_micro_f1_by_hand() -> None:
+    outputs = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
+    targets = torch.tensor([[1, 0, 0], [1, 1, 0]])
+    # Two found, one said wrongly, one missed.
+    assert scored(MultiLabel(3), outputs, targets) == 4 / 6
+    # What is not finite is a wrong answer, whatever it would have been.
+    assert scored(MultiLabel(3), outputs * math.nan, targets) == 0.0
+    # Nothing to find, and nothing said.
+    assert scored(MultiLabel(3), -outputs.abs(), targets * 0) == 1.0
+
+
+def test_r_squared_is_scikit_learns() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    target, targets = CASES[2]
+    outputs = torch.randn(5, 2, generator=torch.Generator().manual_seed(3)) / 4
+    own_units = outputs * torch.tensor(NUMBERS.std) + torch.tensor(NUMBERS.mean)
+    expected = metrics.r2_score(targets.numpy(), own_units.numpy())
+    assert scored(target, outputs, targets) == pytest.approx(expected)
+
+
+def test_r_squared_of_the_mean_is_0_of_the_truth_1_and_has_a_floor() -> None:
+    target, targets = CASES[2]
+    means = target.standardized(targets.mean(dim=0, keepdim=True)).expand(5, 2)  # type: ignore[attr-defined]
+    assert scored(target, means, targets) == pytest.approx(0.0, abs=1e-12)
+    assert scored(target, NUMBERS.standardized(targets), targets) == 1.0
+    assert scored(target, means + 100, targets) == -1.0
+    assert scored(target, means * math.nan, targets) == -1.0
+
+
+def test_merits_are_near_the_score() -> None:
+    outputs = torch.tensor([[1.0, -1.0, 1.0]])
+    assert MultiLabel(3).merits(outputs, torch.tensor([[1, 0, 0]])).item() == pytest.approx(2 / 3)
+    assert SingleLabel(3).merits(outputs, torch.tensor([0])).item() == 1.0
+    off = NUMBERS.merits(torch.tensor([[1.5, 1.0]]), torch.tensor([[12.0, 0.5]]))
+    assert off.item() == pytest.approx(1 - 0.25 / 2)
+
+
+@pytest.mark.parametrize("target", [SingleLabel(3), MultiLabel(4), NUMBERS])
+def test_targets_are_validated_and_written_as_nested_values(target: Target) -> None:
+    assert validate(type(target), dump(target)) == target
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [((0.0,), (0.0,)), ((0.0,), (1.0, 1.0)), ((math.nan,), (1.0,))]
+)
+def test_numbers_without_a_deviation_cannot_be_standardized(
+    mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    with pytest.raises(ConfigError, match="a positive deviation for each number"):
+        Regression(mean=mean, std=std)
+
+
+def test_ten_bins_of_a_hundred_different_numbers_have_ten_each() -> None:
+    values = torch.randperm(100, generator=torch.Generator().manual_seed(0)).double()
+    edges = quantile_edges(values)
+    assert edges.tolist() == [9, 19, 29, 39, 49, 59, 69, 79, 89]
+    assert quantile_strata(values, edges).bincount().tolist() == [10] * 10
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.0] * 95 + [1.0] * 5, [95, 5]),
+        ([0.0] * 5 + [1.0] * 95, [5, 95]),
+        ([1.0, 2.0], [1, 1]),
+        ([1.0, 2.0, 3.0], [1, 1, 1]),
+    ],
+)
+def test_no_bin_is_empty_and_there_are_two_at_least(
+    values: list[float], expected: list[int]
+) -> None:
+    values_N = torch.tensor(values)
+    assert quantile_strata(values_N, quantile_edges(values_N)).bincount().tolist() == expected
+
+
+def test_bins_are_named_by_their_edges() -> None:
+    edges = torch.tensor([60.0, 80.5], dtype=torch.float64)
+    assert quantile_names(edges) == ("up to 60", "60 to 80.5", "above 80.5")
+    assert quantile_names(edges[:1], "price") == ("price up to 60", "price above 60")
+
+
+def test_the_stratum_of_labels_is_the_rarest_one_or_none() -> None:
+    # Label 0 is had three times, 1 and 2 twice.
+    targets = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 0, 1], [0, 1, 1], [0, 0, 0]])
+    assert rarest_label_strata(targets).tolist() == [1, 0, 2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("values_of", "values", "names", "words"),
+    [
+        (number_values, [[0.0, 3.0], [1.0, 3.0]], None, "target 1 is the same number for all 2"),
+        (number_values, [[0.0], [math.nan], [math.inf]], None, r"of row 1 is \[nan\], 2 of all"),
+        (label_values, [[0, 1], [2, 1]], None, "row 1 has 2 for label 0, which is neither 0 nor"),
+        (label_values, [[1, 1], [1, 1]], ["one"], r"of the shape \(2, 2\) with 1 names"),
+        (None, [[0.5], [0.5, 1.5]], None, "from 1 to 2 numbers as targets"),
+        (None, [["cat"], ["dog"]], ["dog"], "the label 'cat', which is none of its 1 `classes`"),
+    ],
+)
+def test_values_that_no_target_has_are_refused(
+    values_of: Any, values: list[Any], names: list[str] | None, words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        read(values, names) if values_of is None else values_of(torch.tensor(values), names, "x")

@@ -83,18 +83,6 @@ def test_a_prefix_before_all_names_is_taken_off(prefix: str) -> None:
     assert "left over: 'head.weight'" in said
 
 
-def test_a_prefix_that_only_the_model_has_is_put_on() -> None:
-    like = specs_of(under("net.", BODY) | HEAD)
-    taken, said = read(BODY | {"classifier.weight": torch.ones(7, 2)}, like)
-    assert same(taken, under("net.", BODY))
-    assert "left over: 'classifier.weight'" in said
-
-
-def test_a_model_that_is_there_twice_is_refused_with_both_prefixes() -> None:
-    with pytest.raises(WeightsError, match=r"in 2 ways, under the prefixes 'ema\.', 'online\.'"):
-        read(under("online.", BODY) | under("ema.", BODY))
-
-
 def test_narrower_numbers_are_widened_and_wider_ones_refused() -> None:
     half = {**BODY, "conv.weight": BODY["conv.weight"].to(torch.bfloat16)}
     assert same(read(half)[0], BODY)

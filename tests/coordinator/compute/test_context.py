@@ -267,6 +267,15 @@ def test_only_the_four_last_used_files_of_a_kind_stay(tmp_path: Path) -> None:
     assert made == list("abcde")
 
 
+def test_a_kind_whose_name_begins_with_another_s_is_a_kind_of_its_own(tmp_path: Path) -> None:
+    made: list[str] = []
+    keep_text(tmp_path, "first", made, kind="signals-of-all")
+    for name in "abcde":
+        keep_text(tmp_path, name, made, kind="signals")
+    keep_text(tmp_path, "first", made, kind="signals-of-all")
+    assert made == ["first", *"abcde"]
+
+
 def test_value_that_cannot_be_kept_is_given_all_the_same_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

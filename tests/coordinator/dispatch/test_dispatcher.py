@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import StaleLeaseError, StateError, UnknownWorkerError
+from lipt.common.errors import StaleLeaseError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import handing_out
@@ -100,19 +100,6 @@ async def asking_in_turn(
     return polls
 
 
-async def test_acquire_waits_for_work_in_the_order_of_asking(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    first, second = bench.join("first"), bench.join("second")
-    polls = await asking_in_turn(bench, first, second)
-    await bench.store.add(make_run(num_learners=1))
-    granted = await polls[0]
-    assert granted is not None
-    assert granted[1].worker_name == "first"
-    assert not polls[1].done()
-    polls[1].cancel()
-
-
 async def test_worker_whose_poll_has_ended_keeps_its_place(bench: Bench, make_run: MakeRun) -> None:
     first, second = bench.join("first"), bench.join("second")
     assert await bench.dispatcher.acquire(first, wait_seconds=0.0) is None
@@ -150,29 +137,6 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
     assert considered == ["0", "1", "2"]
     for poll in polls[3:]:
         poll.cancel()
-
-
-async def test_asking_again_answers_with_the_learner_in_hand(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run())
-    worker = bench.join("a")
-    assert await bench.take(worker) == await bench.take(worker)
-
-
-async def test_abandoned_poll_leaves_its_learner_to_others(bench: Bench, make_run: MakeRun) -> None:
-    gone, here = bench.join("gone"), bench.join("here")
-    poll = asyncio.create_task(bench.dispatcher.acquire(gone, wait_seconds=5.0))
-    await asyncio.sleep(0)
-    poll.cancel()
-    await asyncio.gather(poll, return_exceptions=True)
-    await bench.store.add(make_run(num_learners=1))
-    assert (await bench.take(here))[0] == ("r", 0)
-
-
-async def test_unregistered_worker_is_told_to_register(bench: Bench) -> None:
-    with pytest.raises(UnknownWorkerError, match="Register again"):
-        await bench.dispatcher.acquire("w-nobody", wait_seconds=0.0)
 
 
 async def test_committed_learner_is_done_and_commits_again_without_change(
@@ -269,19 +233,6 @@ async def test_restart_renews_leases_so_that_workers_can_finish(
     assert bench.state() is LearnerState.DONE
 
 
-async def test_lease_of_a_worker_that_fell_silent_before_a_restart_ends(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.leased(make_run())
-    bench.store = RunStore(bench.database)
-    await bench.store.load()
-    bench.dispatcher = bench.new_dispatcher()
-    bench.dispatcher.restore()
-    bench.clock.now = 31.0
-    await bench.expire()
-    assert bench.state() is LearnerState.QUEUED
-
-
 async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,13 +278,6 @@ async def test_learner_whose_call_was_cut_when_its_turn_came_is_there_for_others
     assert (await bench.take(here))[0] == ("r", 0)
 
 
-async def test_first_grant_starts_the_deadline(bench: Bench, make_run: MakeRun) -> None:
-    await bench.store.add(make_run())
-    assert bench.store.find("r").training_started_at is None
-    await bench.take(bench.join("a"))
-    assert bench.store.find("r").training_started_at == 1000.0
-
-
 async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_come_in(
     bench: Bench, make_run: MakeRun
 ) -> None:
@@ -362,19 +306,6 @@ async def test_learners_of_a_run_go_out_as_soon_as_it_is_not_held_any_more(
     granted = await asking
     assert granted is not None
     assert bench.state() is LearnerState.LEASED
-
-
-async def test_learner_of_a_run_that_is_held_at_the_last_moment_stays(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=1))
-    worker = bench.join("a")
-    asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
-    while not bench.dispatcher._handing_out._reserved:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    bench.store.hold("r", "other data.")
-    assert await asking is None
-    assert bench.state() is LearnerState.QUEUED
 
 
 async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(

@@ -95,12 +95,6 @@ def test_one_that_failed_with_a_reason_has_not_ended_its_worker(make_run: MakeRu
     assert list(quarantined(ended(run.with_learner(failed), 0))) == []
 
 
-def test_one_that_was_given_back_untouched_is_as_suspect_as_before(make_run: MakeRun) -> None:
-    run = after(make_run(), (0, 0), (0, 0))
-    run = run.with_learner(requeued(run.learners[0], "its worker gave it back"))
-    assert list(quarantined(with_one_in(ended(run, 0), 1))) == [0]
-
-
 def test_a_worker_that_comes_back_was_not_ended(make_run: MakeRun) -> None:
     run = after(make_run(), (0, 0), (0, 0), (1, 0))
     assert len(quarantined(run)) == 3

@@ -68,10 +68,6 @@ def with_copies(run: RunRecord, index: int, *copies: CopyRecord) -> RunRecord:
     return run.with_learner(run.learners[index].changed(copies=copies))
 
 
-def test_without_redundancy_what_comes_in_is_taken() -> None:
-    assert judge((), copy("a", "x"), redundancy=1) == Judgement(Verdict.TAKE)
-
-
 def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
     held = judge((), copy("a", "x"), redundancy=2)
     assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
@@ -283,13 +279,3 @@ async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: B
         await bench.train(name, name)
     # The first contradicted nobody, the second is why there was a third; max_attempts is 3.
     assert (bench.learner.state, bench.learner.failures) == (LearnerState.FAILED, 3)
-
-
-async def test_a_worker_whose_lease_ended_may_train_what_it_has_not_handed_in(
-    bench: Bench,
-) -> None:
-    taken = await bench.take("a")
-    assert taken is not None
-    await bench.dispatcher.release(bench.join("a"), *taken)
-    assert await bench.train("a", "x") == 2
-    assert await bench.take("a") is None

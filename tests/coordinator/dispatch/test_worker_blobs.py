@@ -101,18 +101,6 @@ async def test_a_worker_s_blobs_follow_its_lease(bench: Bench) -> None:
     assert len(bench.blobs._named) == 1
 
 
-async def test_an_older_worker_that_may_only_work_reads_for_the_learners_of_its_key(
-    bench: Bench,
-) -> None:
-    box, other = (Evidence(Caller(key, key, frozenset({Role.WORKER}))) for key in ("box", "other"))
-    _, _, shard = await bench.leased("old", box)
-    bench.blobs.require_readable(shard, box)
-    bench.blobs.require_sendable(named(0), box)
-    _, _, theirs = await bench.leased("older", other)
-    with pytest.raises(ForeignBlobError):
-        bench.blobs.require_readable(theirs, box)
-
-
 async def test_a_lease_that_outlived_the_coordinator_goes_on_before_anybody_registers(
     bench: Bench,
 ) -> None:

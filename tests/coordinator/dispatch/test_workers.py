@@ -40,7 +40,7 @@ def test_the_same_instance_is_the_same_worker(registry: WorkerRegistry) -> None:
 
 def test_a_stranger_cannot_register_under_the_id_of_a_worker(registry: WorkerRegistry) -> None:
     owner, stranger = (
-        Evidence(Caller(key=name, name=name, roles=frozenset({Role.WORKER})))
+        Evidence(Caller(name, name, frozenset({Role.WORKER}), certificate=name))
         for name in ("owner", "stranger")
     )
     worker = join(registry, "a", shown=owner)

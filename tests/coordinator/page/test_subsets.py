@@ -17,8 +17,14 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples
-from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples, ShownExample
-from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
+from lipt.coordinator.compute.jobs.selecting import (
+    Diagnosed,
+    DiagnoseData,
+    MapExamples,
+    SelectSubset,
+    ShowExamples,
+    ShownExample,
+)
 from lipt.coordinator.page.handlers import code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis

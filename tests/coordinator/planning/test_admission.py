@@ -19,7 +19,6 @@ from lipt.common.errors import (
     ConfigError,
     FactoryNotAllowedError,
     OverLimitError,
-    UnknownBlobError,
     UnknownNameError,
     WeightsError,
 )
@@ -32,7 +31,6 @@ from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.settings import LimitSettings
 from tests import tiny
-from tests.coordinator.fakes import THETA
 from tests.faults.memory import memory_growth
 
 PHOTOGRAPHS = DataFigures((200,) * 10, ImageSpec(3, 224, 224))
@@ -56,33 +54,6 @@ def admission(
 def run(model: str = "tests.tiny:linear", **sections: Any) -> RunConfig:
     learners = {"num_learners": 2, "batch_size": 16, **sections.pop("learners", {})}
     return validate(RunConfig, {"model": model, "learners": learners, **sections})
-
-
-async def test_an_ordinary_run_is_admitted(tmp_path: Path) -> None:
-    await admission(tmp_path).require(run())
-    await admission(tmp_path, PHOTOGRAPHS).require(run("torchvision:resnet18"))
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (
-            {"evaluation_threads": 2**31 - 1},
-            r"2147483647 threads, over limits\.compute_threads = 8",
-        ),
-        (
-            {"learners": {"cpu_threads": 2**31 - 1}},
-            r"2147483647 threads, over limits\.worker_threads = 256",
-        ),
-        ({"initialization": {"steps": 2**31 - 1}}, r"over limits\.compute_images = 100000000 imag"),
-        ({"learners": {"max_attempts": 2**31 - 1}}, r"over limits\.worker_images = 1000000000"),
-    ],
-)
-async def test_a_run_that_takes_too_much_is_refused_with_the_figures(
-    tmp_path: Path, config: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(OverLimitError, match=words):
-        await admission(tmp_path).require(run(**config))
 
 
 @pytest.mark.parametrize(
@@ -179,17 +150,6 @@ async def test_a_user_s_model_is_not_built_beyond_the_ceiling(
         await admission(tmp_path).require(run())
     # A fifth of 6.9 GB is 1.4 GB.
     assert len(built) < 4
-
-
-async def test_weights_to_start_from_are_compared_with_the_model(tmp_path: Path) -> None:
-    gate = admission(tmp_path)
-    good = gate._blobs.put_bytes(pack(THETA)).sha256
-    await gate.require(run(initialization={"weights_sha256": good}))
-    other = gate._blobs.put_bytes(pack({"w": torch.zeros(3)})).sha256
-    with pytest.raises(WeightsError, match="missing, the model has"):
-        await gate.require(run(initialization={"weights_sha256": other}))
-    with pytest.raises(UnknownBlobError):
-        await gate.require(run(initialization={"weights_sha256": "a" * 64}))
 
 
 async def test_an_operator_s_own_run_that_would_be_refused_is_said_in_the_log(

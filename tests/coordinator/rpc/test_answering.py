@@ -10,8 +10,10 @@ from lipt.common.access.roles import Role
 from lipt.coordinator.access.caller import ANYBODY, Caller, note_caller
 from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.compute.progress import OnProgress, Progressed
-from lipt.coordinator.rpc import answering as module
-from lipt.coordinator.rpc.answering import Answering, shown_by, unless
+from lipt.coordinator.rpc import subsets as module
+from lipt.coordinator.rpc.limits import shown_by
+from lipt.coordinator.rpc.subsets import Answering
+from lipt.coordinator.rpc.workers import unless
 
 
 async def test_only_the_latest_report_is_told() -> None:

@@ -19,7 +19,7 @@ from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey, steady_clock
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.store import Activity, LearnerProgress, RunStore
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
@@ -198,33 +198,6 @@ async def test_run_with_too_few_fails_at_its_deadline_and_says_who_is_missing_an
     assert bench.events.count(EventKind.RUN_ENDED, "failed") == 1
 
 
-@pytest.mark.parametrize("jump_seconds", [86_400.0, -86_400.0])
-async def test_setting_the_clock_moves_neither_leases_nor_the_deadline(
-    bench: Bench, make_run: MakeRun, jump_seconds: float
-) -> None:
-    await straggling(bench, make_run(deadline_seconds=40.0))
-    bench.wall += jump_seconds
-    bench.store.monotonic = 29.0
-    assert bench.dispatcher.leases.expired() == ()
-    bench.store.monotonic = 30.0
-    assert len(bench.dispatcher.leases.expired()) == 2
-    run = await bench.drive()
-    assert bench.store.waits == [10.0]
-    assert run.costs.training_seconds == 40.0
-
-
-async def test_clock_set_back_between_two_processes_does_not_hold_a_run_open(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await straggling(bench, make_run(deadline_seconds=40.0))
-    bench.wall -= 86_400
-    bench.restart_clock()
-    bench.dispatcher.restore()
-    run = await bench.drive()
-    assert run.state is RunState.READY
-    assert bench.store.waits == [40.0]
-
-
 async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,35 +292,6 @@ async def test_cancelled_run_takes_along_what_is_made_again_for_it(
     await given_up.wait()
 
 
-async def test_run_shows_how_many_are_computed_before_it(bench: Bench, make_run: MakeRun) -> None:
-    await bench.store.add(make_run(state=RunState.MERGING))
-    shown = []
-    touch = bench.store.set_activity
-
-    def note(run_id: str, activity: Activity) -> None:
-        shown.append(activity)
-        touch(run_id, activity)
-
-    bench.store.set_activity = note  # type: ignore[method-assign]
-    await bench.drive()
-    assert Activity("waiting for its turn", ahead=2) in shown
-    assert bench.compute.asked == [Asked("r")]
-
-
-async def test_run_whose_data_was_changed_under_it_is_merged_when_it_is_back(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await straggling(bench, make_run())
-    await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
-    bench.compute.answers = [CHANGED, CHANGED, SOUP]
-    run = await bench.drive()
-    assert run.state is RunState.READY
-    assert run.pretrained_weights == SOUP.weights
-    assert bench.pauses == [1.0, 2.0]
-    assert bench.events.count(EventKind.RUN_HELD) == 1
-    assert bench.store.held("r") == ""
-
-
 async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late_then(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,44 +321,3 @@ async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late
     assert len(bench.compute.jobs) == 1
     # Its inputs were not looked after before its data was there.
     assert bench.restored == [RunState.MERGING]
-
-
-async def test_run_that_is_held_can_be_cancelled(bench: Bench, make_run: MakeRun) -> None:
-    await bench.store.add(make_run(state=RunState.MERGING))
-    bench.store.hold("r", "other data.")
-    driver = bench.driver()
-    driver.resume_all()
-    await driver.cancel("r")
-    assert bench.store.shown_state(bench.store.find("r")) is RunState.CANCELLED
-    assert bench.compute.jobs == []
-
-
-async def test_inputs_that_cannot_be_restored_on_other_data_hold_the_run_in_training(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
-    await bench.store.add(make_run(num_learners=1))
-    shown: list[RunState] = []
-    back = asyncio.Event()
-
-    async def restore(run: RunRecord, report: object) -> None:
-        if not back.is_set():
-            raise CHANGED
-        bench.looked_after.set()
-
-    async def pause(_: float) -> None:
-        shown.append(bench.store.shown_state(bench.store.find("r")))
-        back.set()
-
-    driver = RunDriver(
-        bench.store,
-        cast("ComputeQueue", bench.compute),
-        restore=restore,
-        wall_clock=lambda: 0.0,
-        sleep=pause,
-    )
-    driver.resume_all()
-    await bench.looked_after.wait()
-    await driver.stop()
-    assert shown == [RunState.HELD]
-    assert bench.store.held("r") == ""

@@ -82,15 +82,6 @@ async def test_what_else_fails_is_raised_and_leaves_nothing_held(bench: Bench) -
     assert bench.store.held("r") == ""
 
 
-async def test_who_waits_for_the_run_hears_that_it_goes_on(bench: Bench) -> None:
-    heard: list[str] = []
-    bench.store.listen(lambda run: heard.append(run.run_id))
-    revision = bench.store.revision("r")
-    await bench.do(CHANGED, "soup")
-    assert heard == ["r"]
-    assert await bench.store.wait_for_change("r", revision, timeout_seconds=0.0) > revision
-
-
 async def test_a_run_that_is_given_up_is_not_held_any_more(bench: Bench) -> None:
     waiting = asyncio.Event()
 
@@ -164,27 +155,6 @@ async def test_runs_of_other_data_are_held_and_those_that_have_not_ended_are_cou
     shown = [store.shown_state(run) for run in store.runs()]
     assert shown == [RunState.HELD, RunState.READY, RunState.TRAINING]
     assert events.count(EventKind.RUN_HELD) == 1
-
-
-async def test_where_data_came_from_is_looked_up_once_for_all_runs_of_it(
-    database: Database, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(5):
-        run = make_run(f"e{number}", state=RunState.READY)
-        await database.save_run(run, run.learners)
-    store = RunStore(database)
-    await store.load()
-    asked: list[str] = []
-    find_data = database.find_data
-
-    async def note(fingerprint: str) -> DataRecord | None:
-        asked.append(fingerprint)
-        return await find_data(fingerprint)
-
-    monkeypatch.setattr(database, "find_data", note)
-    await hold_runs_of_other_data(store, OTHER, database, Events())
-    assert all(store.held(f"e{number}") for number in range(5))
-    assert asked == [OWN]
 
 
 async def test_what_waits_for_a_run_that_is_held_is_refused(

@@ -76,11 +76,6 @@ async def test_revisions_go_on_above_those_of_an_earlier_process(
     assert (store.revision("r"), later.revision("r")) == (1_000_002, 1_001_000)
 
 
-async def test_change_of_a_run_that_is_not_there_names_those_that_are(store: RunStore) -> None:
-    with pytest.raises(UnknownRunError, match="no run 'x'; the newest are: name-r"):
-        await store.update("x", lambda run: run)
-
-
 async def test_run_that_is_held_is_shown_so_and_stored_as_it_was(
     store: RunStore, database: Database, make_run: MakeRun
 ) -> None:
@@ -209,15 +204,6 @@ def there(kept: KeptRuns, ids: str) -> str:
     return "".join(run_id for run_id in ids if kept.find(run_id))
 
 
-def test_run_that_nobody_has_asked_for_the_longest_makes_room(make_run: MakeRun) -> None:
-    kept = KeptRuns(most_runs=2, most_learners=100)
-    for run_id in "ab":
-        kept.keep(make_run(run_id))
-    assert kept.find("a") == make_run("a")
-    kept.keep(make_run("c"))
-    assert (len(kept), there(kept, "abc")) == (2, "ac")
-
-
 def test_learners_are_counted_as_well_and_one_run_always_stays(make_run: MakeRun) -> None:
     kept = KeptRuns(most_runs=10, most_learners=6)
     for run_id in "ab":
@@ -305,44 +291,6 @@ async def test_only_learners_that_changed_are_written(disk: Disk) -> None:
     disk.ask(change)
     await disk.turn()
     assert disk.learners == [[1]]
-
-
-async def test_what_was_built_upon_a_record_that_was_not_written_falls_with_it(disk: Disk) -> None:
-    tasks = [disk.ask(saying("a"))]
-    await settle()
-    tasks += [disk.ask(saying(word)) for word in "bc"]
-    await settle()
-    await disk.turn(refuses=True)
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [StateError] * 3
-    assert disk.record.shown.message == ""
-    later = disk.ask(saying("d"))
-    await disk.turn()
-    assert (await later).message == "d"
-    assert disk.told == ["d"]
-
-
-async def test_refusal_and_change_without_effect_wait_for_what_they_rest_on(disk: Disk) -> None:
-    def refuse(run: RunRecord) -> RunRecord:
-        raise ValueError(run.message)
-
-    tasks = [disk.ask(saying("a")), disk.ask(refuse), disk.ask(lambda run: run)]
-    await settle()
-    assert not any(task.done() for task in tasks)
-    await disk.turn()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [str(outcome) for outcome in outcomes[1:2]] == ["a"]
-    assert outcomes[0] == outcomes[2]
-    assert len(disk.written) == 1
-
-
-async def test_caller_that_leaves_takes_nothing_back(disk: Disk) -> None:
-    tasks = [disk.ask(saying(word)) for word in "ab"]
-    await settle()
-    tasks[0].cancel()
-    await disk.turn()
-    assert (await tasks[1]).message == "ab"
-    assert disk.record.shown.message == "ab"
 
 
 async def test_listener_that_fails_keeps_nobody_from_their_answers(

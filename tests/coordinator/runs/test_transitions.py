@@ -108,11 +108,6 @@ def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on(make_run: M
     assert decide_closing(again, now=504.0).seconds_left == 6.0
 
 
-def test_deadline_does_not_run_before_the_first_assignment(make_run: MakeRun) -> None:
-    run = make_run(deadline_seconds=10.0)
-    assert with_deadline_running(run, now=500.0) is run
-
-
 def test_deadline_that_runs_goes_on_and_never_began_in_the_future(make_run: MakeRun) -> None:
     run = make_run(deadline_seconds=10.0).changed(training_started_at=100.0)
     assert with_deadline_running(run, now=107.0) is run

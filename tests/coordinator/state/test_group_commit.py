@@ -83,14 +83,6 @@ async def test_what_comes_while_one_is_on_its_way_is_the_next(bench: Bench) -> N
     assert bench.num_transactions == 2
 
 
-async def test_who_asks_is_answered_when_it_is_on_the_disk(bench: Bench) -> None:
-    async def ask(number: int) -> None:
-        await bench.write(number)
-        assert number in bench.on_disk()
-
-    await asyncio.gather(*map(ask, range(20)))
-
-
 async def test_action_that_cannot_be_written_fails_alone(bench: Bench) -> None:
     await bench.write(3)
 
@@ -130,14 +122,6 @@ async def test_caller_that_leaves_does_not_take_its_action_along(bench: Bench) -
     await staying
     assert bench.on_disk() == [1, 2]
     assert leaving.cancelled()
-
-
-async def test_nothing_waits_any_more_when_it_has_finished(bench: Bench) -> None:
-    tasks = [asyncio.create_task(bench.write(number)) for number in range(10)]
-    await asyncio.sleep(0)
-    await bench.group.finish()
-    assert bench.on_disk() == list(range(10))
-    await asyncio.gather(*tasks)
 
 
 async def test_who_asks_too_late_is_refused(bench: Bench) -> None:

@@ -14,7 +14,6 @@ from lipt.coordinator.state.commands import app
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.state.maintenance import Collected, back_up, check_state, collect_garbage
-from lipt.coordinator.state.records import DataRecord
 from tests.blob_files import flip_a_bit
 from tests.coordinator.state.conftest import StateBench
 
@@ -28,7 +27,6 @@ def execute(directory: Path, statement: str) -> None:
 def test_whole_state_has_no_problem(state: StateBench) -> None:
     checked = check_state(state.directory)
     assert checked.problems == ()
-    assert checked.held == ()
     assert (checked.num_runs, checked.num_subsets, checked.num_diagnoses) == (3, 1, 2)
     files = list((state.directory / "blobs").glob("*/*"))
     assert checked.num_blobs == len(files)
@@ -127,48 +125,6 @@ def test_blob_in_the_wrong_folder_is_named(state: StateBench) -> None:
     (state.directory / "blobs" / "zz").mkdir()
     path.rename(state.directory / "blobs" / "zz" / path.name)
     assert "is in the wrong folder" in check_state(state.directory).problems[0]
-
-
-@pytest.mark.parametrize("content", ["", "no database" * 100])
-def test_file_that_is_no_database_is_refused(state: StateBench, content: str) -> None:
-    for path in state.directory.glob("lipt.db-*"):
-        path.unlink()
-    (state.directory / "lipt.db").write_text(content)
-    with pytest.raises(StateError, match=r"lipt\.db"):
-        check_state(state.directory)
-
-
-async def serve(state: StateBench, *data: DataRecord) -> None:
-    database = Database.open(state.directory / "lipt.db")
-    await database.save_data(data)
-    await database.close()
-
-
-async def test_runs_of_other_data_than_was_served_last_are_named_and_are_no_fault(
-    state: StateBench,
-) -> None:
-    await serve(state, state.data("e" * 64, served_at=2.0))
-    checked = check_state(state.directory)
-    assert checked.problems == ()
-    ready, training = checked.held
-    remedy = "Start the coordinator with the run's own data"
-    served = f"it is of data f ({'f' * 64}), and the directory was last served with data e"
-    assert ready == (
-        f"run name-ready (ready) only gives what is stored: {served} ({'e' * 64}). {remedy}"
-    )
-    assert training.startswith(f"run name-training (training) is held: {served}")
-
-
-async def test_run_is_of_the_data_by_whichever_fingerprint_it_is_bound_to_it(
-    state: StateBench,
-) -> None:
-    await serve(
-        state,
-        state.data("e" * 64, served_at=2.0),
-        state.data("f" * 64, served_at=3.0),
-        state.data("full-" + "f" * 64, served_at=3.0),
-    )
-    assert check_state(state.directory).held == ()
 
 
 HOUR = 3600.0

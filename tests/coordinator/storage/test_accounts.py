@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import StorageFullError, UploadInProgressError
-from lipt.coordinator.storage.accounts import Accounts, Allowance, Quota
+from lipt.common.errors import StateError, StorageFullError, UploadInProgressError
+from lipt.coordinator.settings import StorageSettings
+from lipt.coordinator.storage.accounts import Accounts, Allowance, Quota, free_bytes, resolve_quota
 from tests.clock import Clock
 
 QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)
@@ -71,11 +74,6 @@ def test_number_of_unfinished_uploads_is_limited_and_says_when_to_ask_again(benc
         bench.begin("e", 1, "third")
 
 
-def test_upload_that_goes_on_counts_once(bench: Bench) -> None:
-    bench.cut("a", 90)
-    assert bench.begin("a", 95) == []
-
-
 def test_upload_under_way_is_nobody_else_s(bench: Bench) -> None:
     bench.begin("a", 1)
     with pytest.raises(UploadInProgressError, match="Try again"):
@@ -103,13 +101,6 @@ def test_what_others_left_makes_room_when_all_have_too_much(bench: Bench) -> Non
     assert bench.begin("b", 100) == ["a"]
 
 
-def test_beginning_that_is_being_sent_makes_no_room(bench: Bench) -> None:
-    bench.begin("a", 100, "slow")
-    bench.clock.now += 1000
-    with pytest.raises(StorageFullError, match="all peers together"):
-        bench.begin("b", 100)
-
-
 def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(bench: Bench) -> None:
     bench.store("a", 100, "trainer")
     bench.store("b", 50, "other trainer")
@@ -121,12 +112,6 @@ def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(bench: B
             bench.begin(letter, size, "worker", LEASE)
     # One that goes on is not new, and files of a lease that lives are not left over.
     assert bench.begin("c", 60, "worker", LEASE) == []
-
-
-def test_learners_files_leave_trainers_their_quota(bench: Bench) -> None:
-    bench.store("a", 60, "worker", LEASE)
-    bench.store("b", 100, "worker")
-    assert bench.begin("c", 50, "trainer") == []
 
 
 def test_files_of_leases_that_are_over_are_limited_too(bench: Bench) -> None:
@@ -154,13 +139,6 @@ def test_files_that_several_left_of_their_leases_are_limited_together(bench: Ben
         bench.begin("e", 60, "worker", LEASE)
 
 
-def test_an_upload_of_which_nothing_came_counts_no_more(bench: Bench) -> None:
-    bench.begin("a", 100)
-    bench.accounts.end(named("a", 100), finished=False, kept=False)
-    assert bench.accounts.num_unfinished() == 0
-    assert bench.begin("b", 100) == []
-
-
 def test_what_a_record_names_counts_no_more(bench: Bench) -> None:
     bench.store("a", 100)
     bench.accounts.forget([named("a", 100).sha256, named("b", 1).sha256])
@@ -185,3 +163,24 @@ def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(bench: Bench)
     bench.cut("b", 50)
     with pytest.raises(StorageFullError, match="this peer would take 101"):
         bench.begin("c", 51)
+
+
+@pytest.mark.parametrize(
+    ("given", "quota"),
+    [
+        ({}, Quota(300, 150, 512, 32)),
+        ({"max_bytes": 80}, Quota(80, 40, 512, 32)),
+        ({"max_bytes_per_peer": 30}, Quota(300, 30, 512, 32)),
+        ({"max_bytes_per_peer": 900, "max_unfinished": 5}, Quota(300, 300, 5, 5)),
+    ],
+)
+def test_what_is_not_set_follows_the_disk_and_no_peer_may_more_than_all(
+    given: dict[str, int], quota: Quota
+) -> None:
+    assert resolve_quota(StorageSettings.model_validate(given), usable_bytes=900) == quota
+
+
+def test_free_bytes_are_the_disk_s(tmp_path: Path) -> None:
+    assert free_bytes(tmp_path) > 0
+    with pytest.raises(StateError, match="cannot be used"):
+        free_bytes(tmp_path / "nowhere")

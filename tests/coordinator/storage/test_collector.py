@@ -136,8 +136,8 @@ async def test_files_that_records_need_are_not_looked_at(
         looked_at.append(sha256)
         return blob(sha256)
 
-    monkeypatch.setattr(bench.state.blobs.expiry, "blob", note)
     bench.put("young features", 23.0)
+    monkeypatch.setattr(bench.state.blobs.expiry, "blob", note)
     await bench.collector.collect()
     names = {BlobName.of(text.encode()).sha256 for text in [*SPARE, "young features"]}
     assert sorted(looked_at) == sorted(names)

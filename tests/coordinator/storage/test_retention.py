@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.errors import RunNotReadyError, StateError, UnknownRunError
+from lipt.common.errors import RunNotReadyError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
 from lipt.coordinator.compute.progress import Progressed
@@ -73,18 +72,6 @@ def bench(database: Database) -> Bench:
 async def test_nothing_goes_unless_somebody_has_said_so(bench: Bench, make_run: MakeRun) -> None:
     await bench.add(*(ended(make_run, name, 900) for name in "abc"))
     assert await bench.left() == ["a", "b", "c"]
-
-
-async def test_runs_go_so_long_after_their_end(bench: Bench, make_run: MakeRun) -> None:
-    await bench.add(ended(make_run, "a", 8), ended(make_run, "b", 7), ended(make_run, "c", 1))
-    assert await bench.left(keep_days=7) == ["b", "c"]
-    assert bench.events.count(EventKind.EXPIRED, "runs") == 1
-
-
-async def test_the_newest_ended_runs_are_kept_by_their_end(bench: Bench, make_run: MakeRun) -> None:
-    await bench.add(ended(make_run, "a", 1), ended(make_run, "b", 3), ended(make_run, "c", 2))
-    assert await bench.left(keep_runs=2) == ["a", "c"]
-    assert await bench.left(keep_runs=0) == []
 
 
 async def test_failed_and_cancelled_runs_go_and_live_ones_stay(
@@ -149,20 +136,6 @@ async def test_runs_are_looked_at_every_so_often_and_first_after_a_while(
         await bench.retention(sleep, keep_days=1, collect_every_seconds=60.0).run()
     assert pauses == [60.0, 60.0]
     assert bench.store.runs() == ()
-
-
-async def test_a_removed_run_is_as_if_it_had_never_been(
-    bench: Bench, make_run: MakeRun, tmp_path: Path
-) -> None:
-    await bench.add(ended(make_run, "a", 9))
-    await bench.store.remove("a")
-    with pytest.raises(UnknownRunError, match="there is no run 'name-a'"):
-        bench.store.find("name-a")
-    with pytest.raises(UnknownRunError):
-        await bench.store.remove("a")
-    again = RunStore(bench.database)
-    await again.load()
-    assert again.runs() == ()
 
 
 async def test_a_live_run_is_not_removed(bench: Bench, make_run: MakeRun) -> None:

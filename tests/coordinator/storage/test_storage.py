@@ -141,15 +141,6 @@ async def test_peer_over_its_quota_is_refused_with_the_figures_and_others_notice
         assert coordinator.figures("lipt_unfinished_uploads") == {"": 1}
 
 
-async def test_upload_that_nothing_is_kept_of_leaves_its_room(tmp_path: Path) -> None:
-    async with served(tmp_path) as coordinator:
-        peer = await coordinator.peer()
-        with pytest.raises(WrongOffsetError):
-            await peer.send(b"g" * 700, up_to=0)
-        assert coordinator.figures("lipt_unfinished_uploads") == {"": 0}
-        assert await peer.send(b"h" * 700)
-
-
 async def test_restart_counts_what_is_there(tmp_path: Path) -> None:
     async with served(tmp_path) as coordinator:
         await in_training(coordinator.app)

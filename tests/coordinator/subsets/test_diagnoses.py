@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import DataError, ProxyError, RunNotReadyError, UnknownRunError
@@ -91,36 +89,10 @@ async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:
     }
 
 
-async def test_with_a_run_its_learners_are_there(world: World) -> None:
-    record = await world.ask(run="name-r", proxy="ridge:learners")
-    (question,) = world.questions
-    assert question.weights == world.run.pretrained_weights
-    assert question.trajectories.learners == world.run.outcome.learners
-    assert (record.run_id, record.proxy) == ("r", "ridge:learners")
-
-
 async def test_a_diagnosis_is_computed_once(world: World) -> None:
     assert await world.ask() == await world.ask()
     assert await world.ask(run="r") == await world.ask(run="latest")
     assert world.compute.kinds == ["DiagnoseData"] * 2
-
-
-async def test_those_who_ask_at_once_wait_for_one_computation(world: World) -> None:
-    begun, let_go = asyncio.Event(), asyncio.Event()
-
-    async def diagnose(job: DiagnoseData) -> Diagnosed:
-        begun.set()
-        await let_go.wait()
-        return Diagnosed(world.blobs.put_bytes(b"file"), "cpu")
-
-    world.compute.answers[DiagnoseData] = diagnose
-    first = asyncio.create_task(world.ask())
-    await begun.wait()
-    second = asyncio.create_task(world.ask())
-    first.cancel()  # it goes on when who began it leaves
-    let_go.set()
-    assert (await second).blob == BlobName.of(b"file")
-    assert world.compute.kinds == ["DiagnoseData"]
 
 
 async def test_proxy_features_and_versions_are_part_of_what_is_asked(

@@ -14,7 +14,6 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.errors import (
     InvalidRequestError,
-    ProxyError,
     RunNotReadyError,
     SignalsError,
     UnknownNameError,
@@ -27,7 +26,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
 from lipt.coordinator.subsets.service import Answer, Subsets
-from lipt.core.selection.registry import STRATEGIES, find_strategy
+from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.question import SubsetQuery
@@ -149,13 +148,6 @@ async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
     assert [round(value / 3600) for value in told] == [-1]
 
 
-async def test_a_subset_of_nothing_at_all_can_be_read(world: World) -> None:
-    world.stopped_early = "no example has a gradient."
-    subset = (await world.ask(budget=1)).subset
-    assert subset.num_examples == 0
-    assert len(await world.subsets.examples(subset)) == 0
-
-
 async def test_labels_do_not_wait_for_theta_p_to_be_made_again(world: World) -> None:
     world.blobs.path(BlobName.of(THETA_P)).unlink()
     await world.ask(strategy="uniform")
@@ -204,12 +196,6 @@ async def test_a_preset_is_resolved_and_stands_in_the_manifest(world: World) -> 
     assert not subset.balanced
     with pytest.raises(UnknownNameError, match=r"no preset 'papers'\. Choose one of: paper,"):
         await world.ask(strategy="ccs", preset="papers")
-
-
-async def test_what_is_asked_for_besides_a_preset_wins(world: World) -> None:
-    asked = {"strategy": "gradmatch", "preset": "paper"}
-    assert (await world.ask(**asked)).subset.balanced
-    assert not (await world.ask(**asked, balanced=False)).subset.balanced
 
 
 async def test_what_an_older_version_chose_by_another_definition_is_no_answer(
@@ -271,13 +257,6 @@ async def test_what_answers_another_question_is_not_kept(
     assert "RecheckSubset" not in world.compute.kinds
 
 
-async def test_an_unknown_previous_subset_is_as_none(world: World) -> None:
-    weights = world.upload(b"later weights")
-    for previous in ("0" * 64, "no digest at all", ""):
-        assert not (await world.ask(weights=weights, previous=previous)).kept
-    assert world.compute.kinds == ["SelectSubset"]
-
-
 async def test_a_previous_subset_whose_weights_are_gone_is_as_none(world: World) -> None:
     old = world.upload(b"old")
     first = await world.ask(weights=old)
@@ -298,17 +277,6 @@ async def test_the_newest_of_equal_subsets_is_the_anchor(world: World) -> None:
     assert world.compute.jobs[-1].anchor == newer
 
 
-async def test_the_learners_that_are_in_are_asked(world: World) -> None:
-    await world.ask(strategy="aum")
-    job = world.compute.jobs[-1]
-    assert [learner.index for learner in job.trajectories.learners] == [0, 2]
-
-
-@pytest.mark.parametrize("name", ["aum", "ccs", "disagreement", "dual", "el2n", "forgetting"])
-def test_what_learners_said_of_their_own_examples_is_no_answer(name: str) -> None:
-    assert find_strategy(name).revision == 1
-
-
 async def test_dynamics_of_other_weights_are_refused(world: World) -> None:
     with pytest.raises(SignalsError, match="`weights` unset"):
         await world.ask(strategy="forgetting", weights=world.upload(b"later weights"))
@@ -320,12 +288,6 @@ async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
     assert plain.subset.key != first.subset.key == second.subset.key
     assert world.compute.jobs[-1].proxy == "ridge:patches+soup"
     assert world.compute.jobs[-1].trajectories is None
-
-
-async def test_what_a_proxy_came_to_stands_in_the_manifest(world: World) -> None:
-    facts = {"proxy": "ridge:patches", "accuracy": 0.75}
-    world.facts = facts
-    assert (await world.ask(proxy="ridge:patches")).subset.manifest["proxy"] == facts
 
 
 @pytest.mark.parametrize(
@@ -382,40 +344,12 @@ async def test_whether_labels_may_enter_is_part_of_what_is_asked(world: World) -
     assert world.compute.kinds == ["SelectSubset"] * 2
 
 
-async def test_labels_that_are_given_are_no_part_of_a_key(world: World) -> None:
-    plain = (await world.ask()).subset
-    assert (await world.ask(labels="given")).subset == plain
-    assert world.compute.jobs[-1].labels is None
-    assert world.compute.kinds == ["SelectSubset"]
-
-
 async def test_a_damaged_subset_is_selected_again(world: World) -> None:
     first = (await world.ask()).subset
     world.blobs.path(first.blob).write_bytes(b"x" * first.blob.size_bytes)
     assert (await world.ask()).subset.digest == first.digest
     assert world.compute.kinds == ["SelectSubset"] * 2
     assert len(await world.subsets.examples(first)) == 10
-
-
-async def test_a_run_and_a_proxy_of_its_own_head_are_in_the_key(
-    world: World, make_run: MakeRun
-) -> None:
-    plain = (await world.ask()).subset
-    assert (await world.ask(proxy="soup")).subset.key == plain.key
-    other = make_run("other", state=RunState.READY)
-    weights = world.upload(THETA_P)
-    await world.store.add(other.changed(fingerprint=DATA.fingerprint, pretrained_weights=weights))
-    assert (await world.ask(run="other")).subset.key != plain.key
-
-
-async def test_without_labels_no_proxy_is_told_where_none_is_looked_at(world: World) -> None:
-    features = world.upload(b"features")
-    own = (await world.ask(strategy="kcenter", labels="none", features=features)).subset
-    assert own.manifest["proxy"] == {"proxy": None}
-    assert own.manifest["features_sha256"] == features.sha256
-    drawn = (await world.ask(strategy="uniform", labels="none", proxy="ridge:patches")).subset
-    assert drawn.manifest["proxy"] == {"proxy": None}
-    assert world.compute.jobs[-1].proxy is None
 
 
 async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
@@ -426,13 +360,6 @@ async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
     with pytest.raises(InvalidRequestError, match="weights and labels=none"):
         await world.ask(strategy="kcenter", labels="none", weights=world.upload(b"later weights"))
     assert world.compute.kinds == []
-
-
-async def test_a_strategy_that_looks_at_labels_alone_has_no_proxy(world: World) -> None:
-    await world.ask(strategy="uniform", proxy="auto")
-    assert world.compute.jobs[-1].proxy is None
-    with pytest.raises(ProxyError, match="there is no proxy 'best'"):
-        await world.ask(strategy="uniform", proxy="best")
 
 
 async def test_theta_star_alone_is_asked_before_its_learners_have_trained(
@@ -471,12 +398,3 @@ async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(
         await world.ask(run=name, proxy="auto")
         assert world.compute.jobs[-1].initial == initial
         assert world.compute.jobs[-1].weights == weights
-
-
-async def test_theta_star_that_is_not_there_yet_is_waited_for(
-    world: World, make_run: MakeRun
-) -> None:
-    run = make_run("new", state=RunState.INITIALIZING).changed(initial_weights=None)
-    await world.store.add(run)
-    with pytest.raises(RunNotReadyError, match="run name-new is initializing"):
-        await world.ask(run="new", proxy="ridge:initial")

@@ -162,21 +162,6 @@ async def test_who_comes_back_in_time_finds_what_is_computed(
     assert (work.begun, work.given_up) == (1, 0)
 
 
-async def test_the_while_begins_anew_with_each_who_leaves(
-    flights: SingleFlight, naps: Naps
-) -> None:
-    work = Work()
-    for _ in range(2):
-        leaving = ask(flights, work)
-        await work.reported.wait()
-        await settled()
-        await leave(leaving)
-    assert naps.seconds == [LINGER_SECONDS] * 2
-    naps.over.set()
-    await settled()
-    assert (work.begun, work.given_up) == (1, 1)
-
-
 async def test_what_has_begun_and_has_to_wait_again_is_given_up_at_once(
     flights: SingleFlight,
 ) -> None:
@@ -187,16 +172,6 @@ async def test_what_has_begun_and_has_to_wait_again_is_given_up_at_once(
     work.report(WAITING)
     await settled()
     assert work.given_up == 1
-
-
-async def test_what_ends_when_nobody_waits_any_more_begins_anew(flights: SingleFlight) -> None:
-    work = Work()
-    leaving = ask(flights, work)
-    await work.reported.wait()
-    await leave(leaving)
-    work.let_go.set()
-    await settled()
-    assert await ask(flights, work)[0] == 2
 
 
 async def test_a_failure_reaches_everybody_and_is_not_kept(flights: SingleFlight) -> None:

@@ -2,21 +2,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import CorruptBlobError, OtherDataError, RunNotReadyError, UnknownRunError
+from lipt.common.errors import (
+    DataError,
+    OtherDataError,
+    RunNotReadyError,
+    UnknownRunError,
+)
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSoup, SoupResult
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
-from lipt.coordinator.subsets.ready_runs import RunWeights
-from tests.coordinator.fakes import FakeCompute, Hanging
+from lipt.coordinator.subsets.ready_runs import RunWeights, find_ready
+from lipt.core.results import CommittedLearner
+from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
 THETA, THETA_P = b"theta*", b"theta_p"
@@ -64,12 +70,6 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     await weights.stop()
 
 
-async def test_whole_weights_are_named_at_once(world: World) -> None:
-    assert await world.weights.initial("r", "caller") == BlobName.of(THETA)
-    assert await world.weights.pretrained("name-r", "caller") == BlobName.of(THETA_P)
-    assert world.compute.kinds == []
-
-
 @pytest.mark.parametrize("lose", [False, True])
 async def test_weights_that_the_disk_has_damaged_or_lost_are_made_again_first(
     world: World, lose: bool
@@ -80,20 +80,6 @@ async def test_weights_that_the_disk_has_damaged_or_lost_are_made_again_first(
     assert world.blobs.is_whole(await world.weights.initial("young", "caller"))
     assert world.compute.kinds == ["MakeSoup", "InitializeWeights"]
     assert world.compute.fingerprints == ["f" * 64] * 2
-
-
-async def test_theta_p_is_made_again_of_a_theta_star_that_is_made_again(world: World) -> None:
-    for content in (THETA, THETA_P):
-        world.damage(content)
-    await world.weights.pretrained("r", "caller")
-    assert world.compute.kinds == ["InitializeWeights", "MakeSoup"]
-
-
-async def test_weights_are_made_again_once_for_all_who_ask(world: World) -> None:
-    world.damage(THETA_P)
-    names = await asyncio.gather(*(world.weights.pretrained("r", "caller") for _ in range(3)))
-    assert names == [BlobName.of(THETA_P)] * 3
-    assert world.compute.kinds == ["MakeSoup"]
 
 
 async def test_weights_are_made_again_also_when_who_asked_has_left(world: World) -> None:
@@ -113,14 +99,6 @@ async def test_weights_are_made_again_also_when_who_asked_has_left(world: World)
     go_on.set()
     assert world.blobs.is_whole(await patient)
     assert world.compute.kinds == ["MakeSoup"]
-
-
-async def test_weights_that_come_out_otherwise_are_said_to_be_lost(world: World) -> None:
-    world.damage(THETA_P)
-    other = SoupResult(world.blobs.put_bytes(b"other"), SOUP, {})
-    world.compute.answers[MakeSoup] = other
-    with pytest.raises(CorruptBlobError, match="Start the run again"):
-        await world.weights.pretrained("r", "caller")
 
 
 async def test_weights_that_are_not_there_yet_are_refused_with_how_far_the_run_is(
@@ -144,17 +122,68 @@ async def test_weights_of_a_run_that_is_held_are_served_and_not_made_again(world
     assert world.compute.kinds == []
 
 
-async def test_what_is_being_made_again_is_given_up_at_the_end(world: World) -> None:
-    world.damage(THETA_P)
-    world.compute.answers[MakeSoup] = hanging = Hanging()
-    asking = asyncio.create_task(world.weights.pretrained("r", "caller"))
-    await hanging.begun.wait()
-    await world.weights.stop()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    assert hanging.given_up
-
-
 async def test_the_latest_weights_are_those_of_the_newest_run_that_is_ready(world: World) -> None:
     assert await world.weights.pretrained("latest", "me") == BlobName.of(THETA_P)
     assert await world.weights.initial("latest", "me") == BlobName.of(THETA)
+
+
+@pytest.fixture
+async def store(database: Database, make_run: MakeRun) -> RunStore:
+    """A store with a run "r" that is ready, and a younger one, "young", that is not."""
+    store = RunStore(database)
+    for run in (make_run(state=RunState.READY), make_run("young")):
+        await store.add(run.changed(fingerprint=DATA.fingerprint))
+    return store
+
+
+@pytest.mark.parametrize("name", ["r", "name-r"])
+async def test_a_ready_run_is_found_by_its_id_and_by_its_name(store: RunStore, name: str) -> None:
+    assert find_ready(store, name, DATA).run_id == "r"
+
+
+async def test_the_latest_is_the_newest_that_is_ready(store: RunStore, make_run: MakeRun) -> None:
+    assert find_ready(store, "latest", DATA).run_id == "r"
+    for run_id, state in (("ready", RunState.READY), ("gone", RunState.CANCELLED)):
+        await store.add(make_run(run_id, state=state).changed(fingerprint=DATA.fingerprint))
+    assert find_ready(store, "latest", DATA).run_id == "ready"
+
+
+async def test_the_latest_ready_run_of_other_data_does_not_shadow_one_of_the_served(
+    store: RunStore, make_run: MakeRun
+) -> None:
+    await store.add(make_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
+    store.hold("other", "its data is not served")
+    assert find_ready(store, "latest", DATA).run_id == "r"
+
+
+async def test_the_newest_run_counts_where_none_is_ready(
+    database: Database, make_run: MakeRun
+) -> None:
+    store = RunStore(database)
+    with pytest.raises(UnknownRunError, match="'latest'"):
+        find_ready(store, "latest", DATA)
+    for run_id in ("old", "young"):
+        await store.add(make_run(run_id).changed(fingerprint=DATA.fingerprint))
+    with pytest.raises(RunNotReadyError, match="run name-young is training"):
+        find_ready(store, "latest", DATA)
+
+
+async def test_what_else_helps_against_other_data_ends_the_sentence(store: RunStore) -> None:
+    other = replace(DATA, fingerprint="e" * 64)
+    with pytest.raises(DataError, match=r"own data, or leave the run out\.$"):
+        find_ready(store, "r", other, or_else=", or leave the run out")
+
+
+def test_trajectories_begin_at_theta_star_and_end_in_the_learners_that_are_in(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(num_learners=3, state=RunState.READY)
+    snapshot, result = BlobName.of(b"snapshot"), BlobName.of(b"result")
+    for index in (2, 0):
+        done = {"state": LearnerState.DONE, "snapshots": (snapshot,), "result": result}
+        run = run.with_learner(run.learners[index].changed(**done))
+    trajectories = run.outcome.trajectories
+    assert trajectories.initial_weights == BlobName.of(b"theta*")
+    assert trajectories.learners == tuple(
+        CommittedLearner(index, (snapshot,), result) for index in (0, 2)
+    )

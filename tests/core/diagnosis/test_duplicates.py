@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,23 +44,11 @@ def on_a_circle(*degrees: float) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), dim=1)
 
 
-def test_the_first_of_those_that_are_the_same_stands_for_them() -> None:
-    found = found_in(torch.eye(5), digests=[b"a", b"b", b"a", b"a", b"c"])
-    assert found.pictures_N.tolist() == found.exact_N.tolist() == [0, 1, 0, 0, 4]
-    assert found.threshold == 0.8
-
-
 def test_copies_do_not_chain() -> None:
     # 30 degrees apart: cosine 0.87; 60 apart: 0.5.
     assert found_in(on_a_circle(0, 30, 60)).pictures_N.tolist() == [0, 0, 2]
     # Where the middle one comes first, both are like it.
     assert found_in(on_a_circle(30, 0, 60)).pictures_N.tolist() == [0, 0, 0]
-
-
-def test_without_a_likeness_only_equal_ones_are_copies() -> None:
-    found = find_copies([b"a", b"b", b"a", b"c", b"b"], None)
-    assert found.pictures_N.tolist() == found.exact_N.tolist() == [0, 1, 0, 3, 1]
-    assert found.threshold == 1.0
 
 
 @pytest.mark.parametrize("block", [4, 64, 512])
@@ -173,10 +160,6 @@ def test_the_best_label_of_a_picture_is_kept() -> None:
     assert found.threshold == 0.75
 
 
-def test_of_equal_labels_the_lowest_id_is_kept() -> None:
-    assert duplicates_in([0, 0, 0], quality=[0.1, 0.5, 0.5]).kept_N.tolist() == [1, 1, 1]
-
-
 @pytest.mark.parametrize(("labels", "conflicting"), [([3, 3, 3, 1], 0), ([3, 2, 1, 1], 1)])
 def test_a_group_whose_labels_differ_conflicts_once(labels: list[int], conflicting: int) -> None:
     assert duplicates_in([0, 0, 0, 3], labels=labels).conflicting == conflicting
@@ -186,12 +169,6 @@ def test_groups_are_counted_by_what_their_examples_share() -> None:
     # 0, 1 and 2 are one picture to the pixel; 3 and 4 nearly; of 5, 6 and 7 two to the pixel.
     found = duplicates_in([0, 0, 0, 3, 3, 5, 5, 5], exact=[0, 0, 0, 3, 4, 5, 5, 7])
     assert (found.exact_groups, found.near_groups, found.surplus) == (2, 2, 5)
-
-
-def test_digests_are_of_the_pixels() -> None:
-    images = torch.arange(2 * 1 * 4 * 4, dtype=torch.uint8).view(2, 1, 4, 4)
-    found = look_at(lambda ids: images[ids], 2)
-    assert found.digests == [hashlib.sha256(bytes(range(k, k + 16))).digest() for k in (0, 16)]
 
 
 def test_thumbnails_are_centred_and_of_unit_length() -> None:
@@ -213,13 +190,6 @@ def test_a_pixel_each_way_and_brightness_do_not_count() -> None:
     # Two pixels are another picture here, where pixels have nothing to do with each other.
     two = aligned_correlation(large[:, :, :8, :8], large[:, :, 2:10, 2:10])
     assert float(two) < 0.5
-
-
-def test_the_opposite_and_one_colour_are_not_alike() -> None:
-    image = torch.randint(255, (1, 1, 5, 5), generator=torch.Generator().manual_seed(0))
-    image = image.to(torch.uint8)
-    assert float(aligned_correlation(image, 255 - image)) < 0.9
-    assert float(aligned_correlation(image, torch.full_like(image, 7))) == 0.0
 
 
 @pytest.mark.parametrize(

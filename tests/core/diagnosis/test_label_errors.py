@@ -18,7 +18,7 @@ from lipt.core.diagnosis.label_errors import (
     noise_rates,
     trust_after,
 )
-from lipt.core.signals.signals import Signals, labels_only
+from lipt.core.signals.signals import Signals
 
 CHANCES_NC = torch.tensor(
     [
@@ -58,41 +58,6 @@ def test_quality_is_the_labels_chance_beside_the_root_of_the_best_other() -> Non
     assert found.quality_N.tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_class_without_examples_is_never_suggested() -> None:
-    chances_NC = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.1, 0.6]])
-    found = find_label_errors(signals_of(chances_NC, torch.tensor([0, 1])))
-    assert found.suggested_N.tolist() == [1, 0]
-    assert found.noise.per_class[2].high == 0.0
-
-
-def test_blocks_do_not_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    truth_N, labels_N = noisy(0.3)
-    generator = torch.Generator().manual_seed(1)
-    signals = signals_of(drawn_chances(truth_N, 5, right=0.8, generator=generator), labels_N)
-    whole = find_label_errors(signals)
-    monkeypatch.setattr(
-        "lipt.core.diagnosis.label_errors.row_blocks",
-        lambda count, _: (slice(start, start + 7) for start in range(0, count, 7)),
-    )
-    parts = find_label_errors(signals)
-    assert torch.equal(whole.quality_N, parts.quality_N)
-    assert torch.equal(whole.suspects_N, parts.suspects_N)
-    assert whole.noise == parts.noise
-
-
-def test_signals_without_errors_are_refused() -> None:
-    with pytest.raises(SignalsError, match=r"errors of 3 examples in 0 classes\. Compute"):
-        find_label_errors(labels_only(torch.zeros(3, dtype=torch.int64)))
-
-
-def noisy(rate: float) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    truth_N = torch.randint(5, (4000,), generator=generator)
-    moved_N = torch.rand(4000, generator=generator) < rate
-    by_N = torch.randint(1, 5, (4000,), generator=generator)
-    return truth_N, torch.where(moved_N, (truth_N + by_N) % 5, truth_N)
-
-
 def rates(
     labels: list[int], suggested: list[int], sureness: list[float], num_classes: int = 2
 ) -> NoiseRates:
@@ -125,15 +90,6 @@ def test_nothing_that_disagrees_is_a_rate_of_zero_with_room_above() -> None:
     assert found.overall.high == pytest.approx(high)
     assert found.overall == NoiseRate(0.0, 0.0, found.overall.high)
     assert [rate.rate for rate in found.per_class] == [0.0, 0.0]
-
-
-def test_only_the_surest_fifth_of_each_class_counts() -> None:
-    # 300 of class 0: the surest 60 agree but for the first; all others disagree.
-    sureness = [1 - 0.001 * rank for rank in range(300)]
-    labels = [1, *[0] * 59, *[1] * 240]
-    found = rates(labels, [0] * 300, sureness)
-    # One in sixty, and it does not grow with the rank.
-    assert found.overall.rate == pytest.approx(1 / 60)
 
 
 def test_what_grows_with_the_rank_is_the_heads_own_error() -> None:

@@ -74,28 +74,6 @@ def test_random_keeps_every_weight_equally_often() -> None:
     assert kept.max() < 400 + 62
 
 
-@pytest.mark.parametrize("method", [m for m in PruningMethod if m is not PruningMethod.NONE])
-@pytest.mark.parametrize("density", [0.85, 0.9, 0.95, 1.0])
-def test_exact_share_is_kept_and_inputs_are_not_modified(
-    method: PruningMethod, density: float
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    weights = {
-        name: torch.randn(shape, generator=generator)
-        for name, shape in {"a": (16, 3, 3, 3), "b": (10, 64)}.items()
-    }
-    before = {name: weight.clone() for name, weight in weights.items()}
-    drawn = PruningInputs(weights, lambda: before, generator)
-    pruned = prune(method, drawn, density)
-    kept = sum(int(weight.count_nonzero()) for weight in pruned.values())
-    assert kept == round(density * (16 * 27 + 640))
-    for name, weight in weights.items():
-        assert torch.equal(weight, before[name])
-        assert pruned[name].dtype == weight.dtype
-        changed = pruned[name] != weight
-        assert (pruned[name][changed] == 0).all()
-
-
 def test_prunable_are_matrices_and_filters_but_no_biases_or_scales() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 3))
     assert list(prunable_parameters(model)) == ["0.weight", "3.weight"]
@@ -116,28 +94,6 @@ def drawn_scores(sizes: list[list[int]], seed: int, num_values: int) -> dict[str
         f"tensor{index}": torch.randint(num_values, size, generator=generator).float()
         for index, size in enumerate(sizes)
     }
-
-
-def test_one_threshold_is_shared_by_all_tensors() -> None:
-    scores = {"a": torch.tensor([[1.0, 5.0], [2.0, 6.0]]), "b": torch.tensor([3.0, 4.0])}
-    masks = masks_of_largest(scores, 0.5)
-    # 3 of 6 are kept: 5, 6 and 4.
-    assert masks["a"].tolist() == [[False, True], [False, True]]
-    assert masks["b"].tolist() == [False, True]
-
-
-def test_of_equal_scores_the_first_are_kept() -> None:
-    scores = {"a": torch.tensor([2.0, 1.0, 1.0]), "b": torch.tensor([[1.0, 2.0, 1.0]])}
-    masks = masks_of_largest(scores, 0.5)
-    assert masks["a"].tolist() == [True, True, False]
-    assert masks["b"].tolist() == [[False, True, False]]
-
-
-@pytest.mark.parametrize(("density", "kept"), [(0.25, 2), (0.35, 4), (0.04, 0), (1.0, 10)])
-def test_number_kept_is_rounded_with_halves_to_even(density: float, kept: int) -> None:
-    # 2.5 -> 2, 3.5 -> 4, 0.4 -> 0.
-    masks = masks_of_largest({"a": torch.arange(10.0)}, density)
-    assert masks["a"].tolist() == [False] * (10 - kept) + [True] * kept
 
 
 @given(

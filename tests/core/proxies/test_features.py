@@ -14,8 +14,7 @@ from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import Stored, images_in, to_model_input
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models import build_model, forward_with_features
+from lipt.common.models import forward_with_features
 from lipt.common.models.models import build_torchvision
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import reestimate_batch_norm
@@ -27,7 +26,6 @@ from lipt.core.proxies.features import (
     pooled_features,
     side_by_side,
 )
-from lipt.core.signals.stored import StorageLimits
 from tests.digits import digits_context
 
 IMAGE = ImageFormat(3, 8, 8, mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -101,12 +99,6 @@ def test_a_model_without_a_map_has_its_heads_inputs_alone() -> None:
     assert pooled_features(model, torch.rand(3, 3, 8, 8)).shape == (3, 7)
 
 
-def test_a_built_in_model_has_five_times_its_width_and_keeps_no_hooks() -> None:
-    model = build_model("resnet8", num_classes=4, inputs=ImageSpec(3, 32, 32), seed=0).eval()
-    assert pooled_features(model, torch.rand(2, 3, 32, 32)).shape == (2, 5 * 64)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
 def test_models_are_side_by_side_in_their_order() -> None:
     weights = states(3)
     together = bank(weights)(images())
@@ -141,13 +133,6 @@ def test_too_wide_features_are_projected_the_same_way_every_time() -> None:
     torch.testing.assert_close(first[:, 10:20], whole[:, 25:50] @ drawn)
 
 
-@pytest.mark.parametrize("size", [1, 3, 10])
-def test_the_company_of_an_image_changes_nothing(size: int) -> None:
-    whole = bank(states(2))(images())
-    found = torch.cat([bank(states(2))(part) for part in torch.split(images(), size)])
-    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-5)
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return digits_context(tmp_path_factory.mktemp("state")).dataset
@@ -174,14 +159,6 @@ def test_columns_are_in_the_order_of_the_extractors(
     pixels = dataset.images(ids_N).float().flatten(1)[:, :2]
     assert torch.equal(found, torch.cat([ids_N[:, None].float(), pixels], dim=1))
     assert told == [(2, 5), (4, 5), (5, 5)]
-
-
-def test_many_are_kept_in_halves(dataset: Dataset) -> None:
-    limits = StorageLimits(feature_bytes=7)
-    found = side_by_side(
-        [ids_of], dataset, torch.arange(2), on_progress=lambda *_: None, limits=limits
-    )
-    assert found.dtype == torch.float16
 
 
 def test_features_that_are_not_finite_are_refused_with_their_ids(dataset: Dataset) -> None:
@@ -217,12 +194,6 @@ def test_both_kinds_of_files_are_the_same_network(saved: Path, tmp_path: Path) -
     assert torch.equal(first(images), second(images))
     # At 64 pixels a side the last map is 2x2 of 512 channels.
     assert first(images).shape == (2, 512 + 4 * 512)
-
-
-def test_grayscale_images_are_three_equal_channels(saved: Path) -> None:
-    backbone = load_backbone(f"torchvision:resnet18@{saved}", CPU)
-    gray = torch.randint(0, 256, (2, 1, 16, 16), dtype=torch.uint8)
-    torch.testing.assert_close(backbone(gray), backbone(gray.expand(-1, 3, -1, -1)))
 
 
 def test_its_identity_is_the_network_and_the_content_wherever_it_lies(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lipt.common.errors import ProxyError
-from lipt.core.proxies.proxy import SOUP, Kind, Proxy, Tried, candidates, choose, passes_of
+from lipt.core.proxies.proxy import Kind, Proxy, Tried, candidates, choose
 
 
 @pytest.mark.parametrize(
@@ -31,19 +31,6 @@ def test_another_text_is_refused_with_all_that_there_are(text: str) -> None:
     ) as refusal:
         Proxy.parse(text)
     assert repr(text) in str(refusal.value)
-
-
-def test_soup_is_the_only_one_with_a_models_own_head() -> None:
-    assert Proxy.parse("soup") == SOUP
-    assert SOUP.is_own_head
-    assert not Proxy.parse("ridge:soup").is_own_head
-    assert not Proxy.parse("auto").is_own_head
-
-
-def test_a_choice_may_use_everything() -> None:
-    assert all(Proxy.parse("auto").may_use(kind) for kind in Kind)
-    assert [kind for kind in Kind if Proxy.parse("ridge:patches").may_use(kind)] == [Kind.PATCHES]
-    assert not any(SOUP.may_use(kind) for kind in Kind)
 
 
 def test_theta_star_needs_no_learners_unless_they_are_beside_it() -> None:
@@ -75,11 +62,6 @@ def test_each_kind_is_tried_alone_and_the_dear_ones_beside_patches() -> None:
     assert (Kind.PATCHES, Kind.INITIAL) in every
 
 
-def test_learners_cost_a_pass_each() -> None:
-    assert passes_of(BOTH, num_learners=7) == 8
-    assert passes_of((Kind.USER,), num_learners=7) == 0
-
-
 @pytest.mark.parametrize(("accuracy", "chosen"), [(0.624, PATCHES), (0.626, BOTH)])
 def test_ten_further_passes_have_to_gain_two_and_a_half_points(
     accuracy: float, chosen: tuple[Kind, ...]
@@ -92,16 +74,3 @@ def test_each_gain_is_counted_from_the_last_one_taken() -> None:
     # From 0.50 the learners would pay; from the patches' 0.60 they do not.
     tried = [Tried(OF_SOUP, 0.5, 1), Tried(LEARNERS, 0.6, 10), Tried(PATCHES, 0.6, 1)]
     assert choose(tried).features == PATCHES
-
-
-def test_a_dearer_one_that_is_worse_is_passed_over() -> None:
-    tried = [Tried(PATCHES, 0.5, 1), Tried(LEARNERS, 0.4, 2), Tried(BOTH, 0.6, 3)]
-    assert choose(tried).features == BOTH
-
-
-def test_facts_are_plain_values() -> None:
-    assert Tried(BOTH, 0.5, 3).facts == {
-        "features": "patches+learners",
-        "accuracy": 0.5,
-        "passes": 3,
-    }

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.core.proxies import untrained as module
 from lipt.core.proxies import untrained as patches
@@ -84,14 +83,6 @@ def test_patches_are_windows_of_the_images() -> None:
     assert len(values_RP[:, 0].unique()) > 12
 
 
-def test_a_blank_image_has_no_features() -> None:
-    images_NCHW = made_up(4)
-    filters = filters_of(images_NCHW)
-    # As every patch of it is the mean patch, no filter responds.
-    blank = PatchFilters(filters.weights_PF, torch.zeros(16), filters.side)
-    assert not patch_features(torch.zeros_like(images_NCHW), blank).any()
-
-
 @pytest.mark.parametrize(
     ("shape", "side"), [((1, 8, 8), 32), ((3, 32, 32), 32), ((3, 33, 20), 64), ((3, 224, 224), 64)]
 )
@@ -99,17 +90,6 @@ def test_images_are_scaled_to_one_of_two_sides(shape: tuple[int, int, int], side
     assert side_for(shape) == side
     images_NCHW = torch.zeros(2, *shape, dtype=torch.uint8)
     assert patch_features(images_NCHW, filters_of(images_NCHW)).shape == (2, 8 * 16)
-
-
-def test_one_number_of_threads_gives_the_same_bits_and_another_one_nearly() -> None:
-    images_NCHW = made_up(30)
-    with pinned_kernels(1):
-        first = patch_features(images_NCHW, filters_of(images_NCHW))
-        second = patch_features(images_NCHW, filters_of(images_NCHW))
-    with pinned_kernels(2):
-        third = patch_features(images_NCHW, filters_of(images_NCHW))
-    assert torch.equal(first, second)
-    torch.testing.assert_close(third, first, rtol=0, atol=1e-4)
 
 
 def of_column(column: Column, values: torch.Tensor, largest: int = 0) -> torch.Tensor:
@@ -156,10 +136,3 @@ def test_a_projection_is_that_of_the_counts() -> None:
     counts = torch.stack([row.bincount(minlength=kinds) for row in words]).float()
     drawn = torch.randn(kinds, 512, generator=torch.Generator().manual_seed(3)) / 512**0.5
     torch.testing.assert_close(of_column(column, words), counts @ drawn)
-
-
-def test_columns_stand_side_by_side() -> None:
-    columns = (Column("a", ColumnType.FLOAT32, ()), Column("b", ColumnType.FLOAT32, (2,)))
-    extract = column_values(columns, lambda _: 0, lambda _: torch.Generator())
-    stored = {"b": torch.tensor([[2.0, 3.0]]), "a": torch.tensor([1.0])}
-    assert extract(stored).tolist() == [[1, 2, 3]]

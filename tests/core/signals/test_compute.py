@@ -8,13 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.data.dataset import Dataset, in_memory
-from lipt.common.errors import SignalsError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.inputs.specs import ImageSpec
 from lipt.common.signals.passes import Batches
 from lipt.common.targets.values import SingleLabel
-from lipt.core.selection.strategies.scores import el2n, grand, last_layer_norms
+from lipt.core.selection.strategies.scores import last_layer_norms
 from lipt.core.signals.compute import (
     compute_signals,
     default_chunk_size,
@@ -26,16 +24,6 @@ from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.sentences import Reader
-
-
-def painted(dataset: Dataset, value: int, white: set[int]) -> Dataset:
-    """The data set with every pixel of one value, and some images white."""
-    assert isinstance(dataset.inputs, ImageSpec)
-    images_NCHW = torch.full((len(dataset), *dataset.inputs.shape), value, dtype=torch.uint8)
-    images_NCHW[sorted(white)] = 255
-    return in_memory(
-        dataset.source, dataset.class_names, dataset.labels_N, dataset.fingerprint, images_NCHW
-    )
 
 
 def signals_of(
@@ -89,18 +77,6 @@ def test_factored_norms_and_inner_products_are_those_of_autograd(*, bias: bool) 
     torch.testing.assert_close(products_NN, gradients_NP @ gradients_NP.T, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 128])
-def test_batch_size_does_not_matter(batch_size: int) -> None:
-    model, dataset = made_up_network(), made_up_dataset()
-    expected = signals_of(model, dataset, batch_size=len(dataset))
-    signals = signals_of(model, dataset, batch_size=batch_size)
-    torch.testing.assert_close(signals.errors_NC, expected.errors_NC, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(signals.features_ND, expected.features_ND, rtol=1e-5, atol=1e-6)
-    for strategy in (el2n, grand):
-        chosen, same = strategy(signals, 10), strategy(expected, 10)
-        assert chosen.indices_K.tolist() == same.indices_K.tolist()
-
-
 def test_a_last_small_batch_gets_no_larger_gradients() -> None:
     # The defect: the loss is a batch's mean, so its gradient by the logits is e / B, and scaled
     # back by the nominal B = 128 the last 8 of 136 examples weigh 16 times too much.
@@ -116,16 +92,6 @@ def test_a_last_small_batch_gets_no_larger_gradients() -> None:
     assert set(found) != set(range(128, 136))
 
 
-def test_rows_follow_the_ids() -> None:
-    model, dataset = made_up_network(), made_up_dataset()
-    ids = torch.tensor([31, 4, 17])
-    some = compute_signals(model, Batches(dataset, IMAGE, CPU, 2, lambda *_: None, ids))
-    taken = signals_of(model, dataset).take(ids)
-    assert torch.equal(some.labels_N, taken.labels_N)
-    torch.testing.assert_close(some.errors_NC, taken.errors_NC)
-    torch.testing.assert_close(some.features_ND, taken.features_ND)
-
-
 def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(tmp_path: Path) -> None:
     model, dataset = made_up_network(), made_up_dataset()
     batches = Batches(dataset, IMAGE, CPU, 16, lambda *_: None)
@@ -138,21 +104,6 @@ def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(tmp_path: Pa
     assert torch.equal(mapped.features_ND, held.features_ND)
     mapped.save(tmp_path / "signals")
     assert torch.equal(Signals.load(tmp_path / "signals").errors_NC, held.errors_NC)
-
-
-def test_outputs_that_are_not_finite_name_their_ids() -> None:
-    model, dataset = made_up_network(), made_up_dataset(20)
-    dataset = painted(dataset, 100, {3, 5})
-
-    class Overflow(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.where(x.amax(dim=(1, 2, 3), keepdim=True) > 1.5, float("inf"), x)
-
-    with pytest.raises(
-        SignalsError,
-        match=r"outputs are not finite for 2 of 8 examples, with ids 3, 5\. .*learning_rate",
-    ):
-        signals_of(nn.Sequential(Overflow(), model), dataset, batch_size=8)
 
 
 def test_what_is_over_a_limit_is_kept_in_half_precision(tmp_path: Path) -> None:
@@ -246,14 +197,6 @@ def test_by_hand() -> None:
     dataset = in_memory("fake", ("a", "b"), torch.tensor([0]), "0" * 64, white)
     found = norms(model, dataset, image=ImageFormat(1, 2, 2, mean=(0.0,), std=(0.5,)))
     assert found.tolist() == pytest.approx([8.5**0.5])
-
-
-def test_frozen_parameters_do_not_count() -> None:
-    model, dataset = made_up_network(), made_up_dataset(NUM_EXAMPLES)
-    model[0].requires_grad_(requires_grad=False)
-    found = norms(model, dataset, chunk_size=7)
-    torch.testing.assert_close(found, autograd_norms(model, dataset), rtol=1e-5, atol=1e-5)
-    assert (found < norms(made_up_network(), dataset)).all()
 
 
 def test_the_model_stays_as_it_was() -> None:

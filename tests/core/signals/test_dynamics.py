@@ -48,13 +48,6 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-def test_some_examples_in_the_order_given() -> None:
-    dynamics = make_dynamics()
-    taken = dynamics.take(torch.tensor([3, 0]))
-    for name, values in vars(dynamics).items():
-        assert torch.equal(getattr(taken, name), values[[3, 0]]), name
-
-
 @pytest.mark.parametrize("content", [b"", b"no safetensors"])
 def test_file_of_something_else_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "d").write_bytes(content)
@@ -257,18 +250,6 @@ def test_state_with_outputs_that_are_not_finite_is_named(dataset: Dataset) -> No
         compute(dataset, None, states=States(STATES.initial, learners))
 
 
-def test_two_learners_disagree_on_their_own_examples_too(dataset: Dataset) -> None:
-    pair = States(STATES.initial, STATES.learners[:2])
-    everyone = compute(dataset, None, states=pair).disagreement_N
-    assert bool((everyone > 0).all())
-    alone = States(STATES.initial, STATES.learners[:1])
-    assert not compute(dataset, None, states=alone).disagreement_N.any()
-
-
 def test_margins_by_hand() -> None:
     logits = torch.tensor([[1.0, 4.0, 2.0], [1.0, 4.0, 2.0], [3.0, 3.0, 0.0]])
     assert margins_of(logits, torch.tensor([1, 0, 0])).tolist() == [2.0, -3.0, 0.0]
-
-
-def test_a_single_class_is_always_right() -> None:
-    assert margins_of(torch.tensor([[-3.0], [0.0]]), torch.tensor([0, 0])).tolist() == [1.0, 1.0]

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipt.common.errors import SignalsError, StateError
+from lipt.common.errors import SignalsError
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import (
     Signals,
-    fits,
     given,
     labels_only,
     moved,
@@ -38,15 +37,6 @@ def test_a_saved_file_is_read_back_exactly(tmp_path: Path, *, bias: bool) -> Non
     assert signals.gradient_norms_N is not None
     assert torch.equal(loaded.gradient_norms_N, signals.gradient_norms_N)
     assert [path.name for path in tmp_path.iterdir()] == ["signals"]
-
-
-@pytest.mark.parametrize("content", [b"", b"not safetensors at all", None])
-def test_a_file_that_holds_no_signals_is_named(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "signals"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(StateError, match=r"signals does not hold signals.*Delete it"):
-        Signals.load(path)
 
 
 def test_taken_rows_are_those_of_every_value_in_the_order_given() -> None:
@@ -141,12 +131,6 @@ def test_every_tensor_counts() -> None:
     assert num_bytes(make_signals(validation=True)) == 2 * one
 
 
-def test_half_of_the_free_memory_is_left_to_the_strategy() -> None:
-    signals = make_signals()
-    assert fits(signals, 2 * num_bytes(signals))
-    assert not fits(signals, 2 * num_bytes(signals) - 1)
-
-
 def test_everything_moves_and_nothing_else_changes() -> None:
     signals = moved(make_signals(validation=True), META)
     assert signals.errors_NC.device == signals.labels_N.device == META
@@ -157,11 +141,3 @@ def test_everything_moves_and_nothing_else_changes() -> None:
     assert signals.validation.features_ND.device == META
     assert signals.gradient_norms_N is None
     assert not signals.has_bias
-
-
-def test_other_models_signals_are_counted_and_moved() -> None:
-    one = labels_only(torch.tensor([0, 1]))
-    both = replace(one, others=(one, one))
-    assert num_bytes(both) == 3 * num_bytes(one)
-    placed = moved(both, torch.device("meta"))
-    assert [other.labels_N.device.type for other in placed.others] == ["meta", "meta"]

@@ -13,20 +13,11 @@ from lipt.common.data import open_dataset
 from lipt.common.errors import FeaturesError
 from lipt.common.weights.files import pack
 from lipt.core.signals.stored import (
-    STORAGE_LIMITS,
     StorageLimits,
     UserFeatures,
     features_of_pairs,
     read_user_features,
 )
-
-
-def test_half_precision_of_imagenet_is_what_its_limits_are_for() -> None:
-    # 1.28 million examples: 1,000 errors take 5.1 GB in float32, 512 features 2.6 GB.
-    assert STORAGE_LIMITS.error_dtype(1_281_167 * 1000) == torch.float16
-    assert STORAGE_LIMITS.feature_dtype(1_281_167 * 512) == torch.float32
-    assert STORAGE_LIMITS.feature_dtype(1_281_167 * 2048) == torch.float16
-    assert STORAGE_LIMITS.error_dtype(50_000 * 100) == torch.float32
 
 
 def read(path: Path, num_examples: int = 6, limits: StorageLimits | None = None) -> UserFeatures:
@@ -55,13 +46,6 @@ def test_any_floating_point_type_becomes_float32(path: Path, dtype: torch.dtype)
     assert found.paired_features_NP is None
     assert found.features_ND.dtype == torch.float32
     assert torch.equal(found.features_ND, torch.arange(12.0).reshape(6, 2))
-
-
-def test_pairs_may_have_another_width(path: Path) -> None:
-    pairs = torch.arange(18.0).reshape(6, 3)
-    found = read(write(path, features=torch.zeros(6, 2), paired_features=pairs))
-    assert found.paired_features_NP is not None
-    assert torch.equal(found.paired_features_NP, pairs)
 
 
 def test_large_ones_are_kept_in_half_precision(path: Path) -> None:

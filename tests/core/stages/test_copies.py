@@ -127,32 +127,6 @@ def test_a_file_that_was_damaged_is_found_again(
     assert torch.equal(again.exact_N, exact_N)
 
 
-def test_copies_of_other_data_are_looked_for_anew(
-    make_context: MakeContext, reports: list[str]
-) -> None:
-    copies_of(make_context(), cpu_threads=1)
-    context = make_context()
-    plain, images_NCHW = context.dataset, context.dataset.images(torch.arange(100))
-    images_NCHW[50] = images_NCHW[60]
-    vars(context)["dataset"] = in_memory(
-        "copies", plain.class_names, plain.labels_N, "other print", images_NCHW
-    )
-    reports.clear()
-    assert copies_of(context, cpu_threads=1).exact_N[60] == 50
-    assert set(reports) == PARTS
-
-
-def test_rows_of_numbers_are_copies_only_where_they_are_equal(make_context: MakeContext) -> None:
-    context = make_context()
-    rows_NCHW = context.dataset.images(torch.arange(100)).view(100, 1, 1, 64)
-    labels_N, names = context.dataset.labels_N, context.dataset.class_names
-    vars(context)["dataset"] = in_memory("rows", names, labels_N, "rows' print", rows_NCHW)
-    copies = copies_of(context, cpu_threads=1)
-    # Row 9, a brighter row 4, is another row of numbers.
-    expected = [3 if row == 7 else row for row in range(100)]
-    assert copies.pictures_N.tolist() == copies.exact_N.tolist() == expected
-
-
 def test_columns_are_copies_only_where_they_are_equal(make_context: MakeContext) -> None:
     context = make_context()
     values = torch.tensor([[1.0, 2.0], [1.0, 2.5], [1.0, 2.0], [3.0, 2.0]])

@@ -21,14 +21,11 @@ from lipt.common.models.models import build_torchvision
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
-from lipt.core.selection.registry import STRATEGIES
-from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import proxy as proxying
 from lipt.core.stages.proxy import Facts, ProxyQuestion, proxied_features, proxied_signals
@@ -116,12 +113,6 @@ def test_where_labels_are_surely_wrong_a_second_head_is_taught_by_the_others(
     assert torch.equal(again.second_errors_NC, first.second_errors_NC)
 
 
-def test_there_is_one_head_where_labels_are_right(ask: Any) -> None:
-    signals, facts = ask("ridge:patches")
-    assert signals.second_errors_NC is None
-    assert facts["distrusted"] == 0
-
-
 def test_theta_star_has_the_features_that_it_would_have_as_a_soup(
     ask: Any, weights: BlobName
 ) -> None:
@@ -141,11 +132,6 @@ def test_theta_star_has_the_features_that_it_would_have_as_a_soup(
     _, facts = ask("auto", **question)
     tried = [one["features"] for one in facts["tried"]]
     assert tried == ["patches", "soup", "initial", "patches+initial"]
-
-
-def test_theta_star_of_no_run_is_refused(ask: Any) -> None:
-    with pytest.raises(ProxyError, match="no run is named whose theta"):
-        ask("ridge:initial")
 
 
 def test_learners_are_side_by_side(ask: Any, trajectories: Trajectories) -> None:
@@ -189,18 +175,6 @@ def test_a_choice_tells_what_it_tried_and_is_that_proxy(
     alone, _ = ask("ridge:patches")
     assert torch.equal(chosen.errors_NC, alone.errors_NC)
     assert torch.equal(chosen.features_ND, alone.features_ND)
-
-
-def test_a_choice_on_a_sample_is_made_of_all_examples_then(
-    ask: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proxying, "MAX_SAMPLE", 200)
-    config = CONFIG.model_copy(update={"seed": 5})
-    chosen, facts = ask("auto", config=config)
-    alone, of_alone = ask("ridge:patches", config=config)
-    assert facts["accuracy"] == of_alone["accuracy"]
-    assert facts["tried"][0]["accuracy"] != facts["accuracy"]
-    assert torch.equal(chosen.errors_NC, alone.errors_NC)
 
 
 @pytest.mark.parametrize(
@@ -261,67 +235,3 @@ def test_features_alone_need_neither_a_head_nor_a_label(
     assert set(facts) == {"proxy", "features", "num_features", "seconds"}
     assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
     assert facts["num_features"] == 2048
-
-
-def test_features_alone_are_read_from_the_disk_the_second_time(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = CONFIG.model_copy(update={"seed": 6})
-    question = ProxyQuestion(config, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
-    first, facts = proxied_features(context, question)
-    monkeypatch.setattr(proxying, "side_by_side", None)
-    second, same = proxied_features(context, question)
-    assert same == facts
-    assert torch.equal(second.features_ND, first.features_ND)
-    assert torch.equal(second.labels_N, first.labels_N)
-
-
-def test_features_alone_of_what_is_not_there_are_refused(context: Context) -> None:
-    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:user"), NOWHERE)
-    with pytest.raises(ProxyError, match=r"Give them \(--features FILE"):
-        proxied_features(context, question)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name, strategy in STRATEGIES.items()
-        if strategy.default_needs() & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}
-        and Need.PAIRED_FEATURES not in strategy.default_needs()
-    ],
-)
-def test_every_strategy_selects_on_it(context: Context, weights: BlobName, name: str) -> None:
-    strategy = STRATEGIES[name]
-    job = SelectSubset(
-        config=CONFIG,
-        inputs=IMAGE,
-        weights=weights,
-        strategy=name,
-        budget=40,
-        balanced=strategy.resolve_balance(None),
-        options=(),
-        proxy="ridge:patches",
-    )
-    selected = job.run(context)
-    assert selected.num_examples == 40 or selected.told["stopped_early"]
-    assert selected.told["proxy"]["features"] == "patches"
-
-
-def test_strategies_on_pairs_keep_the_features_that_belong_together(
-    context: Context, weights: BlobName
-) -> None:
-    pairs_NP = torch.rand(len(context.dataset), 3)
-    features = context.blobs.put_bytes(pack({"features": pairs_NP, "paired_features": pairs_NP}))
-    job = SelectSubset(
-        CONFIG,
-        IMAGE,
-        weights,
-        "clipcov",
-        40,
-        balanced=True,
-        options=(),
-        features=features,
-        proxy="ridge:patches",
-    )
-    assert job.run(context).num_examples == 40

@@ -80,12 +80,6 @@ def test_places_are_those_of_the_learners_that_are_in(context: Context) -> None:
     assert not bool((two_N > 1).any())
 
 
-def test_shards_are_those_of_the_run_s_seed(context: Context) -> None:
-    other = CONFIG.model_copy(update={"seed": 4})
-    ours_N, others_N = (own_learners(context, config, learners(0)) for config in (CONFIG, other))
-    assert not torch.equal(ours_N, others_N)
-
-
 @pytest.fixture(scope="module")
 def trajectories(context: Context) -> Trajectories:
     models = [

@@ -13,14 +13,14 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.subsets import unpack
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute.context import Context, keep_cached, read_warm_up
+from lipt.coordinator.compute.context import Context, keep_cached
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.progress import Progressed
 from lipt.core.selection.options import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.warm_up import WarmedUp, WarmUpQuestion, warmed_up
-from lipt.core.training import Warmed, warm_up
+from lipt.core.training import warm_up
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
@@ -97,14 +97,6 @@ def test_grand_of_two_models_is_the_mean_of_both_norms(context: Context) -> None
     assert indices_K.tolist() == norms_N.topk(10).indices.sort().values.tolist()
 
 
-def test_no_epochs_are_theta_star_itself(context: Context) -> None:
-    model = context.new_model(CONFIG).eval()
-    signals = compute_signals(model, context.batches(IMAGE, "by hand"))
-    found = ask(context, WarmUp(0.0)).signals
-    torch.testing.assert_close(found.errors_NC, signals.errors_NC, rtol=1e-5, atol=1e-6)
-    assert found.others == ()
-
-
 def test_a_warm_up_is_paid_for_once_and_told_ever_after(
     context: Context, reports: list[str]
 ) -> None:
@@ -121,11 +113,6 @@ def test_a_warm_up_is_paid_for_once_and_told_ever_after(
     assert norms.spent_seconds == 0.0
     assert norms.signals.gradient_norms_N is not None
     assert not any("warming up" in report for report in reports)
-
-
-def test_the_models_differ(context: Context) -> None:
-    signals = ask(context, WarmUp(0.0, 2)).signals
-    assert not torch.equal(signals.errors_NC, signals.others[0].errors_NC)
 
 
 def test_many_models_do_not_push_each_other_out(context: Context, reports: list[str]) -> None:
@@ -156,22 +143,6 @@ def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
     assert found.seconds > found.spent_seconds
     assert torch.equal(found.signals.errors_NC, expected.errors_NC)
     assert torch.equal(found.signals.features_ND, expected.features_ND)
-
-
-def test_a_damaged_warm_up_is_trained_again(context: Context) -> None:
-    first = ask(context, WarmUp(1.0)).signals
-    for path in context.warm_ups_dir.iterdir():
-        path.write_bytes(path.read_bytes()[:-1])
-    again = ask(context, WarmUp(1.0))
-    assert again.spent_seconds > 0
-    assert torch.equal(again.signals.errors_NC, first.errors_NC)
-
-
-def test_what_is_kept_at_the_end_has_no_momentum(context: Context) -> None:
-    ask(context, WarmUp(2.0))
-    kept = list(context.warm_ups_dir.glob("warm-up-*"))
-    assert len(kept) == 1
-    assert read_warm_up(kept[0]).momentum == Warmed({}).momentum
 
 
 def test_a_subset_says_what_its_warm_up_took(context: Context) -> None:

@@ -24,6 +24,14 @@ VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue", "diagno
 LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
 
 
+SETTINGS = """
+learners.num_learners = 3
+learners.num_steps = 2
+learners.batch_size = 8
+soup.num_alphas = 2
+"""
+
+
 def expect(locator: Any) -> Any:
     from playwright.sync_api import expect as expected  # may be missing
 
@@ -42,10 +50,7 @@ def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Pa
     dialog = page.get_by_role("dialog", name="Start a run")
     expect(dialog.get_by_label("Name")).to_be_focused()
     dialog.get_by_label("Name").fill(HOSTILE_RUN)
-    dialog.get_by_label("Learners", exact=True).fill("3")
-    dialog.get_by_label("Steps of each").fill("2")
-    dialog.get_by_label("Batch size").fill("8")
-    dialog.get_by_label("Other settings").fill("soup.num_alphas = 2")
+    dialog.get_by_label("Settings").fill(SETTINGS)
     dialog.get_by_role("button", name="Start", exact=True).click()
 
     # Its name is markup, and shows as text.

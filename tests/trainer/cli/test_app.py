@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from lipt.trainer.cli import app, main
-from lipt.trainer.client.client import Client
-from lipt.trainer.views import DEFAULT_STRATEGY
 from tests.relay import Relay
 from tests.remembered_spans import Remembered, remembering
 
@@ -64,15 +63,6 @@ def test_a_command_is_a_span_with_its_name(
     assert spans[name].status.status_code.name == "UNSET"
 
 
-def test_a_command_that_is_refused_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    arguments = ("run", "list", "--coordinator", "nowhere")
-    monkeypatch.setattr(sys, "argv", ["lipt", *arguments])
-    with remembering() as spans:
-        assert CliRunner().invoke(main, arguments).exit_code == 1
-    assert spans["lipt run list"].attributes == {"error.type": "INVALID_CONFIG"}
-
-
 def test_a_command_is_within_what_its_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
@@ -89,32 +79,11 @@ def test_a_command_is_none_where_nothing_asks_for_it(monkeypatch: pytest.MonkeyP
 
 COMMANDS = [
     [],
-    ["demo"],
-    ["run"],
-    ["run", "start"],
-    ["run", "list"],
-    ["run", "show"],
-    ["run", "watch"],
-    ["run", "cancel"],
-    ["subset"],
-    ["subset", "get"],
-    ["strategies"],
-    ["weights", "get"],
-    ["check"],
-    ["diagnose"],
-    ["doctor"],
-    ["certs"],
-    ["certs", "init"],
-    ["certs", "coordinator"],
-    ["certs", "worker"],
-    ["certs", "trainer"],
-    ["certs", "admin"],
-    ["train"],
-    ["plan"],
-    ["distill"],
-    ["up"],
-    ["compare"],
-    ["report"],
+    *(["run", command] for command in ("start", "list", "show", "watch", "cancel")),
+    *(["certs", command] for command in ("init", "coordinator", "worker", "trainer", "admin")),
+    *(["subset", "get"], ["weights", "get"], ["run"], ["subset"], ["certs"]),
+    *([name] for name in ("demo", "strategies", "check", "diagnose", "doctor", "train", "plan")),
+    *([name] for name in ("distill", "up", "compare", "report")),
 ]
 
 # Asks for the help of one command after another, in a process that has done nothing else, and
@@ -155,16 +124,6 @@ def test_help_imports_nothing_slow(helps: list[tuple[str, list[str]]], number: i
     assert slow == []
 
 
-@pytest.mark.parametrize("command", [["subset", "get"], ["report"]])
-def test_every_command_chooses_by_the_same_strategy_where_none_is_named(
-    helps: list[tuple[str, list[str]]], command: list[str]
-) -> None:
-    text, _ = helps[COMMANDS.index(command)]
-    assert f"[default: {DEFAULT_STRATEGY}]" in " ".join(text.split())
-    named = inspect.signature(Client.subset).parameters["strategy"].default
-    assert named == DEFAULT_STRATEGY
-
-
 COMPARE = ("compare", "--data", "digits-train", "--test", "digits-test", "--model", "resnet8")
 REPORT = ("report", "--data", "digits-train")
 
@@ -173,34 +132,21 @@ REPORT = ("report", "--data", "digits-train")
     ("arguments", "complaint"),
     [
         (("run", "start", "--set", "learners.num_steps"), "is not NAME=VALUE"),
-        (("run", "start", "--num-steps", "5", "--set", "learners.num_steps=6"), "given twice"),
         (("run", "start", "--num-steps", "five"), "--num-steps"),
         (("run", "start", "--config", "/nowhere/run.toml"), "cannot be read"),
         (("subset", "get", "--out", "x.npy"), "give one of --fraction and --budget"),
         (("subset", "get", "--out", "x.txt", "--fraction", "0.1"), ".npy, .csv, .json, .parquet"),
         (("subset", "get", "--out", "/nowhere/x.npy", "--budget", "3"), "not a directory"),
-        (("subset", "get", "--fraction", "0.1"), "--out"),
         (("subset", "get", "-o", "x.npy", "-k", "3", "--option", "a"), "is not NAME=VALUE"),
         (("weights", "get", "--out", "/nowhere/w.safetensors"), "not a directory"),
         (("weights", "get", "--out", "w.safetensors", "--kind", "final"), "pretrained"),
-        (("run", "cancel"), "RUN"),
-        (("subset", "get", "-k", "3", "-o", "."), "'.' has the suffix ''; a subset is written as"),
-        (
-            ("subset", "get", "-o", "x.npy", "-k", "3", "--option", "a=1", "--option", "a=2"),
-            "twice",
-        ),
-        (("weights", "get", "--out", "."), ". is a directory. Name a file in it."),
         ((*COMPARE, "--strategies", "a", "--fractions", "0.1,much"), "'0.1,much' is not numbers"),
         ((*COMPARE, "--strategies", "a", "--fractions", "0,0.1"), "a fraction is in (0, 1]"),
         ((*COMPARE, "--strategies", " , "), "give at least one name, e.g. craig,grand"),
         ((*COMPARE, "--strategies", "a", "--set", "learning_rate=fast"), "learning_rate"),
-        ((*COMPARE, "--strategies", "a", "--seeds", "0"), "--seeds"),
-        ((*COMPARE, "--strategies", "a", "--out", "/nowhere/c.jsonl"), "not a directory"),
-        ((*COMPARE, "--strategies", "a", "--out", "."), ". is a directory. Name a file in it."),
         ((*REPORT, "--strategies", ","), "give at least one name"),
         ((*REPORT, "--fraction", "0"), "0.0 is not in (0, 1]"),
         ((*REPORT, "--out", "/nowhere/report.html"), "/nowhere is not a directory"),
-        ((*REPORT, "--out", "."), ". is a directory. Name a file in it."),
         ((*REPORT, "--comparison", "a", "--out", "a"), "--comparison and --out are both a"),
     ],
 )
@@ -211,19 +157,6 @@ def test_mistyped_commands_are_usage_errors(
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
     assert relay.calls == []
-
-
-def test_a_refusal_is_one_sentence_without_a_traceback(lipt: Any) -> None:
-    result = lipt("run", "show", "x")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("lipt: there is no run 'x'; the newest are: ")
-    assert result.stderr.count("\n") == 1
-
-
-def test_nobody_at_the_address_is_one_sentence(lipt: Any, dead_address: str) -> None:
-    result = lipt("strategies", "--coordinator", dead_address)
-    assert result.exit_code == 1
-    assert f"lipt: no coordinator answers at {dead_address}" in result.stderr
 
 
 def test_tls_options_are_checked(lipt: Any, tmp_path: Path) -> None:
@@ -275,3 +208,42 @@ def test_threads_wait_without_spinning_unless_the_user_says_otherwise(
         env=inherited | chosen,
     )
     assert done.stdout == f"{found}\n", done.stderr
+
+
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This checkout's own entry points, whether or not it is installed."""
+    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][app.GROUP]
+    points = EntryPoints(EntryPoint(name, value, app.GROUP) for name, value in declared.items())
+    monkeypatch.setattr(app, "entry_points", points.select)
+
+
+def test_plugged_in_commands_stand_in_the_help() -> None:
+    done = CliRunner().invoke(main, ["--help"])
+    assert done.exit_code == 0
+    assert "state" in done.stdout
+    assert "demo" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["check", "gc", "backup"])
+def test_state_commands_are_lipt_s_own(command: str) -> None:
+    done = CliRunner().invoke(main, ["state", command, "--help"])
+    assert done.exit_code == 0, done.output
+    assert f"state {command} [OPTIONS]" in done.stdout
+    assert "--state-dir" in done.stdout
+
+
+def test_refusal_of_a_plugged_in_command_is_one_sentence(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["state", "check", "--state-dir", str(tmp_path)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"lipt: there is no state in {tmp_path}")
+    assert "Traceback" not in done.output
+
+
+def test_unknown_command_is_still_refused() -> None:
+    done = CliRunner().invoke(main, ["stat"])
+    assert done.exit_code == 2
+    assert "No such command 'stat'" in done.output

@@ -113,11 +113,6 @@ def test_an_authority_whose_time_is_over_signs_nothing() -> None:
         issue_server(authority, ["head"], now=NOW + 100 * DAY, days=1)
 
 
-def test_hosts_keep_their_order(folder: Folder) -> None:
-    assert folder.hosts("coordinator") == ["127.0.0.1", "head.example.org", "::1"]
-    assert folder.hosts("ca") == folder.hosts("worker") == folder.hosts("nobody") == []
-
-
 @pytest.mark.parametrize(
     "host", ["", "head:50051", "https://head", "[::1]", "a..b", "-head", "a*.b"]
 )
@@ -169,22 +164,6 @@ def test_a_peer_gets_in_and_is_seen_by_its_name_with_its_role(
     assert [(each.name, each.roles) for each in seen] == [(role, {role})]
 
 
-def test_the_coordinator_s_own_certificate_lets_nobody_in(
-    folder: Folder, served: tuple[str, list[CertificateIdentity]]
-) -> None:
-    with pytest.raises(grpc.RpcError, match="Socket closed"):
-        call(served[0], files(folder, "coordinator"))
-
-
-def test_a_peer_does_not_pass_for_the_coordinator(folder: Folder) -> None:
-    server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    port = server.add_secure_port("127.0.0.1:0", server_credentials(files(folder, "admin")))
-    server.start()
-    with pytest.raises(grpc.RpcError, match="CERTIFICATE_VERIFY_FAILED"):
-        call(f"127.0.0.1:{port}", files(folder, "worker"))
-    server.stop(None).wait()
-
-
 def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
@@ -211,11 +190,6 @@ def test_a_replaced_key_was_never_readable_by_others(tmp_path: Path) -> None:
     folder.write("x", make_authority(now=NOW, days=1))
     assert mode(folder.key("x")) == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.key", "x.pem"]
-
-
-def test_a_folder_without_an_authority_is_told_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"lipt certs init --folder {tmp_path}"):
-        Folder(tmp_path).authority()
 
 
 def test_a_pair_that_may_not_sign_is_no_authority(folder: Folder, tmp_path: Path) -> None:

@@ -69,10 +69,6 @@ def test_one_that_refuses_is_there(relay: Relay, lipt: Any) -> None:
     assert len(relay.calls) == 4  # each asked whether it is there, and then for runs
 
 
-def test_a_wait_is_no_negative_number(lipt: Any) -> None:
-    assert lipt("run", "list", "--wait", "-1").exit_code == 2
-
-
 app = typer.Typer()
 
 
@@ -96,28 +92,11 @@ def test_a_group_is_given_option_by_option() -> None:
     assert result.stdout == "me Place(host='here', port=1) True\n"
 
 
-def test_a_groups_defaults_and_variables_are_those_of_its_options() -> None:
-    assert "port=80" in CliRunner().invoke(app, ["me", "-h", "here"]).stdout
-    result = CliRunner().invoke(app, ["me", "-h", "here"], env={"PLACE_PORT": "2"})
-    assert "port=2" in result.stdout
-
-
-def test_a_field_without_a_default_is_required() -> None:
-    result = CliRunner().invoke(app, ["me"])
-    assert (result.exit_code, "--host" in result.output) == (2, True)
-
-
 def test_the_help_lists_a_groups_options_in_its_place() -> None:
     text = CliRunner().invoke(app, ["--help"]).stdout
     assert "Go there." in text
     places = [text.index(word) for word in ("--host", "Which machine.", "--port", "--twice")]
     assert places == sorted(places)
-
-
-def test_files_that_are_there_or_not_can_be_written(tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    there.touch()
-    require_replaceable(there, tmp_path / "new", None)
 
 
 def test_a_directory_is_not_a_file(tmp_path: Path) -> None:

@@ -24,30 +24,16 @@ from lipt.common.errors import (
     PermissionDeniedError,
     RunFailedError,
     UnauthenticatedError,
-    UnknownRunError,
     UnreachableError,
 )
-from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.messages import CHUNK_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.states import LearnerState, RunState
+from lipt.common.rpc.messages import CHUNK_BYTES
+from lipt.common.states import RunState
 from lipt.common.weights.files import read_specs
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import RoleName, WeightsKind
-from lipt.v1 import blob_pb2, config_pb2, run_pb2
-from tests.played_worker import PlayedWorker
+from lipt.v1 import blob_pb2, run_pb2
 from tests.relay import Fault, Relay, answer, before, change
-from tests.service import MODEL, READY, SMALLEST, SOURCE, Service
-
-
-def test_starting_a_run_sends_only_what_was_given(relay: Relay, client: Client) -> None:
-    run = client.start_run({"model": "resnet8", "learners": {"num_steps": 5}}, name="mine")
-    (request,) = relay.requests
-    assert request.name == "mine"
-    assert request.request_id
-    assert request.config == config_pb2.RunConfig(
-        model="resnet8", learners=config_pb2.LearnersConfig(num_steps=5)
-    )
-    assert (run.name, run.state, run.config.learners.num_steps) == ("mine", RunState.PENDING, 5)
+from tests.service import READY, SMALLEST, Service
 
 
 def test_an_unknown_setting_is_refused_before_anything_is_sent(
@@ -56,25 +42,6 @@ def test_an_unknown_setting_is_refused_before_anything_is_sent(
     with pytest.raises(ConfigError, match=r"learners\.num_stepz: there is no such setting"):
         client.start_run({"learners": {"num_stepz": 5}})
     assert relay.calls == []
-
-
-def test_a_run_is_a_frozen_value(client: Client) -> None:
-    run = client.run(READY)
-    assert (run.label, run.state, run.ended, run.config.model) == (
-        READY,
-        RunState.READY,
-        True,
-        MODEL,
-    )
-    assert run.created_at is not None
-    assert run.ended_at is not None
-    assert run.created_at < run.ended_at
-    assert run.soup is not None
-    assert [learner.state for learner in run.learners] == [LearnerState.DONE] * 2
-    kept = [learner.ingredient.kept for learner in run.learners if learner.ingredient]
-    assert kept.count(True) == run.soup.num_kept
-    with pytest.raises(AttributeError):
-        run.name = "other"  # type: ignore[misc]
 
 
 def test_all_pages_of_runs_are_read(relay: Relay, client: Client) -> None:
@@ -97,35 +64,12 @@ def test_a_run_that_was_cancelled_is_not_waited_for_and_named_once(client: Clien
         client.wait(run.run_id)
 
 
-def test_info_describes_data_and_workers(service: Service, client: Client, tmp_path: Path) -> None:
-    with open_channel(service.address) as channel:
-        PlayedWorker(tmp_path, channel, "of-the-test")
-        info = client.info()
-    assert info.protocol == (PROTOCOL_MAJOR, PROTOCOL_MINOR)
-    assert info.dataset is not None
-    assert (info.dataset.source, info.dataset.image_shape) == (SOURCE, (1, 8, 8))
-    assert info.default_run.model == MODEL
-    assert [worker.device for worker in info.workers if worker.name == "of-the-test"] == ["cpu"]
-
-
-def test_a_refusal_is_raised_as_its_class_with_its_sentence(client: Client) -> None:
-    with pytest.raises(UnknownRunError, match=r"^there is no run 'x'; the newest are: "):
-        client.run("x")
-
-
 def test_nobody_at_the_address_is_said_with_what_to_check(dead_address: str) -> None:
     with Client(dead_address) as client, pytest.raises(UnreachableError) as caught:
         client.run("x")
     assert dead_address in str(caught.value)
     assert "Check that lipt-coordinator runs there" in str(caught.value)
     assert "without TLS" in str(caught.value)
-
-
-def test_another_kind_of_server_is_named_as_such(stranger: str) -> None:
-    with Client(stranger) as client:
-        for call in (client.info, client.runs, client.strategies, lambda: next(client.watch("x"))):
-            with pytest.raises(NotACoordinatorError, match=f"{stranger} is not a LiPT coordinator"):
-                call()
 
 
 @pytest.fixture
@@ -185,17 +129,6 @@ except UnreachableError:
             [sys.executable, "-c", script, address], capture_output=True, text=True, check=False
         )
     assert done.stdout == "[]\n", done.stderr
-
-
-def test_a_client_goes_on_after_it_was_closed(client: Client) -> None:
-    client.info()
-    client.close()
-    assert client.info().device == "cpu"
-
-
-def test_an_address_without_a_port_is_refused() -> None:
-    with pytest.raises(ConfigError, match="not host:port"):
-        Client("localhost")
 
 
 def in_state(state: Any, message: str = "") -> Fault:
@@ -269,12 +202,6 @@ def test_weights_that_look_like_a_pickle_are_uploaded_once(
     assert service.blob(blob.sha256) == AMBIGUOUS
     assert client.upload_weights(AMBIGUOUS) == blob
     assert len(relay.requests_of(blob_pb2.WriteBlobRequest)) == 1
-
-
-def test_uploaded_weights_can_start_a_run(service: Service, client: Client) -> None:
-    weights = client.weights(READY)
-    run = client.start_run(SMALLEST, name="from-theta_p", initial_weights=weights)
-    assert run.config.initialization.weights_sha256 == hashlib.sha256(weights).hexdigest()
 
 
 @pytest.mark.parametrize("kind", ["initial", "pretrained"])
@@ -359,11 +286,3 @@ def test_client_shows_its_token_and_a_renewed_one(
         holder.who_am_i()
     shown = [call.authorization for call in relay.calls]
     assert shown == [f"Bearer {one}", f"Bearer {one}", f"Bearer {other}"]
-
-
-def test_what_is_no_token_is_refused_before_anything_is_sent(relay: Relay, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no token"):
-        Client(relay.address, token="secret")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        Client(relay.address, token_file=tmp_path / "none")
-    assert relay.calls == []

@@ -55,15 +55,6 @@ def test_pauses_double_until_the_limit_has_passed_since_the_first_failure() -> N
     assert clock.pauses == pytest.approx([0.2, 0.4, 0.8])
 
 
-def test_a_message_gives_the_next_interruption_the_whole_limit() -> None:
-    clock = Clock()
-    reconnection = of(clock, limit_seconds=0.5)
-    for message in reconnection.heard(range(3)):
-        clock.now += 100.0
-        reconnection.pause(AWAY)
-        assert clock.pauses == [0.2] * (message + 1)
-
-
 def test_what_a_fork_has_cut_is_asked_for_at_once_and_not_counted() -> None:
     clock = Clock()
     reconnection = of(clock, limit_seconds=0.0)
@@ -149,13 +140,6 @@ def fork(in_child: Callable[[], bool]) -> bool:
         finally:
             os._exit(0 if holds else 1)
     return os.waitpid(child, 0)[1] == 0
-
-
-def test_a_channel_stays_from_call_to_call(channel: ForkAwareChannel, opened: Opened) -> None:
-    for _ in range(3):
-        with channel.held() as held:
-            assert held.channel is opened.channels[0]
-    assert opened.closed == [False]
 
 
 def test_an_idle_channel_is_closed_before_a_fork_and_opened_again(

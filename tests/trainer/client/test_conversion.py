@@ -11,17 +11,12 @@ from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import (
     BlobView,
-    DatasetView,
-    InfoView,
     IngredientView,
     LearnerView,
     ProgressView,
     RunView,
-    StrategyOptionView,
-    StrategyView,
-    WorkerView,
 )
-from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2
+from lipt.v1 import blob_pb2, config_pb2, run_pb2, worker_pb2
 
 
 def test_a_learner_is_read_field_by_field() -> None:
@@ -95,48 +90,3 @@ def test_a_state_that_this_version_has_no_word_for_is_unknown(number: int) -> No
     )
     view = view_of(RunView, run)
     assert (view.state, view.learners[0].state) == (RunState.UNKNOWN, LearnerState.UNKNOWN)
-
-
-def test_a_coordinator_says_its_protocol_versions_data_and_workers() -> None:
-    message = info_pb2.GetInfoResponse(
-        protocol=worker_pb2.ProtocolVersion(major=1, minor=2),
-        versions={"torch": "2"},
-        device="cuda",
-        dataset=info_pb2.DatasetInfo(
-            source="digits",
-            num_examples=3,
-            class_names=["0", "1"],
-            class_counts=[1, 2],
-            fingerprint="f",
-            channels=1,
-            height=8,
-            width=9,
-        ),
-        workers=[
-            info_pb2.WorkerInfo(
-                worker_id="i",
-                name="w",
-                device="cpu",
-                versions={"lipt": "0"},
-                assignment="r/0",
-                seconds_since_heard=0.5,
-            )
-        ],
-    )
-    assert view_of(InfoView, message) == InfoView(
-        protocol=(1, 2),
-        versions={"torch": "2"},
-        device="cuda",
-        dataset=DatasetView("digits", 3, ("0", "1"), (1, 2), "f", (1, 8, 9)),
-        default_run=RunConfig(),
-        workers=(WorkerView("i", "w", "cpu", {"lipt": "0"}, "r/0", 0.5),),
-    )
-    assert view_of(InfoView, info_pb2.GetInfoResponse()).dataset is None
-
-
-def test_a_strategy_has_its_options_and_needs() -> None:
-    option = subset_pb2.StrategyOption(name="norm", default_value="full", allowed_values=["full"])
-    message = subset_pb2.Strategy(name="craig", options=[option], needs=["signals"], cost="N")
-    view = view_of(StrategyView, message)
-    assert view.options == (StrategyOptionView("norm", "full", ("full",)),)
-    assert (view.name, view.needs, view.cost) == ("craig", ("signals",), "N")

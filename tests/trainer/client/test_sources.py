@@ -8,8 +8,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from lipt.common.errors import FeaturesError, WeightsError
-from lipt.trainer.client.sources import features_source, weights_source
+from lipt.common.errors import FeaturesError
+from lipt.trainer.client.sources import features_source
 
 ROWS = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 ARRAY = np.array(ROWS)
@@ -38,17 +38,6 @@ def test_features_are_packed_under_their_name(features: Any) -> None:
     assert sent["features"].tolist() == ROWS
 
 
-def test_features_keep_their_types_and_lose_their_gradients() -> None:
-    features = {
-        "features": torch.ones(2, 2, dtype=torch.bfloat16, requires_grad=True),
-        "paired_features": np.array([[1.0], [2.0]], np.float32),
-    }
-    sent = packed(features)
-    assert sent["features"].dtype == torch.bfloat16
-    assert sent["features"].tolist() == [[1.0, 1.0]] * 2
-    assert sent["paired_features"].tolist() == [[1.0], [2.0]]
-
-
 def test_a_file_is_read_where_it_is(tmp_path: Path) -> None:
     path = tmp_path / "features.safetensors"
     safetensors.torch.save_file({"features": torch.ones(3, 2)}, path)
@@ -68,8 +57,3 @@ def test_a_file_is_read_where_it_is(tmp_path: Path) -> None:
 def test_what_is_no_features_is_refused(features: Any, words: str) -> None:
     with pytest.raises(FeaturesError, match=words):
         features_source(features)
-
-
-def test_a_pickle_is_no_weights() -> None:
-    with pytest.raises(WeightsError, match="pickle"):
-        weights_source(b"\x80\x02}q\x00.")

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -15,13 +13,11 @@ from lipt.common.errors import (
     BudgetError,
     DiagnosisError,
     FeaturesError,
-    InvalidRequestError,
     SubsetError,
     UnreachableError,
     WeightsError,
 )
 from lipt.common.states import RunState
-from lipt.common.weights.files import pack
 from lipt.trainer.client import streams
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView
@@ -29,7 +25,7 @@ from lipt.v1 import blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 from tests.relay import Fault, Relay, answer, before, change, cut, refuse, silence
 from tests.service import READY, SMALLEST, Service
 from tests.trainer.made_up import described
-from tests.trainer.made_up_diagnosis import FINGERPRINT, diagnosis_answer, diagnosis_file
+from tests.trainer.made_up_diagnosis import FINGERPRINT, diagnosis_answer
 
 
 def run_at(revision: int, state: int = run_pb2.RUN_STATE_TRAINING) -> run_pb2.Run:
@@ -55,24 +51,6 @@ def after_revisions(relay: Relay) -> list[tuple[str, int]]:
 def waiting_run(client: Client) -> str:
     """A run whose learners nobody trains."""
     return client.start_run(SMALLEST).run_id
-
-
-def test_a_watch_shows_a_run_until_it_has_ended(client: Client, waiting_run: str) -> None:
-    states = []
-    for run in client.watch(waiting_run):
-        if run.state is RunState.TRAINING and RunState.TRAINING not in states:
-            client.cancel(waiting_run)
-        states.append(run.state)
-    assert RunState.TRAINING in states
-    assert states[-1] is RunState.CANCELLED
-
-
-def test_each_revision_comes_once_and_the_stream_ends_with_the_run(
-    relay: Relay, client: Client
-) -> None:
-    ready = run_at(3, run_pb2.RUN_STATE_READY)
-    relay.next("WatchRun", shown(run_at(1), run_at(1), run_at(2), run_at(2), ready))
-    assert [run.revision for run in client.watch("r-1")] == [1, 2, 3]
 
 
 def test_what_a_run_waits_for_is_news_of_its_own(relay: Relay, client: Client) -> None:
@@ -142,14 +120,6 @@ def standing(**states: int) -> info_pb2.WatchServiceResponse:
     )
 
 
-def test_a_view_of_the_service_has_its_runs_and_workers(relay: Relay, client: Client) -> None:
-    view = next(client.watch_service(num_runs=200, interval_seconds=0.5))
-    assert READY in {run.name for run in view.runs}
-    assert view.num_runs >= len(view.runs)
-    (request,) = relay.requests
-    assert (request.num_runs, request.interval_seconds) == (200, 0.5)
-
-
 def test_a_view_of_the_service_has_every_run_as_it_was_last_told(
     relay: Relay, client: Client
 ) -> None:
@@ -165,15 +135,6 @@ def test_a_view_of_the_service_has_every_run_as_it_was_last_told(
         [("b", "training"), ("a", "ready")],
         [("c", "ready"), ("b", "training"), ("a", "ready")],
     ]
-
-
-def test_a_view_has_no_more_runs_than_asked_for_besides_those_under_way(
-    relay: Relay, client: Client
-) -> None:
-    training, ready = run_pb2.RUN_STATE_TRAINING, run_pb2.RUN_STATE_READY
-    relay.next("WatchService", answer(standing(b=ready, a=training), standing(c=ready)))
-    views = client.watch_service(num_runs=1)
-    assert [[run.run_id for run in next(views).runs] for _ in range(2)] == [["b", "a"], ["c", "a"]]
 
 
 def test_a_cut_view_of_the_service_begins_anew_and_says_so(relay: Relay, client: Client) -> None:
@@ -229,12 +190,6 @@ def test_a_plain_request_leaves_everything_to_the_coordinator(relay: Relay, clie
     assert not [name for name in absent if request.HasField(name)]
     assert (request.preset, request.proxy, request.previous) == ("", "", "")
     assert request.labels in ("", "given")
-
-
-def test_one_of_fraction_and_budget_is_given(relay: Relay, client: Client) -> None:
-    with pytest.raises(InvalidRequestError, match="give one of them"):
-        client.subset(fraction=0.1, budget=3)
-    assert relay.calls == []
 
 
 def test_a_stream_and_a_file_that_are_cut_are_gone_on_with(relay: Relay, client: Client) -> None:
@@ -309,20 +264,6 @@ def test_what_is_no_weights_or_features_is_never_sent(relay: Relay, client: Clie
     assert relay.calls == []
 
 
-@pytest.mark.parametrize("form", ["path", "content", "array"])
-def test_features_to_select_on_are_uploaded_before(
-    service: Service, relay: Relay, client: Client, tmp_path: Path, form: str
-) -> None:
-    features = np.random.default_rng(0).normal(size=(1442, 2)).astype(np.float32)
-    path = tmp_path / "features.safetensors"
-    safetensors.torch.save_file({"features": torch.from_numpy(features)}, path)
-    given = {"path": path, "content": path.read_bytes(), "array": features}[form]
-    assert len(client.subset(READY, "herding", budget=20, features=given)) == 20
-    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
-    sent = safetensors.torch.load(service.blob(request.features.sha256))
-    assert sent["features"].tolist() == features.tolist()
-
-
 def test_the_answer_may_be_the_previous_subset(relay: Relay, client: Client) -> None:
     first = client.subset(READY, "uniform", budget=40)
     relay.every("GetSubset", described(kept=True))
@@ -345,18 +286,6 @@ def test_a_full_queue_is_told_and_asked_again(relay: Relay, client: Client) -> N
         "waiting for its turn, 3 ahead",
     ]
     assert len(relay.requests_of(subset_pb2.GetSubsetRequest)) == 2
-
-
-def test_own_features_are_uploaded_and_have_to_fit_the_data(
-    service: Service, relay: Relay, client: Client
-) -> None:
-    features = {"features": torch.ones(8, 2)}
-    with pytest.raises(FeaturesError, match="1442"):
-        client.diagnose(features=features)
-    (request,) = relay.requests_of(diagnosis_pb2.DiagnoseRequest)
-    assert service.blob(request.features.sha256) == pack(features)
-    with pytest.raises(FeaturesError, match="a pickle"):
-        client.diagnose(features=b"\x80\x04}\x94.")
 
 
 def test_a_diagnosis_comes_with_its_progress_though_its_stream_is_cut(
@@ -392,10 +321,4 @@ def test_a_diagnosis_that_does_not_fit_its_description_is_refused(
 ) -> None:
     relay.next("Diagnose", diagnosis_answer(service.store, **changes))
     with pytest.raises(DiagnosisError, match=complaint):
-        client.diagnose()
-
-
-def test_a_damaged_file_is_refused(service: Service, relay: Relay, client: Client) -> None:
-    relay.next("Diagnose", diagnosis_answer(service.store, diagnosis_file()[:-4]))
-    with pytest.raises(DiagnosisError, match="what arrived is no diagnosis"):
         client.diagnose()

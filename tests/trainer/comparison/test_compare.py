@@ -7,7 +7,6 @@ import pytest
 from lipt.trainer.comparison.compare import rests_on_pretraining, warm_up_seconds
 
 SIGNALS = ("signals",)
-SOUP = {"proxy": "soup"}
 
 
 def ridge(features: str, *tried: str) -> dict[str, Any]:
@@ -16,41 +15,34 @@ def ridge(features: str, *tried: str) -> dict[str, Any]:
     return {"proxy": proxy, "features": features, "tried": [{"features": one} for one in tried]}
 
 
-@pytest.mark.parametrize("features", ["patches", "backbone", "user", "backbone+patches"])
-def test_features_that_need_no_run_rest_on_none(features: str) -> None:
-    assert not rests_on_pretraining(SIGNALS, {"proxy": ridge(features)})
-
-
-@pytest.mark.parametrize("proxy", [SOUP, ridge("soup"), ridge("patches+learners")])
-def test_the_soup_and_the_learners_had_to_be_trained(proxy: dict[str, Any]) -> None:
-    assert rests_on_pretraining(SIGNALS, {"proxy": proxy})
-
-
-def test_what_was_tried_had_to_be_there_though_another_won() -> None:
-    with_learners = ridge("patches", "patches", "learners", "learners+patches")
-    assert rests_on_pretraining(SIGNALS, {"proxy": with_learners})
-    without = ridge("patches", "patches", "backbone", "backbone+patches")
-    assert not rests_on_pretraining(SIGNALS, {"proxy": without})
-
-
-@pytest.mark.parametrize("needs", [("labels",), ("paired features",), ("near copies",)])
-def test_strategies_that_look_at_the_data_alone_rest_on_no_run(needs: tuple[str, ...]) -> None:
-    # Where no proxy was looked at, the manifest names the soup.
-    assert not rests_on_pretraining(needs, {"proxy": SOUP})
-
-
-def test_near_copies_beside_signals_do_not_make_a_run_needless() -> None:
-    assert rests_on_pretraining(("near copies", "signals"), {"proxy": SOUP})
-    assert not rests_on_pretraining(("near copies", "signals"), {"proxy": ridge("patches")})
-
-
-@pytest.mark.parametrize("need", ["learners", "gradient norms"])
-def test_what_is_of_the_run_is_so_whatever_the_proxy(need: str) -> None:
-    assert rests_on_pretraining((need, "signals"), {"proxy": ridge("patches")})
+@pytest.mark.parametrize(
+    ("needs", "proxy", "rests"),
+    [
+        (SIGNALS, ridge("patches"), False),
+        (SIGNALS, ridge("backbone+user"), False),
+        (SIGNALS, {"proxy": "soup"}, True),
+        (SIGNALS, ridge("soup"), True),
+        (SIGNALS, ridge("patches+learners"), True),
+        # What was tried had to be there, though another won.
+        (SIGNALS, ridge("patches", "patches", "learners", "learners+patches"), True),
+        (SIGNALS, ridge("patches", "patches", "backbone"), False),
+        # Where no proxy was looked at, the manifest names the soup.
+        (("labels",), {"proxy": "soup"}, False),
+        (("near copies",), {"proxy": "soup"}, False),
+        (("near copies", "signals"), {"proxy": "soup"}, True),
+        # These are of the run, whatever the proxy.
+        (("learners", "signals"), ridge("patches"), True),
+        (("gradient norms", "signals"), ridge("patches"), True),
+    ],
+)
+def test_choosing_rests_on_pretraining_where_the_run_was_looked_at(
+    needs: tuple[str, ...], proxy: dict[str, Any], rests: bool
+) -> None:
+    assert rests_on_pretraining(needs, {"proxy": proxy}) is rests
 
 
 def test_an_ordinary_warm_up_stands_in_for_the_run_at_its_own_cost() -> None:
-    manifest = {"proxy": SOUP, "costs": {"warm_up_seconds": 2.5, "training_seconds": 9.0}}
+    manifest = {"proxy": {"proxy": "soup"}, "costs": {"warm_up_seconds": 2.5}}
     assert not rests_on_pretraining(SIGNALS, manifest)
     assert warm_up_seconds(manifest) == 2.5
-    assert warm_up_seconds({"proxy": SOUP, "costs": {"training_seconds": 9.0}}) is None
+    assert warm_up_seconds({"proxy": {"proxy": "soup"}, "costs": {}}) is None

@@ -84,14 +84,6 @@ def test_those_that_never_get_there_are_counted_and_not_averaged() -> None:
     assert value.to_redrawn is None
 
 
-def test_without_looks_on_the_way_nothing_is_known() -> None:
-    old = [made_up_trial()]
-    assert reach(old, 0.5, [], []) is None
-    value = found(looked_at(SOON), old, [])
-    assert value.everything is None
-    assert value.to_everything is None
-
-
 def trials(
     strategy: str, accuracies: Sequence[float], fraction: float = 0.1, **changes: Any
 ) -> list[Trial]:
@@ -136,18 +128,6 @@ def test_all_are_compared_with_everything_and_with_re_drawn_random() -> None:
     assert redrawn.to_redrawn is None
     everything = rows["everything"]
     assert (everything.difference, everything.to_everything, everything.to_redrawn) == (None,) * 3
-
-
-def test_baselines_come_first_and_are_no_winners() -> None:
-    rows = outcomes([*trials("craig", [0.9] * 3), *REDRAWN, *RANDOM, *EVERYTHING])
-    assert [(row.fraction, row.strategy) for row in rows] == [
-        (0.1, "redrawn"),
-        (0.1, "uniform_per_class"),
-        (0.1, "uniform"),
-        (0.1, "craig"),
-        (1.0, "everything"),
-    ]
-    assert [row.strategy for row in rows if row.beats_random] == ["craig"]
 
 
 LOOKS = (Look(10, 1.0, 0.70), Look(20, 2.0, 0.80))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.baselines import require_baselines
 from lipt.trainer.comparison.trial import (
     Cell,
     Plan,
@@ -110,15 +109,6 @@ def test_another_comparisons_file_is_refused(tmp_path: Path) -> None:
     assert read_trials(path) == (IDENTITY, [TRIAL])  # and left as it was
 
 
-def test_a_comparison_that_was_refused_before_its_first_trial_is_not_in_the_way(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "trials.jsonl"
-    TrialFile(path, IDENTITY)
-    TrialFile(path, IDENTITY | {"model": "resnet18"}).add(TRIAL)
-    assert read_trials(path) == (IDENTITY | {"model": "resnet18"}, [TRIAL])
-
-
 @pytest.mark.parametrize(
     "content", [b"a,b\n1,2\n", b"[1]\n", b'{"step": 1}\n', b"\x93NUMPY\x01\x00\n"]
 )
@@ -157,20 +147,3 @@ def test_everything_is_trained_on_once_and_the_rest_for_each_fraction() -> None:
         ("redrawn", 0.3),
         ("craig", 0.3),
     ]
-
-
-def test_baselines_may_be_left_out_and_a_random_one_asked_for_is_trained_on_once() -> None:
-    found = plan(
-        fractions=(0.1,), strategies=("uniform", "craig"), baselines=("uniform_per_class",)
-    )
-    names = [("uniform_per_class", 0.1), ("uniform", 0.1), ("craig", 0.1)]
-    assert rows(found) == names
-    assert found.all_strategies() == ("uniform_per_class", "uniform", "craig")
-
-
-def test_a_baseline_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ConfigError) as refused:
-        require_baselines(("uniform", "rs2"))
-    assert str(refused.value) == (
-        "there is no baseline 'rs2'. Choose from: uniform, uniform_per_class, redrawn, everything"
-    )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
 import pickle
 import struct
@@ -11,8 +13,14 @@ import torch
 
 from lipt.common.errors import DiagnosisError
 from lipt.common.weights.files import pack
-from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
-from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
+from lipt.trainer.diagnosis.diagnosis import (
+    Diagnosis,
+    export_issues,
+    issue_table,
+    max_file_bytes,
+    read_diagnosis,
+)
+from lipt.trainer.diagnosis.findings import facts, proxy_text
 from tests.trainer.made_up_diagnosis import (
     diagnosis_file,
     made_up_columns,
@@ -232,22 +240,6 @@ def test_every_kind_of_finding_is_told_with_its_numbers() -> None:
     }
 
 
-def test_how_many_are_surely_wrong_is_said_where_it_can_be() -> None:
-    findings = made_up_findings()
-    findings["label_errors"]["noise_low"] = 0.25
-    (labels, *_) = facts(made_up_diagnosis(findings).findings)
-    assert labels.text.startswith("2 look wrong, the worst 1 surely so; ")
-
-
-def test_how_a_label_fits_has_no_more_digits_than_say_something() -> None:
-    assert [fit_text(quality) for quality in (0.0, 0.0099, 0.01, 0.236)] == [
-        "<0.01",
-        "<0.01",
-        "0.01",
-        "0.24",
-    ]
-
-
 def test_the_proxy_is_told_as_far_as_it_is_known() -> None:
     seen = proxy_text(made_up_diagnosis().findings)
     assert seen == (
@@ -256,3 +248,48 @@ def test_the_proxy_is_told_as_far_as_it_is_known() -> None:
     unknown = made_up_findings() | {"proxy": {"features": "mine"}}
     assert proxy_text(made_up_diagnosis(unknown).findings) == "a ridge head on mine"
     assert proxy_text(made_up_diagnosis(made_up_findings() | {"proxy": {}}).findings) == ""
+
+
+# As cleanlab's Datalab.get_issues() calls them.
+CLEANLAB = {
+    "given_label",
+    "predicted_label",
+    "is_label_issue",
+    "label_score",
+    "is_near_duplicate_issue",
+    "near_duplicate_sets",
+    "is_outlier_issue",
+    "outlier_score",
+}
+PATHS = [f"/pets/{row}.png" for row in range(8)]
+
+
+def test_the_columns_are_cleanlabs() -> None:
+    table = issue_table(made_up_diagnosis())
+    assert set(table) == CLEANLAB | {"index"}
+    assert list(issue_table(made_up_diagnosis(), PATHS))[:2] == ["index", "filepath"]
+    assert table["given_label"] == ["cat"] * 4 + ["dog"] * 4
+    assert table["predicted_label"] == ["cat", "dog", "cat", "cat", "dog", "dog", "cat", "dog"]
+    assert [row for row in range(8) if table["is_label_issue"][row]] == [1, 6]
+    assert table["label_score"] == [0.9, 0.2, 0.8, 0.7, 0.9, 0.8, 0.1, 0.6]
+    sets = [json.loads(text) for text in table["near_duplicate_sets"]]
+    assert sets == [[2], [], [0], [4, 5], [3, 5], [3, 4], [], []]
+    assert [row for row in range(8) if table["is_near_duplicate_issue"][row]] == [0, 2, 3, 4, 5]
+    assert [row for row in range(8) if table["is_outlier_issue"][row]] == [7]
+
+
+def test_csv_is_read_by_pythons_own_reader() -> None:
+    content = export_issues(made_up_diagnosis(), PATHS).decode()
+    rows = list(csv.DictReader(io.StringIO(content)))
+    assert [row["filepath"] for row in rows] == PATHS
+    assert rows[6]["is_label_issue"] == "True"
+    assert rows[6]["label_score"] == "0.1"
+    assert json.loads(rows[4]["near_duplicate_sets"]) == [3, 5]
+
+
+def test_a_class_name_stays_in_its_cell() -> None:
+    findings = made_up_findings() | {"class_names": ['cat, "tame"\n', "=1+1"]}
+    content = export_issues(made_up_diagnosis(findings)).decode()
+    rows = list(csv.DictReader(io.StringIO(content, newline="")))
+    assert rows[0]["given_label"] == 'cat, "tame"\n'
+    assert len(rows) == 8

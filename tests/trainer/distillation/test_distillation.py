@@ -9,7 +9,7 @@ import torch
 
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError
-from lipt.trainer.distillation import Distillation, SyntheticSet, distill
+from lipt.trainer.distillation import SyntheticSet, distill
 from lipt.trainer.distillation.distillation import StageResult, make_stage
 from lipt.trainer.distillation.synthetic import RealExamples
 from tests.trainer.distillation.conftest import small
@@ -21,36 +21,6 @@ def made(
     real = RealExamples.of(digits, None, at_least=1)
     synthetic = synthetic or SyntheticSet.empty((1, 8, 8), digits.class_names)
     return make_stage(synthetic, real, networks, told or (lambda *_: None))
-
-
-def first_images(digits: Dataset, networks_of: Any, settings: Distillation) -> torch.Tensor:
-    """What a stage begins with: real images, which a step of nothing leaves as they are."""
-    still = settings.model_copy(update={"image_learning_rate": 1e-9})
-    return made(digits, networks_of(still)).synthetic.images_NCHW
-
-
-def test_a_stage_begins_with_real_images_of_its_classes(digits: Dataset, networks_of: Any) -> None:
-    images_NCHW = first_images(digits, networks_of, small())
-    every = digits.images(torch.arange(len(digits))).flatten(1)
-    for label in range(10):
-        same = (every == images_NCHW[label].flatten()).all(dim=1)
-        assert label in digits.labels_N[same].tolist()
-
-
-def test_the_first_match_moves_each_pixel_by_the_learning_rate_at_most(
-    digits: Dataset, networks_of: Any
-) -> None:
-    # Adam's first step is the learning rate in the gradient's direction, whatever its length.
-    settings = small(networks=1, matches=1, image_learning_rate=0.2, augmentation="none")
-    before = first_images(digits, networks_of, settings).int()
-    after = made(digits, networks_of(settings)).synthetic.images_NCHW.int()
-    moved = (after - before).abs()
-    # 0.2 of 255 is 51. What would be darker than black or brighter than white stays at that.
-    inside = (after > 0) & (after < 255)
-    assert set(moved[inside].tolist()) <= {0, 51}
-    assert (moved[inside] == 51).any()
-    assert (after == 0).any()
-    assert int(moved.max()) == 51
 
 
 def test_matching_brings_the_gradients_nearer(digits: Dataset, networks_of: Any) -> None:
@@ -151,17 +121,3 @@ def test_another_distillations_folder_is_refused(
     distill(digits, "linear", small(), tmp_path)
     with pytest.raises(ConfigError, match=complaint):
         distill(digits, model, small(**changes), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"per_class": 0}, "greater than or equal to 1"),
-        ({"per_class": 3, "stages": 2}, "3 images per class do not go into 2 equal stages"),
-        ({"discard": 1.0}, "less than 1"),
-        ({"augmentation": "randaugment"}, "'crop_flip', 'crop' or 'none'"),
-    ],
-)
-def test_impossible_settings_are_refused(changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        small(**changes)

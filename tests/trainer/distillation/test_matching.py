@@ -71,22 +71,6 @@ def test_all_images_are_shifted_alike_with_black_coming_in() -> None:
     assert mirrored[0, 0].tolist() == [[0.0, 0.0], [2.0, 1.0]]
 
 
-def test_what_is_drawn_is_what_the_settings_allow() -> None:
-    drawn = {
-        how: [
-            Augmentation.drawn(
-                small(augmentation=how, padding=2), torch.Generator().manual_seed(seed)
-            )
-            for seed in range(200)
-        ]
-        for how in ("none", "crop", "crop_flip")
-    }
-    assert set(drawn["none"]) == {Augmentation(0, 0, 0, mirrored=False)}
-    for how, mirrors in (("crop", {False}), ("crop_flip", {False, True})):
-        assert {one.top for one in drawn[how]} == {one.left for one in drawn[how]} == set(range(5))
-        assert {one.mirrored for one in drawn[how]} == mirrors
-
-
 def stages(digits: Dataset, number: int) -> SyntheticSet:
     """Stages of one real image of each class."""
     synthetic = SyntheticSet.empty((1, 8, 8), digits.class_names)
@@ -112,21 +96,6 @@ def test_a_network_enters_a_stage_as_the_stages_before_leave_it(
     # The second stage's images have no say on how a network comes out of the first.
     assert torch.equal(weights(networks.enter(1, 0, stages(digits, 1))), entering[1])
     assert not torch.equal(weights(networks.untrained(1)), entering[0])
-
-
-def test_training_lowers_the_loss(digits: Dataset, networks_of: Any) -> None:
-    networks = networks_of(small(learning_rate=0.1, augmentation="none"))
-    images_NCHW, labels_N = stages(digits, 1).until(0)
-    pixels_NCHW = images_NCHW.float() / 255
-    network = networks.untrained(0)
-
-    def loss() -> float:
-        logits_NC = network(networks.normalized(pixels_NCHW))
-        return torch.nn.functional.cross_entropy(logits_NC, labels_N).item()
-
-    before = loss()
-    networks.train(network, pixels_NCHW, labels_N, 20, torch.Generator())
-    assert loss() < before / 2
 
 
 def test_a_model_with_batch_norm_is_refused(networks_of: Any) -> None:

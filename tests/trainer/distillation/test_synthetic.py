@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from pathlib import Path
@@ -14,20 +13,16 @@ from PIL import Image
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.dataset import in_memory
 from lipt.common.errors import DataError
-from lipt.trainer.distillation import Stages, SyntheticSet
-from lipt.trainer.distillation.synthetic import RealExamples
+from lipt.trainer.distillation import Stages, SyntheticSet, distill
+from lipt.trainer.distillation.synthetic import AT_ONCE, RANDOM, STAGED, RealExamples, evaluate
+from lipt.trainer.main_training import Recipe
+from tests.trainer.distillation.conftest import small
 
 
 def made_up(labels: list[int]) -> Dataset:
     """Images of one pixel, as bright as their row's number."""
     images = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1)
     return in_memory("made up", ("no", "yes"), torch.tensor(labels), "f" * 64, images)
-
-
-def test_examples_are_grouped_by_class() -> None:
-    real = RealExamples.of(made_up([1, 0, 1, 0, 0]), None, at_least=2)
-    assert [ids_M.tolist() for ids_M in real.ids] == [[1, 3, 4], [0, 2]]
-    assert real.pixels(torch.tensor([4, 0])).flatten().tolist() == pytest.approx([4 / 255, 0])
 
 
 def test_a_subset_gives_its_examples_and_their_weights(subset_of: Any) -> None:
@@ -79,11 +74,6 @@ def two_stages() -> SyntheticSet:
     return synthetic
 
 
-def test_the_digest_is_of_images_labels_and_stages() -> None:
-    numbers = b"".join(int(n).to_bytes(8, "little") for n in (0, 1, 0, 1, 0, 0, 1, 1))
-    assert two_stages().digest == hashlib.sha256(bytes([1, 2, 3, 4]) + numbers).hexdigest()
-
-
 def test_a_folder_holds_the_set_a_manifest_and_a_picture(tmp_path: Path) -> None:
     synthetic = two_stages()
     synthetic.save(tmp_path)
@@ -104,8 +94,41 @@ def test_each_stage_has_an_equal_share_of_the_epochs() -> None:
     assert found == [[0, 1]] * 2 + [[0, 1, 2]] * 2 + [[0, 1, 2, 3]] * 2
 
 
-def test_images_may_be_some_of_a_data_set() -> None:
-    stages = Stages(torch.tensor([0, 1]), "e" * 64, torch.tensor([9, 4]))
-    assert stages.subset.indices.tolist() == [9]
-    assert stages.before_epoch(1).indices.tolist() == [4, 9]
-    assert stages.subset.fingerprint == "e" * 64
+RECIPE = Recipe(steps=3, learning_rate=0.01, augmentation="none")
+
+
+def outcomes(digits: Dataset, synthetic: SyntheticSet, **given: Any) -> Any:
+    test = open_dataset("digits-test")
+    seeds, chosen = given.pop("seeds", (0,)), given.pop("chosen", {})
+    model = given.pop("model", "linear")
+    return evaluate(
+        synthetic, digits, test, model, RECIPE, seeds=seeds, chosen=chosen, device="cpu"
+    )
+
+
+def test_all_are_trained_on_as_many_images(digits: Dataset, tmp_path: Path, subset_of: Any) -> None:
+    synthetic = distill(digits, "linear", small(), tmp_path)
+    chosen = {"mine": subset_of(digits, range(20))}
+    found = outcomes(digits, synthetic, seeds=(0, 1), chosen=chosen)
+    assert [(one.name, one.num_images) for one in found] == [
+        (STAGED, 20),
+        (AT_ONCE, 20),
+        (RANDOM, 20),
+        ("mine", 20),
+    ]
+    assert all(len(one.accuracies) == 2 for one in found)
+    random = found[2].accuracies
+    assert random[0] != random[1]
+
+
+def test_real_images_called_synthetic_are_worth_what_they_are(
+    digits: Dataset, subset_of: Any
+) -> None:
+    ids = torch.cat([torch.nonzero(digits.labels_N == label)[:2].flatten() for label in range(10)])
+    ids = ids.sort().values
+    copies = SyntheticSet.empty((1, 8, 8), digits.class_names)
+    copies = copies.extended(digits.images(ids), digits.labels_N[ids])
+    chosen = {"the same": subset_of(digits, ids.tolist())}
+    found = {one.name: one.accuracies for one in outcomes(digits, copies, chosen=chosen)}
+    assert found[AT_ONCE] == pytest.approx(found["the same"])
+    assert found[AT_ONCE] != pytest.approx(found[RANDOM])

@@ -148,11 +148,6 @@ class Module(pl.LightningModule):  # type: ignore[misc]
         return torch.optim.SGD(self.parameters(), lr=RATE)
 
 
-class Breaks(Module):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        raise ZeroDivisionError
-
-
 class OwnLoss(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return self.net(batch[0]).square().mean()
@@ -193,24 +188,9 @@ def test_lightning_weighs_the_loss_and_says_so(
     assert "training_step" not in vars(module)
 
 
-def test_lightning_gives_the_step_back_after_an_error(quiet: dict[str, Any]) -> None:
-    module = Breaks(SubsetSampler(weighted_subset()))
-    with pytest.raises(ZeroDivisionError):
-        fit(module, quiet)
-    assert "training_step" not in vars(module)
-
-
 def test_a_step_whose_loss_cannot_be_weighed_warns(quiet: dict[str, Any]) -> None:
     with pytest.warns(UnweightedWarning, match="computes no loss of torch.nn.functional"):
         fit(OwnLoss(SubsetSampler(weighted_subset())), quiet)
-
-
-def test_batches_of_unknown_size_warn() -> None:
-    sampler = SubsetSampler(weighted_subset())
-    list(sampler)
-    step = Weighting(sampler).step(lambda: 5, lambda: None)
-    with pytest.warns(UnweightedWarning, match="batches are not the DataLoader's own"):
-        assert step() == 5
 
 
 class Rows(Dataset[dict[str, Tensor]]):

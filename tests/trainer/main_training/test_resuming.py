@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
@@ -58,25 +57,6 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(
     assert records[0].epoch == killed_after + 1
     assert equal(undisturbed, resumed)
     assert resumed.subset_accuracies == undisturbed.subset_accuracies
-
-
-def test_a_finished_checkpoint_trains_no_further(
-    digits: Dataset, digits_test: Dataset, tmp_path: Path
-) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    first = fit(net(), digits, test=digits_test, recipe=RECIPE, checkpoint=path)
-    records: list[EpochRecord] = []
-    again = fit(
-        net(3),
-        digits,
-        test=digits_test,
-        recipe=RECIPE,
-        checkpoint=path,
-        on_epoch=[records.append],
-    )
-    assert not records
-    assert equal(first, again)
-    assert again.test_accuracy == first.test_accuracy
 
 
 def test_another_recipes_checkpoint_is_refused(digits: Dataset, tmp_path: Path) -> None:
@@ -200,29 +180,6 @@ def make_source(digits: Dataset, subset_of: MakeSubset) -> Callable[..., ByWeigh
     return make
 
 
-def test_a_source_is_made_of_the_model_that_is_trained(
-    digits: Dataset, make_source: Callable[..., ByWeights]
-) -> None:
-    model = linear_net()
-    made: list[ByWeights] = []
-
-    def make(given: nn.Module, first: Subset | None) -> ByWeights:
-        assert first is None
-        made.append(make_source(given, first))
-        return made[0]
-
-    records: list[EpochRecord] = []
-    trained = fit(model, digits, recipe=SIX_EPOCHS, reselect=make, on_epoch=[records.append])
-    assert made[0].model is model
-    assert made[0].epochs == list(range(6))
-    # The first subset decides how many steps there are: three of 40 examples per epoch.
-    assert trained.num_steps == 6 * 3
-    assert [record.num_examples for record in records] == [40] * 6
-    digests = [record.subset_digest for record in records]
-    assert digests[0::2] == digests[1::2]
-    assert len(set(digests)) == 3
-
-
 @pytest.mark.parametrize("killed_after", [2, 3])
 def test_a_killed_training_goes_on_with_the_subset_that_it_had(
     digits: Dataset,
@@ -273,50 +230,6 @@ def test_a_source_is_told_how_many_epochs_there_will_be(
     source = make_source(linear_net(), None)
     fit(source.model, digits, recipe=recipe, reselect=source)
     assert source.told == [num_epochs] * num_epochs
-
-
-def test_subsets_of_another_size_change_how_many_epochs_there_will_be(
-    digits: Dataset, subset_of: MakeSubset
-) -> None:
-    class Halving:
-        subset = subset_of(digits, range(64))
-        num_epochs: int | None = None
-        identity: Mapping[str, object] = {}
-        told: ClassVar[list[int | None]] = []
-
-        def before_epoch(self, epoch: int) -> Subset:
-            self.told.append(self.num_epochs)
-            if epoch == 1:
-                self.subset = subset_of(digits, range(32))
-            return self.subset
-
-    fit(
-        linear_net(), digits, recipe=SIX_EPOCHS.model_copy(update={"steps": 12}), reselect=Halving()
-    )
-    # Four steps, then two at a time; the smaller size is known from the third epoch on.
-    assert Halving.told == [3, 3, 5, 5, 5]
-
-
-def test_a_checkpoint_of_other_subsets_is_refused_with_both_values(
-    digits: Dataset, make_source: Callable[..., ByWeights], tmp_path: Path
-) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    fit(linear_net(), digits, recipe=SIX_EPOCHS, reselect=make_source, checkpoint=path)
-
-    def make(model: nn.Module, first: Subset | None) -> ByWeights:
-        source = make_source(model, first)
-        source.identity = {"every": 3, "strategy": "grand"}
-        return source
-
-    model = linear_net()
-    with pytest.raises(ConfigError) as refused:
-        fit(model, digits, recipe=SIX_EPOCHS, reselect=make, checkpoint=path)
-    assert (
-        "its selection.every is 2, now it is 3; its selection.strategy is None, now it is 'grand'. "
-        "Remove the file to train from the start"
-    ) in str(refused.value)
-    untouched = linear_net().state_dict()
-    assert all(torch.equal(untouched[name], now) for name, now in model.state_dict().items())
 
 
 def test_a_later_subset_of_other_data_is_refused(

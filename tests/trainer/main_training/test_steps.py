@@ -28,10 +28,6 @@ def given(recipe: Recipe, step: int = 0) -> torch.Tensor:
     return found
 
 
-def test_without_augmentation_images_stay_as_they_are() -> None:
-    assert torch.equal(given(Recipe(augmentation="none")), pictures())
-
-
 @pytest.mark.parametrize("method", ["crop", "crop_flip", "randaugment"])
 def test_every_step_and_seed_has_draws_of_its_own(method: str) -> None:
     recipe = Recipe.model_validate({"augmentation": method})
@@ -43,11 +39,6 @@ def test_every_step_and_seed_has_draws_of_its_own(method: str) -> None:
 def test_randaugment_without_operations_is_crop_and_flip() -> None:
     bare = Recipe(augmentation="randaugment", randaugment_ops=0)
     assert torch.equal(given(bare), given(Recipe(augmentation="crop_flip")))
-
-
-def test_what_is_no_image_has_no_augmentation() -> None:
-    rows = {"x": torch.ones(3, 2)}
-    assert augmented(Recipe(), 0, rows) is rows
 
 
 def test_randaugment_of_what_are_no_bytes_is_refused() -> None:
@@ -118,10 +109,6 @@ def test_a_target_is_between_label_and_soft_label(digits: Dataset) -> None:
             weighted=True,
             soft=True,
         )
-
-
-def test_a_small_set_is_resident_unasked(digits: Dataset) -> None:
-    assert Examples(None, digits, CPU, weighted=True).resident
 
 
 def test_leaving_early_ends_the_decoding(digits: Dataset) -> None:

@@ -24,7 +24,7 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.trainer import Recipe, fit
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
 from lipt.trainer.main_training.examples import require_comparable
-from lipt.trainer.main_training.records import EpochRecord, JsonLines
+from lipt.trainer.main_training.records import JsonLines
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.main_training.conftest import RECIPE, equal, net
 
@@ -53,14 +53,6 @@ def test_one_seed_gives_one_result(
     assert equal(*(fit("resnet8", digits, subset=subset, recipe=recipe) for _ in range(2)))
 
 
-def test_weights_count_unless_told_otherwise(digits: Dataset, subset_of: MakeSubset) -> None:
-    plain = subset_of(digits, range(40))
-    heavy = subset_of(digits, range(40), [1.0] * 39 + [30.0])
-    unweighted = RECIPE.model_copy(update={"weighted": False})
-    assert not equal(*(fit(net(), digits, subset=s, recipe=RECIPE) for s in (plain, heavy)))
-    assert equal(*(fit(net(), digits, subset=s, recipe=unweighted) for s in (plain, heavy)))
-
-
 def test_initial_weights_are_where_it_begins(digits: Dataset) -> None:
     begun = fit(net(1), digits, recipe=RECIPE, initial=net(2).state_dict())
     assert equal(begun, fit(net(2), digits, recipe=RECIPE))
@@ -87,35 +79,6 @@ def test_records_add_up_and_are_written_as_lines(
     assert [line["test_accuracy"] is None for line in written] == [True, False, True, False]
     assert not any(line["subset_accuracy"] is None for line in written)
     assert steps == [(step, 12) for step in range(1, 13)]
-
-
-def test_what_is_looked_at_changes_nothing_in_what_is_trained(
-    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
-) -> None:
-    def run(schedule: Schedule) -> tuple[Trained, list[EpochRecord]]:
-        records: list[EpochRecord] = []
-        trained = fit(
-            net(),  # with dropout, and batch norm's statistics
-            digits,
-            subset=subset_of(digits, range(40)),
-            test=digits_test,
-            recipe=RECIPE.model_copy(update={"steps": 15}),
-            schedule=schedule,
-            on_epoch=[records.append],
-        )
-        return trained, records
-
-    often, _ = run(Schedule())
-    seldom, records = run(Schedule(test_at=(), subset_at=(0.8,)))
-    never, _ = run(Schedule(test_at=(), subset_at=None))
-    assert equal(often, never)
-    assert never.subset_accuracies == ()
-    assert equal(often, seldom)
-    assert often.test_accuracy == seldom.test_accuracy
-    # Five epochs of three steps.
-    assert [record.epoch for record in records if record.test_accuracy is not None] == [5]
-    assert [step for step, _ in seldom.subset_accuracies] == [12, 15]
-    assert seldom.subset_accuracies == often.subset_accuracies[-2:]
 
 
 def test_the_test_set_is_looked_at_in_the_midst_of_an_epoch_where_that_is_asked_for(
@@ -185,22 +148,11 @@ def test_a_test_set_of_other_images_or_classes_is_refused(
     assert not steps
 
 
-def test_an_empty_subset_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
-    with pytest.raises(SubsetError, match="empty"):
-        fit(net(), digits, subset=subset_of(digits, []), recipe=RECIPE)
-
-
 def test_a_loss_that_is_no_number_ends_training(digits: Dataset) -> None:
     wild = RECIPE.model_copy(update={"learning_rate": 1e30, "steps": 200})
     words = r"learning rate 1e\+30.*Lower the learning rate"
     with pytest.raises(TrainingDivergedError, match=words):
         fit(net(), digits, recipe=wild)
-
-
-def test_the_generator_is_left_as_it_was(digits: Dataset, subset_of: MakeSubset) -> None:
-    before = torch.get_rng_state()
-    fit(net(), digits, subset=subset_of(digits, range(20)), recipe=RECIPE)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 PLAIN_RECIPE = Recipe(steps=60, batch_size=16, learning_rate=0.05, augmentation="none")

@@ -4,31 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from lipt.common.data import open_dataset
 from lipt.common.errors import DiagnosisError
-from lipt.common.images.formats import data_url
-from lipt.trainer.report import examination
 from lipt.trainer.report.examination import (
-    are_small,
     examine,
     file_paths,
-    pictures_of,
     render_diagnosis,
 )
 from tests.trainer.made_up_diagnosis import made_up_columns, made_up_diagnosis, made_up_findings
 from tests.trainer.report.reading import Page, words
 
 DIGITS = open_dataset("digits-test")
-
-
-def test_pictures_come_in_the_order_of_their_rows() -> None:
-    found = pictures_of(DIGITS, [7, 2], 64)
-    assert found == [data_url(DIGITS.images(torch.tensor([row]))[0], 64) for row in (7, 2)]
-    assert pictures_of(DIGITS, [], 64) == []
-    assert are_small(DIGITS)
 
 
 @pytest.fixture
@@ -68,26 +56,12 @@ def test_groups_whose_labels_disagree_come_first() -> None:
     assert [group.conflicting for group in shown.groups] == [True, False]
 
 
-def test_no_more_of_a_group_is_shown_than_there_is_room_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(examination, "NUM_PER_GROUP", 2)
-    monkeypatch.setattr(examination, "NUM_GROUPS", 1)
-    (group,) = examine(made_up_diagnosis()).groups
-    assert group.count == 3
-    assert [view.row for view in group.examples] == [3, 4]
-
-
 def test_other_data_is_refused() -> None:
     digits = open_dataset("digits-test")
     with pytest.raises(DiagnosisError, match=r"f{64} \(8 examples\), but digits-test has"):
         examine(made_up_diagnosis(), digits)
     with pytest.raises(DiagnosisError, match="leave --data out"):
         examine(made_up_diagnosis(fingerprint=digits.fingerprint), digits)
-
-
-def test_data_that_is_no_files_has_no_paths() -> None:
-    assert file_paths(open_dataset("digits-test")) is None
 
 
 HOSTILE = "<script>alert(1)</script>"
@@ -125,12 +99,6 @@ def test_it_tells_what_was_found(with_pictures: str) -> None:
     assert "cat dog 1 25.0%" in text
     assert "a fraction of 0.5 . twice as many add 12.5 points" in text
     assert "There are no pictures" not in text
-
-
-def test_without_data_it_says_why_there_are_no_pictures() -> None:
-    page = render_diagnosis(examine(made_up_diagnosis()))
-    assert "img" not in Page(page).tags
-    assert "There are no pictures, for the data was not given: lipt diagnose --data D" in page
 
 
 def test_names_from_elsewhere_are_text() -> None:

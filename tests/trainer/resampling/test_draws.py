@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -70,15 +68,6 @@ def test_an_epoch_depends_on_nothing_that_was_drawn_before(budget: int) -> None:
     assert Cycles(10, budget, seed=2).draw(33).tolist() != epochs[33]
 
 
-def test_every_epoch_has_its_share_of_each_class() -> None:
-    # 40, 40 and 20: an epoch of ten has 4, 4 and 2, but for one that lies on an edge.
-    labels_N = torch.tensor([0, 1, 0, 1, 2] * 20)
-    cycles = Cycles(100, 10, seed=0, labels_N=labels_N)
-    for epoch in range(20):
-        counts = labels_N[cycles.draw(epoch)].bincount(minlength=3)
-        assert (counts - torch.tensor([4, 4, 2])).abs().max() <= 1
-
-
 @pytest.mark.parametrize("budget", [0, 11])
 def test_a_budget_that_cannot_be_drawn_is_refused(budget: int) -> None:
     with pytest.raises(BudgetError, match=f"budget {budget} is outside 1..10"):
@@ -102,16 +91,6 @@ def test_half_of_what_is_below_the_mean_is_left_out_and_half_counts_twice(seed: 
     assert len(ids) == 4
     assert [weights[row] for row in ids] == [2.0, 2.0, 1.0, 1.0]
     assert sum(weights) == 6.0
-
-
-def test_in_the_mean_over_all_draws_every_example_counts_once() -> None:
-    # Every pair of the four easy ones comes as often as any other, so the draws that are met
-    # are weighed alike: each easy example is in three of six pairs, with weight 2.
-    losses = [0.0, 1.0, 2.0, 0.0, 3.0, 12.0]
-    by_pair = {tuple(ids): weights for ids, weights in (pruned(losses, 0.5, s) for s in range(200))}
-    assert {ids[:2] for ids in by_pair} == set(itertools.combinations(range(4), 2))
-    sums = [sum(column) for column in zip(*by_pair.values(), strict=True)]
-    assert sums == [6.0] * 6
 
 
 @pytest.mark.parametrize(("prune", "num_kept"), [(0.0, 5), (0.3, 4), (0.5, 2), (0.9, 1)])
@@ -167,12 +146,6 @@ def test_the_hardest_half_of_a_pool_of_two_budgets(seed: int) -> None:
     losses = [float(number) for number in range(10)]
     expected = sorted(pool_of(10, 6, seed))[3:]
     assert sorted(drawn_by_losses(losses, 3, seed)) == expected
-
-
-def test_a_larger_pool_is_harder_and_one_of_a_budget_is_random() -> None:
-    losses = [float(number) for number in range(10)]
-    assert sorted(drawn_by_losses(losses, 2, pool=5)) == [8, 9]
-    assert sorted(drawn_by_losses(losses, 2, pool=1)) == sorted(pool_of(10, 2))
 
 
 def test_what_was_never_trained_on_comes_first() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from lipt.common.errors import BudgetError, ConfigError
+from lipt.common.errors import ConfigError
 from lipt.trainer import InfoBatchSampler, RedrawingSampler, StaleLossSampler, with_ids
 from lipt.trainer.resampling.samplers import EpochSampler, LossSampler
 from tests.trainer.ranks import NUM_RANKS, records_of_ranks
@@ -89,12 +89,6 @@ def test_ranks_share_one_epoch(make: Make, num_ranks: int) -> None:
     assert len({len(part) for part in short}) == 1
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_rank_outside_the_world_is_refused(make: Make) -> None:
-    with pytest.raises(ConfigError, match="rank 2 is not one of 2"):
-        make(rank=2, num_ranks=2)
-
-
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_loader_gives_what_the_sampler_drew(make: Make, workers: dict[str, Any]) -> None:
@@ -114,19 +108,6 @@ def test_a_loader_gives_what_the_sampler_drew(make: Make, workers: dict[str, Any
         assert seen == expected
 
 
-def test_losses_keep_no_graph_and_no_memory_of_the_caller() -> None:
-    sampler = make_stale()
-    losses = torch.arange(40.0, requires_grad=True)
-    noted = losses * 1
-    sampler.update(torch.arange(40), noted)
-    with torch.no_grad():
-        noted.zero_()
-    sampler.set_epoch(1)
-    known_N = sampler.state_dict()["losses"]["known"]
-    assert known_N.tolist() == list(range(40))
-    assert not known_N.requires_grad
-
-
 def test_a_mean_in_place_of_losses_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match='reduction="none"'):
         make_stale().update(torch.arange(3), torch.tensor(0.5))
@@ -137,13 +118,6 @@ def test_a_state_of_other_data_is_refused() -> None:
     other = StaleLossSampler(41, budget=10)
     with pytest.raises(ConfigError, match="losses of 40 examples, but there are 41"):
         other.load_state_dict(state)
-
-
-def test_a_fraction_stands_for_the_budget_of_a_subset() -> None:
-    # 14.5, half an example rounded up, as the coordinator does.
-    assert len(RedrawingSampler(100, fraction=0.145)) == 15
-    with pytest.raises(BudgetError, match="exactly one of the two"):
-        RedrawingSampler(100, fraction=0.1, budget=10)
 
 
 def train(rank: int) -> dict[str, Any]:

@@ -13,22 +13,9 @@ from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
 from lipt.trainer.main_training import Trained, fit
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.main_training.steps import place_model
-from lipt.trainer.resampling.draws import InfoBatchOptions
 from lipt.trainer.resampling.sources import RedrawnInfoBatch, RedrawnRandom, RedrawnStale, redraw
 from lipt.trainer.subsets.weighted import example_losses
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
-
-
-def test_training_takes_the_steps_of_a_fixed_subset(digits: Dataset) -> None:
-    records: list[EpochRecord] = []
-    recipe = RECIPE.model_copy(update={"steps": None, "epochs": 4})
-    source = RedrawnRandom(digits, 40, seed=0)
-    trained = fit(net(), digits, recipe=recipe, reselect=source, on_epoch=[records.append])
-    assert trained.num_steps == 12  # batches of 16, 16 and 8
-    assert [record.num_examples for record in records] == [40] * 4
-    digests = [RedrawnRandom(digits, 40, seed=0).before_epoch(epoch).digest for epoch in range(4)]
-    assert [record.subset_digest for record in records] == digests
-    assert len(set(digests)) == 4
 
 
 def test_a_checkpoint_of_another_draw_is_refused(digits: Dataset, tmp_path: Path) -> None:
@@ -93,26 +80,6 @@ def test_the_losses_are_those_of_the_steps_themselves(digits: Dataset) -> None:
     torch.testing.assert_close(losses, expected.detach())
 
 
-def test_stale_losses_bring_new_examples_first(digits: Dataset) -> None:
-    digests: list[str] = []
-    seen: list[int] = []
-    source = stale(digits)
-    before = source.before_epoch
-
-    def watched(epoch: int) -> Any:
-        subset = before(epoch)
-        seen.extend(subset.indices.tolist())
-        digests.append(subset.digest)
-        return subset
-
-    source.before_epoch = watched  # type: ignore[method-assign]
-    trained = fit(net(), digits, recipe=RECIPE, reselect=source)
-    assert trained.num_steps == 12
-    assert len(seen) == len(set(seen)) == 4 * 40
-    known_N = source.state_dict()["known"]
-    assert int(known_N.isfinite().sum()) == 4 * 40
-
-
 def test_infobatch_takes_the_steps_of_its_budget_and_sees_everything_first(
     digits: Dataset,
 ) -> None:
@@ -125,25 +92,6 @@ def test_infobatch_takes_the_steps_of_its_budget_and_sees_everything_first(
     assert trained.num_steps == 48
     assert records[0].num_examples == 1442
     assert 721 < records[1].num_examples < 1442
-
-
-def test_infobatch_ends_on_everything(digits: Dataset) -> None:
-    # A pruned epoch is 12 to 23 steps; the last eighth of so many is one or two of everything.
-    sizes: list[int] = []
-    source = infobatch(digits)
-    recipe = LARGE_BATCHES.model_copy(update={"steps": 200})
-    fit(
-        net(),
-        digits,
-        recipe=recipe,
-        reselect=source,
-        on_epoch=[lambda _: sizes.append(len(source.subset))],
-    )
-    pruned = [size < 1442 for size in sizes]
-    assert pruned == [False, *[True] * sum(pruned), *[False] * (len(sizes) - 1 - sum(pruned))]
-    assert len(sizes) - 1 - sum(pruned) in (1, 2)
-    assert sum(pruned) > 6
-    assert min(sizes) > 721
 
 
 @pytest.mark.parametrize("make", [random, stale, infobatch])
@@ -190,14 +138,6 @@ def test_budgets_that_cannot_be_drawn_are_refused(digits: Dataset) -> None:
     for kind in (RedrawnRandom, RedrawnStale, RedrawnInfoBatch):
         with pytest.raises(BudgetError, match=r"budget 1443 is outside 1\.\.1442"):
             kind(digits, 1443, 0)
-
-
-def test_without_pruning_infobatch_is_training_on_everything(digits: Dataset) -> None:
-    recipe = RECIPE.model_copy(update={"steps": 100})
-    source = RedrawnInfoBatch(digits, 40, 0, InfoBatchOptions(prune=0.0))
-    assert equal(
-        fit(net(), digits, recipe=recipe, reselect=source), fit(net(), digits, recipe=recipe)
-    )
 
 
 @pytest.mark.parametrize("name", ["random", "stale", "infobatch"])

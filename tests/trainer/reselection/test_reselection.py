@@ -68,14 +68,6 @@ def test_the_first_subset_is_the_runs_and_later_ones_the_models(
     assert fake.asked[1] == {**expected, "weights": weights, "previous": subset_of(0)}
 
 
-def test_a_given_first_subset_is_not_asked_for(
-    make: Callable[..., Reselection], fake: FakeClient
-) -> None:
-    reselection = make(first=subset_of(7), every=3)
-    assert digests(reselection, range(3)) == [7, 7, 7]
-    assert not fake.asked
-
-
 def test_an_absent_coordinator_costs_one_warning_and_is_asked_again(
     make: Callable[..., Reselection], fake: FakeClient
 ) -> None:
@@ -181,11 +173,6 @@ def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Resel
     }
 
 
-def test_a_checkpoint_at_the_epoch_that_is_due_asks(make: Callable[..., Reselection]) -> None:
-    reselection = make(every=4)
-    assert digests(reselection, range(4, 6)) == [1, 1]
-
-
 def test_a_checkpoint_has_all_that_going_on_needs(
     make: Callable[..., Reselection], fake: FakeClient
 ) -> None:
@@ -213,26 +200,12 @@ def test_a_subset_that_was_due_is_still_due_after_a_checkpoint(
     assert other.before_epoch(4) == subset_of(len(fake.asked) - 1) != subset_of(0)
 
 
-def test_wrappers_are_looked_through(fake: FakeClient) -> None:
-    inner = nn.Linear(2, 2)
-    wrapped = nn.DataParallel(inner)
-    reselection = Reselection(fake, wrapped, "craig", fraction=0.1, every=1)  # type: ignore[arg-type]
-    digests(reselection, range(2))
-    assert fake.weights[1] == pack(inner.state_dict())
-
-
 def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(
     make: Callable[..., Reselection], fake: FakeClient
 ) -> None:
     with pytest.raises(ConfigError, match=r"aum selects by .*Train on its one"):
         make(strategy="aum")
     assert not fake.asked
-
-
-@pytest.mark.parametrize("every", [0, -1])
-def test_less_than_an_epoch_is_refused(make: Callable[..., Reselection], every: int) -> None:
-    with pytest.raises(ConfigError, match=rf"every = {every}: .* 1 epoch or more"):
-        make(every=every)
 
 
 def test_an_ordinary_warm_up_is_that_of_the_first_subset(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +16,8 @@ from lipt.common.errors import (
     LiptError,
     MissingExtraError,
     UnreachableError,
-    WeightsError,
 )
-from lipt.trainer.reselection.samplers import (
+from lipt.trainer.reselection.reselection import (
     ReselectingSampler,
     SubsetSampler,
     Uneven,
@@ -47,14 +45,6 @@ def test_an_epoch_is_the_subset_in_another_order_each_time() -> None:
 def test_an_order_is_the_one_of_earlier_versions() -> None:
     # Written down before the order came in blocks.
     assert list(SubsetSampler(TEN, seed=1)) == [45, 85, 5, 25, 75, 55, 15, 95, 35, 65]
-
-
-def test_an_epoch_that_has_begun_stays_with_its_subset() -> None:
-    sampler = SubsetSampler(TEN, shuffle=False)
-    begun = iter(sampler)
-    assert next(begun) == 5
-    sampler.subset = made_up_subset(range(3))
-    assert list(begun) == TEN.indices.tolist()[1:]
 
 
 def test_weights_follow_the_order() -> None:
@@ -89,22 +79,6 @@ def test_ranks_are_disjoint_and_cover_the_subset(num_ranks: int) -> None:
     parts = [list(sampler) for sampler in samplers]
     assert [len(sampler) for sampler in samplers] == [len(part) for part in parts]
     assert sorted(index for part in parts for index in part) == TEN.indices.tolist()
-
-
-@pytest.mark.parametrize("num_ranks", [4, 7, 25])
-def test_repeating_makes_ranks_equal_and_covers(num_ranks: int) -> None:
-    samplers = [
-        SubsetSampler(TEN, rank=r, num_ranks=num_ranks, uneven="repeat") for r in range(num_ranks)
-    ]
-    parts = [list(sampler) for sampler in samplers]
-    assert {len(part) for part in parts} == {-(-10 // num_ranks)}
-    assert {index for part in parts for index in part} == set(TEN.indices.tolist())
-
-
-@pytest.mark.parametrize(("rank", "num_ranks"), [(1, 1), (-1, 2), (3, 3)])
-def test_a_rank_outside_the_world_is_refused(rank: int, num_ranks: int) -> None:
-    with pytest.raises(ConfigError, match=rf"rank {rank} is not one of {num_ranks}"):
-        SubsetSampler(TEN, rank=rank, num_ranks=num_ranks)
 
 
 class _Alternating:
@@ -227,13 +201,3 @@ def test_all_ranks_train_on_what_rank_0_was_answered(tmp_path: Path) -> None:
         assert len(record["warnings"]) == 1
         assert "epoch 1: no new subset (away.)" in record["warnings"][0]
         assert record["refusal"].startswith("MissingExtraError: That needs the package 'numba'")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [WeightsError("other names."), MissingExtraError("numba", extra="fast", needed_for="That")],
-)
-def test_an_error_is_the_same_in_another_process(error: LiptError) -> None:
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is type(error)
-    assert (str(again), again.message) == (str(error), error.message)

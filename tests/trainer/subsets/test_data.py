@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from torchvision.datasets import FakeData, ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
 from lipt.common.data.fingerprinting import sampled_rows
-from lipt.common.data.loading import full_fingerprint, load, load_columns
-from lipt.common.data.sources.user_data import FactoryRows, column_rows
+from lipt.common.data.loading import full_fingerprint, load
+from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.subsets import subset_digest
-from lipt.trainer.subsets.data import RowNumbers, map_style, rows_of
+from lipt.trainer.subsets.data import RowNumbers, map_style
 from lipt.trainer.subsets.subset import Subset
 
 
@@ -56,23 +55,6 @@ class _Frame:
 
     def to_numpy(self) -> np.ndarray:
         return self._values
-
-
-def test_images_of_an_array_may_have_their_channels_first() -> None:
-    images = np.zeros((2, 3, 8, 10), np.uint8)
-    assert map_style((images, [0, 1]))[0][0].shape == (8, 10, 3)
-    assert map_style((images.transpose(0, 2, 3, 1), [0, 1]))[0][0].shape == (8, 10, 3)
-
-
-def test_columns_of_two_lengths_are_refused() -> None:
-    with pytest.raises(DataError, match="there are 3 examples and 2 labels"):
-        map_style((np.zeros((3, 8, 8), np.uint8), [0, 1]))
-
-
-def test_two_rows_are_no_columns() -> None:
-    rows = ((torch.zeros(1, 8, 8), 0), (torch.ones(1, 8, 8), 1))
-    assert map_style(rows) is rows
-    assert rows_of([1, 2]) == [1, 2]
 
 
 def test_a_table_gives_its_image_and_its_class() -> None:
@@ -120,10 +102,6 @@ def test_they_are_pythons_own_ints() -> None:
     assert [ROWS[0], ROWS[-1]] == [2, 2**40]
     with pytest.raises(IndexError):
         ROWS[3]
-
-
-def test_they_travel_to_a_dataloaders_workers() -> None:
-    assert list(pickle.loads(pickle.dumps(ROWS))) == [2, 5, 2**40]
 
 
 NUM_ROWS = 70  # more than the rows that a fingerprint samples
@@ -207,12 +185,6 @@ def test_another_length_is_refused_whatever_is_said() -> None:
             subset_for(digits.fingerprint, 1796).apply(digits, check=check)
 
 
-def test_an_index_beyond_the_end_is_refused_whatever_is_said() -> None:
-    subset = subset_for("f" * 64, num_examples=None, last=NUM_ROWS)
-    with pytest.raises(SubsetError, match="largest index is 70 and this data set has 70 rows"):
-        subset.apply(Pairs(), check=False)
-
-
 @pytest.mark.parametrize(
     "transform",
     [None, transforms.ToTensor(), transforms.Compose([transforms.RandomCrop(3)])],
@@ -243,14 +215,6 @@ def test_a_transform_that_a_set_cannot_do_without_is_kept() -> None:
             return self.transform(self.images_NCHW[row]), row % 3
 
     assert len(subset_for(served(Pairs())).apply(Stubborn())) == 3
-
-
-def test_a_set_that_gives_no_bytes_away_says_so() -> None:
-    texts = [("text", row % 2) for row in range(NUM_ROWS)]
-    subset = subset_for("f" * 64)
-    with pytest.raises(SubsetError, match=r"list cannot be computed \(.*check=False if"):
-        subset.apply(texts)
-    assert len(subset.apply(texts, check=False)) == 3
 
 
 @pytest.fixture
@@ -328,15 +292,6 @@ def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path)
     assert len(subset.apply(table)) == 3
     with pytest.raises(SubsetError, match="but this Dataset has"):
         subset.hf_select(table.select(list(reversed(range(10)))))
-
-
-def test_rows_of_tensors_are_the_same_data_as_what_was_opened() -> None:
-    rows = [({"x": torch.tensor([float(row), 1.0])}, "ab"[row % 2]) for row in range(NUM_ROWS)]
-    opened = load_columns(column_rows("m:f", rows), image_size=None)
-    subset = subset_for(opened.fingerprint)
-    assert len(subset.apply(rows)) == 3
-    with pytest.raises(SubsetError, match="the subset belongs to data with fingerprint"):
-        subset.apply(rows[::-1])
 
 
 def test_tensors_that_would_fill_the_memory_are_not_looked_through(

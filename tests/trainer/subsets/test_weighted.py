@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset
-from lipt.trainer.subsets.notebook import as_table, thumbnails
+from lipt.trainer.subsets.notebook import thumbnails
 from lipt.trainer.subsets.weighted import (
     SoftTargetLoss,
     UnweightedWarning,
@@ -150,19 +150,6 @@ def test_the_loss_counts_each_example_by_its_weight() -> None:
     assert WeightedSubsetLoss(smoothed)(logits, labels, weights).ndim == 0
 
 
-def test_a_loss_that_is_a_mean_already_is_refused() -> None:
-    with pytest.raises(ConfigError, match='one loss for each example: reduction="none"'):
-        WeightedSubsetLoss(nn.CrossEntropyLoss())(
-            torch.zeros(2, 2), torch.tensor([0, 1]), torch.ones(2)
-        )
-
-
-def test_a_table_has_a_row_for_each_fact_and_no_markup_of_its_data() -> None:
-    table = as_table("Subset", [("strategy", "<b>")])
-    assert "<caption>Subset</caption>" in table
-    assert ">strategy</th><td style='text-align:left'>&lt;b&gt;</td>" in table
-
-
 @pytest.mark.parametrize(
     "image",
     [
@@ -178,12 +165,6 @@ def test_images_are_shown(image: object) -> None:
     shown = thumbnails([(image, "row 3")])
     assert "src='data:image/png;base64," in shown
     assert "<figcaption>row 3</figcaption>" in shown
-
-
-@pytest.mark.parametrize("example", [np.zeros(30), torch.zeros(4, 4), "text", None])
-def test_what_is_no_image_has_its_line_alone(example: object) -> None:
-    assert thumbnails([(example, "row <3>")]).count("<img") == 0
-    assert "row &lt;3&gt;" in thumbnails([(example, "row <3>")])
 
 
 def test_a_subset_says_what_it_is() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -77,24 +75,6 @@ def test_files_stay_byte_for_byte_and_say_what_they_are(pets: Path, tmp_path: Pa
     assert Subset.load(tmp_path / "out" / "subset.json") == subset
 
 
-def test_parquet_has_ids_weights_and_hugging_faces_features(pets: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    data = open_dataset(f"imagefolder:{pets}")
-    subset = made_up_subset([2, 7], [1.0, 2.5], fingerprint=data.fingerprint)
-    (file,) = subset.to_parquet(data, tmp_path / "out")
-    table = pq.read_table(file)
-    assert table.column("id").to_pylist() == [2, 7]
-    assert table.column("weight").to_pylist() == [1.0, 2.5]
-    assert table.column("label").to_pylist() == [0, 1]
-    assert [image["path"] for image in table.column("image").to_pylist()] == [
-        "000000000002.jpg",
-        "000000000007.png",
-    ]
-    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
-    assert features["label"] == {"_type": "ClassLabel", "names": ["cat", "dog"]}
-
-
 @pytest.mark.parametrize("form", ["webdataset", "parquet"])
 def test_pixels_are_written_without_loss(form: str, tmp_path: Path) -> None:
     data = open_dataset("digits-test")
@@ -111,17 +91,6 @@ def lacking_the_last_class(data: Dataset) -> Subset:
     """All rows of the other classes."""
     others = data.labels_N < len(data.class_names) - 1
     return some_of(data, others.nonzero()[:, 0].tolist())
-
-
-@pytest.mark.parametrize("form", ["webdataset", "parquet"])
-def test_classes_of_which_nothing_is_chosen_stay(form: str, tmp_path: Path) -> None:
-    data = open_dataset("digits-test")
-    subset = lacking_the_last_class(data)
-    getattr(subset, f"to_{form}")(data, tmp_path / "out")
-    again = open_dataset(f"{form}:{tmp_path / 'out'}")
-    assert again.labels_N.max() == 8
-    assert again.class_names == data.class_names
-    assert len(again.class_names) == 10
 
 
 def test_classes_keep_their_names_in_tar_shards(pets: Path, tmp_path: Path) -> None:
@@ -161,27 +130,6 @@ def test_equal_subsets_give_equal_bytes(pets: Path, tmp_path: Path) -> None:
         assert written[0] == written[1]
 
 
-def test_several_labels_are_written_as_a_target(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    images = np.zeros((4, 8, 8), np.uint8)
-    labels = np.array([[0, 1], [1, 0], [1, 1], [0, 0]], np.uint8)
-    data = open_pairs(images, labels)
-    (shard,) = some_of(data, [2]).to_webdataset(data, tmp_path / "tar")
-    found = members(shard)
-    assert sorted(found) == ["000000000002.json", "000000000002.png"]
-    assert not (tmp_path / "tar" / "classes.txt").exists()
-    assert json.loads(found["000000000002.json"]) == {"id": 2, "weight": 1.0, "target": [1, 1]}
-    (file,) = some_of(data, [2]).to_parquet(data, tmp_path / "parquet")
-    assert pq.read_table(file).column("target").to_pylist() == [[1.0, 1.0]]
-
-
-def open_pairs(images: Any, labels: Any) -> Dataset:
-    from lipt.data import open_dataset as open_any
-
-    return open_any((images, labels))
-
-
 def test_folder_is_durable_with_its_name(
     pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,16 +151,6 @@ def test_what_fails_leaves_nothing_behind(pets: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"image 8 of .*2\.png\) is none of JPEG"):
         subset.to_webdataset(data, tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"pets"}
-
-
-def test_a_folder_with_something_in_it_is_left_alone(pets: Path, tmp_path: Path) -> None:
-    data = open_dataset(f"imagefolder:{pets}")
-    (tmp_path / "out").mkdir()
-    some_of(data, [1]).to_webdataset(data, tmp_path / "out")
-    before = (tmp_path / "out" / "shard-000000.tar").read_bytes()
-    with pytest.raises(FileExistsError, match="is there already"):
-        some_of(data, [2]).to_webdataset(data, tmp_path / "out")
-    assert (tmp_path / "out" / "shard-000000.tar").read_bytes() == before
 
 
 def test_an_empty_subset_and_empty_shards_are_refused(pets: Path, tmp_path: Path) -> None:

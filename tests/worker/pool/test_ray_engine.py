@@ -145,18 +145,6 @@ def test_loopback_address_is_refused_where_nodes_are_elsewhere(
     connect(monkeypatch, nodes)
 
 
-def test_cluster_that_is_started_by_the_way_reports_to_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake = FakeRay()
-    # Unset after the test, too: what was there before is what is put back.
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
-    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
-    connect(monkeypatch, fake, ray="local")
-    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-    assert fake.connected["include_dashboard"] is False
-
-
 @pytest.mark.slow
 def test_worker_s_status_and_last_words_come_back(capfd: pytest.CaptureFixture[str]) -> None:
     status, tail = run_worker(["--coordinator", "no-port"], {"OMP_NUM_THREADS": "1"})

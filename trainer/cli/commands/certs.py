@@ -113,44 +113,39 @@ def coordinator(
     print_result(made, lines, as_json=json)
 
 
-@app.command()
-def worker(
-    *,
-    name: Name = "worker",
-    hosts: MetricsHosts = None,
-    folder: FolderOption = Path("certs"),
-    days: Days = 365,
-    force: Force = False,
-    json: Json = False,
-) -> None:
-    """Make a worker's certificate: it may train learners, and nothing else."""
-    _make(Role.WORKER, name, hosts or (), folder, days, force=force, as_json=json)
+def _add_peer(role: Role, may: str) -> None:
+    def make(
+        *,
+        name: Name = role.value,
+        hosts: MetricsHosts = None,
+        folder: FolderOption = Path("certs"),
+        days: Days = 365,
+        force: Force = False,
+        json: Json = False,
+    ) -> None:
+        from lipt.common.network.tls import utc_now
+        from lipt.trainer.cli import certificates
+
+        files, named = certificates.Folder(folder), hosts or []
+        authority, now = files.authority(), utc_now()
+        pair = certificates.issue_client(authority, name, role, hosts=named, now=now, days=days)
+        files.require_free([name], force=force)
+        files.write(name, pair)
+        command = _peer_command(files, name, role)
+        made = {"name": name, "cert": files.cert(name), "key": files.key(name), "role": role}
+        hosted = f"for {', '.join(named)}, " if named else ""
+        lines = [
+            f"{files.cert(name)}, {files.key(name)}: role {role}, {hosted}until {_day(pair)}",
+            *_use(files, name, f"the {role}'s machine", command),
+        ]
+        print_result(made | {"hosts": named, "commands": [command]}, lines, as_json=json)
+
+    app.command(role.value, help=f"Make a certificate of the role {role}: it may {may}.")(make)
 
 
-@app.command()
-def trainer(
-    *,
-    name: Name = "trainer",
-    folder: FolderOption = Path("certs"),
-    days: Days = 365,
-    force: Force = False,
-    json: Json = False,
-) -> None:
-    """Make a trainer's certificate: it may start runs, and ask for subsets and weights."""
-    _make(Role.TRAINER, name, (), folder, days, force=force, as_json=json)
-
-
-@app.command()
-def admin(
-    *,
-    name: Name = "admin",
-    folder: FolderOption = Path("certs"),
-    days: Days = 365,
-    force: Force = False,
-    json: Json = False,
-) -> None:
-    """Make an admin's certificate: it may do everything."""
-    _make(Role.ADMIN, name, (), folder, days, force=force, as_json=json)
+_add_peer(Role.WORKER, "train learners, and nothing else")
+_add_peer(Role.TRAINER, "start runs, and ask for subsets and weights")
+_add_peer(Role.ADMIN, "do everything")
 
 
 def _coordinator(
@@ -174,34 +169,6 @@ def _coordinator(
         *_use(files, name, "the coordinator's machine", command),
     ]
     return made | {"commands": [command]}, lines
-
-
-def _make(
-    role: Role,
-    name: str,
-    hosts: Sequence[str],
-    folder: Path,
-    days: int,
-    *,
-    force: bool,
-    as_json: bool,
-) -> None:
-    from lipt.common.network.tls import utc_now
-    from lipt.trainer.cli import certificates
-
-    files = certificates.Folder(folder)
-    authority = files.authority()
-    pair = certificates.issue_client(authority, name, role, hosts=hosts, now=utc_now(), days=days)
-    files.require_free([name], force=force)
-    files.write(name, pair)
-    command = _peer_command(files, name, role)
-    hosted = f"for {', '.join(hosts)}, " if hosts else ""
-    lines = [
-        f"{files.cert(name)}, {files.key(name)}: role {role}, {hosted}until {_day(pair)}",
-        *_use(files, name, f"the {role}'s machine", command),
-    ]
-    made = {"name": name, "cert": files.cert(name), "key": files.key(name), "role": role}
-    print_result(made | {"hosts": hosts, "commands": [command]}, lines, as_json=as_json)
 
 
 def _peer_command(files: Folder, name: str, role: Role) -> str:

@@ -109,7 +109,8 @@ def compare(
     modules = modules_of(allow_module, data, test, model)
     opened = partial(open_talking, image_size=image_size, modules=modules)
     train_data, test_data = opened(data), opened(test)
-    with coordinator.connect() as client, TrainingProgress() as progress:
+    progress = TrainingProgress()
+    with coordinator.connect() as client:
         trials = comparison.compare(
             client,
             plan,

@@ -16,9 +16,9 @@ from lipt.trainer.cli.options import (
     Json,
     grouped,
     modules_of,
-    require_apart,
     require_replaceable,
 )
+from lipt.trainer.writing.formatting import table_lines
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -93,9 +93,7 @@ _Out = Annotated[
 ]
 _Export = Annotated[
     Path | None,
-    typer.Option(
-        help="A .csv, .json or .parquet file for a row per example, in cleanlab's columns."
-    ),
+    typer.Option(help="A .csv file for a row per example, in cleanlab's columns."),
 ]
 
 
@@ -121,17 +119,16 @@ def diagnose(
     """
     page, table = _places(out, export, as_json=json)
     require_replaceable(page, table)
-    require_apart({"--out": page, "--export": table})
     from lipt.trainer.cli.display.output import left_out_by, open_telling
-    from lipt.trainer.cli.overrides import refusing_as_usage
-    from lipt.trainer.diagnosis.export import export_issues, writer_of
-    from lipt.trainer.report.examination import examine, file_paths, render_diagnosis
-    from lipt.trainer.report.plot import open_templates
+    from lipt.trainer.diagnosis.diagnosis import export_issues
+    from lipt.trainer.report.examination import (
+        examine,
+        file_paths,
+        open_templates,
+        render_diagnosis,
+    )
     from lipt.trainer.writing.files import write_atomically
 
-    with refusing_as_usage():
-        if table is not None:
-            writer_of(table)
     if page is not None:
         open_templates("the page of lipt diagnose")  # before anything is computed
 
@@ -152,7 +149,7 @@ def diagnose(
         write_atomically(page, render_diagnosis(examine(diagnosis, dataset)).encode())
     if table is not None:
         paths = None if dataset is None else file_paths(dataset)
-        write_atomically(table, export_issues(diagnosis, table, paths))
+        write_atomically(table, export_issues(diagnosis, paths))
     found = {
         "page": page,
         "export": table,
@@ -168,6 +165,8 @@ def diagnose(
 def _places(
     out: Path | None, export: Path | None, *, as_json: bool
 ) -> tuple[Path | None, Path | None]:
+    if export is not None and export.suffix.lower() != ".csv":
+        raise typer.BadParameter(f"{export} is not a .csv file.", param_hint="--export")
     if out is None:
         return (None if as_json else Path(_PAGE)), export
     if out.suffix.lower() in {".html", ".htm"}:
@@ -185,9 +184,32 @@ def _places(
 def _lines(
     diagnosis: Diagnosis, page: Path | None, table: Path | None, *, pictures: bool
 ) -> Iterator[str]:
-    from lipt.trainer.cli.display.tables import diagnosis_lines
+    from lipt.common.targets.kinds import TargetKind
+    from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
 
-    yield from diagnosis_lines(diagnosis)
+    findings = diagnosis.findings
+    data = diagnosis.manifest.get("data")
+    source = f"{data.get('source')}: " if isinstance(data, dict) else ""
+    seen = proxy_text(findings)
+    groups = "classes" if findings.target_kind is TargetKind.CLASS else "groups"
+    yield (
+        f"{source}{findings.num_examples:,} examples, {len(findings.class_names)} {groups}"
+        f"{f'; seen by {seen}' if seen else ''}"
+    )
+    first, *others = [(fact.name, fact.text) for fact in facts(findings)]
+    yield from table_lines(first, others)
+    rows = [
+        (
+            str(issue.id),
+            findings.name(issue.given),
+            findings.name(issue.suggested),
+            fit_text(issue.quality),
+        )
+        for issue in diagnosis.label_issues()[:10]
+    ]
+    if rows:
+        yield from ("", f"the {len(rows)} worst labels:")
+        yield from table_lines(("row", "labelled", "looks like", "fits"), rows)
     yield ""
     if page is not None:
         how = "" if pictures else ", without pictures: --data opens the data for them"

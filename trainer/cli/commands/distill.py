@@ -5,30 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lipt.trainer.cli.display.output import print_result
 from lipt.trainer.cli.options import (
     AllowModule,
-    Coordinator,
     Device,
     ImageSize,
     Json,
-    Run,
     grouped,
     modules_of,
 )
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
-    from lipt.common.data import Dataset
     from lipt.trainer.distillation import Distillation
-    from lipt.trainer.distillation.evaluation import Outcome
-    from lipt.trainer.distillation.synthetic import SyntheticSet
+    from lipt.trainer.distillation.synthetic import Outcome, SyntheticSet
     from lipt.trainer.main_training import Recipe
-    from lipt.trainer.subsets.subset import Subset
 
 # Few images are learnt in few steps; --train-set has the last word.
 _TRAINING = {"steps": 300, "learning_rate": 0.01}
@@ -69,13 +64,6 @@ class Measuring:
         str | None,
         typer.Option(help="Data to measure on: what the images are worth beside random ones."),
     ] = None
-    strategies: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of strategies, with commas, whose subsets of as many images the "
-            "coordinator chooses, to be measured beside. With --test."
-        ),
-    ] = None
     seeds: Annotated[int, typer.Option(min=1, help="How many trainings of each, with --test.")] = 3
     train_model: Annotated[
         str | None, typer.Option(help="The model that is trained then, if not --model.")
@@ -97,21 +85,6 @@ class Measuring:
             as_made = {"augmentation": wanted.augmentation, "padding": wanted.padding}
             training = collect_overrides({}, self.train_settings or [], None)
             return validate(Recipe, {**_TRAINING, **as_made, **training})
-
-    def subsets(
-        self, real: Dataset, budget: int, coordinator: Coordinator, run: str
-    ) -> dict[str, Subset]:
-        """As many images by each strategy as are made."""
-        from lipt.trainer.cli.overrides import parse_names
-        from lipt.trainer.main_training.examples import require_for
-
-        chosen: dict[str, Subset] = {}
-        if self.strategies is not None:
-            with coordinator.connect() as client:
-                for name in parse_names(self.strategies):
-                    chosen[name] = client.subset(run, name, budget=budget, balanced=True)
-                    require_for(chosen[name], real)
-        return chosen
 
 
 @grouped
@@ -140,18 +113,16 @@ def distill(
     image_size: ImageSize = None,
     device: Device = "auto",
     allow_module: AllowModule = None,
-    run: Run = "latest",
     json: Json = False,
-    coordinator: Coordinator,
 ) -> None:
     """Experimental: distil images into a few synthetic ones, progressively."""
-    _require(out, later, making, measuring)
+    _require(out, later, making)
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
     from lipt.trainer.cli.display.output import open_talking, run_talking
     from lipt.trainer.distillation import distill as distil
-    from lipt.trainer.distillation.evaluation import evaluate
+    from lipt.trainer.distillation.synthetic import evaluate
     from lipt.trainer.main_training.examples import require_comparable
     from lipt.trainer.subsets.subset import Subset
 
@@ -163,9 +134,7 @@ def distill(
     real, held_out = opened(data), None if measuring.test is None else opened(measuring.test)
     if held_out is not None:  # rather now than after hours
         require_comparable(held_out, real)
-    budget = wanted.per_class * len(real.class_names)
-    chosen = measuring.subsets(real, budget, coordinator, run)
-    common = {"device": device, "allowed_modules": modules}
+    common: dict[str, Any] = {"device": device, "allowed_modules": modules}
     make = partial(distil, real, model, wanted, out, subset=first, later=harder, **common)
     synthetic = run_talking(lambda tell: make(tell=tell))
     outcomes: list[Outcome] = []
@@ -173,20 +142,16 @@ def distill(
         trained = measuring.train_model or model
         measure = partial(evaluate, synthetic, real, held_out, trained, recipe, **common)
         seeds = range(measuring.seeds)
-        outcomes = run_talking(lambda tell: measure(seeds=seeds, chosen=chosen, tell=tell))
+        outcomes = run_talking(lambda tell: measure(seeds=seeds, chosen={}, tell=tell))
     _report(synthetic, outcomes, out, json=json)
 
 
-def _require(out: Path, later: Path | None, making: Making, measuring: Measuring) -> None:
+def _require(out: Path, later: Path | None, making: Making) -> None:
     if out.exists() and not out.is_dir():
         raise typer.BadParameter(f"{out} is a file. Name a folder.", param_hint="--out")
     if not out.parent.is_dir():
         raise typer.BadParameter(
             f"{out.parent} is not a directory. Make it first.", param_hint="--out"
-        )
-    if measuring.strategies is not None and measuring.test is None:
-        raise typer.BadParameter(
-            "Name the --test data that they are measured on.", param_hint="--strategies"
         )
     if later is not None and making.stages == 1:
         raise typer.BadParameter(

@@ -39,11 +39,8 @@ def start(
     model: Annotated[str | None, _knob("model")] = None,
     seed: Annotated[int | None, _knob("seed")] = None,
     num_learners: Annotated[int | None, _knob("learners.num_learners")] = None,
-    num_minibatches: Annotated[int | None, _knob("learners.num_minibatches")] = None,
     num_steps: Annotated[int | None, _knob("learners.num_steps")] = None,
     batch_size: Annotated[int | None, _knob("learners.batch_size")] = None,
-    min_learners: Annotated[int | None, _knob("learners.min_learners")] = None,
-    deadline_seconds: Annotated[float | None, _knob("learners.deadline_seconds")] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting, e.g. pruning.method=snip."),
@@ -82,11 +79,8 @@ def start(
                 "model": model,
                 "seed": seed,
                 "learners.num_learners": num_learners,
-                "learners.num_minibatches": num_minibatches,
                 "learners.num_steps": num_steps,
                 "learners.batch_size": batch_size,
-                "learners.min_learners": min_learners,
-                "learners.deadline_seconds": deadline_seconds,
                 "learners.frozen": freeze or None,
                 "initialization.new_head": new_head or None,
             },
@@ -149,16 +143,11 @@ def list_runs(
 
 
 def _in_short(run: RunView) -> dict[str, Any]:
+    whole = {**vars(run), **vars(run.config)}
+    names = ("run_id", "name", "state", "model", "seed", "created_at", "ended_at", "message")
     return {
-        "run_id": run.run_id,
-        "name": run.name,
-        "state": run.state,
-        "model": run.config.model,
-        "seed": run.config.seed,
-        "created_at": run.created_at,
-        "ended_at": run.ended_at,
+        **{name: whole[name] for name in names},
         "soup_accuracy": run.soup and run.soup.soup_accuracy,
-        "message": run.message,
     }
 
 

@@ -56,18 +56,13 @@ def list_strategies(
 
     They are those of this installation, unless a coordinator is named, which is asked for its own.
     """
-    from lipt.trainer.cli.display.tables import print_strategies, strategy_lines
-
     if coordinator.is_named(context):
         with coordinator.connect() as client:
             strategies = client.strategies()
     else:
         strategies = _installed()
-    if sys.stdout.isatty() and not json:
-        print_strategies(strategies)
-    else:
-        lines = (line for strategy in strategies for line in strategy_lines(strategy))
-        print_result(strategies, lines, as_json=json)
+    lines = (line for strategy in strategies for line in strategy_lines(strategy))
+    print_result(strategies, lines, as_json=json)
 
 
 def _installed() -> list[StrategyView]:
@@ -82,6 +77,28 @@ def installed_strategies() -> list[Any]:
     """The strategies that are installed here, as messages."""
     answers = (entry.load()() for entry in entry_points(group=STRATEGIES_GROUP))
     return [strategy for answer in answers for strategy in answer.strategies]
+
+
+def strategy_lines(strategy: StrategyView) -> list[str]:
+    """A strategy as a few lines of text."""
+    told = [
+        f"needs {' and '.join(strategy.needs)}" if strategy.needs else "",
+        "with weights" if strategy.returns_weights else "without weights",
+        "balanced per class" if strategy.balanced_by_default else "not balanced per class",
+        f"cost {strategy.cost}" if strategy.cost else "",
+        "" if strategy.default_proxy in ("", "soup") else f"proxy {strategy.default_proxy}",
+        "works with --labels none" if strategy.works_without_labels else "",
+        "needs classes: not for labels or numbers" if strategy.needs_classes else "",
+    ]
+    more = [", ".join(filter(None, told)), strategy.paper]
+    for option in strategy.options:
+        text = f"--option {option.name}={option.default_value}"
+        if option.allowed_values:
+            choice = "one of " if len(option.allowed_values) > 1 else ""
+            text += f" ({choice}{', '.join(option.allowed_values)})"
+        more.append(f"{text}: {option.help}" if option.help else text)
+    more += [f"--preset {preset.name}: {preset.summary}" for preset in strategy.presets]
+    return [f"{strategy.name}: {strategy.summary}", *(f"    {line}" for line in more if line)]
 
 
 _ONCE_WIDTH = 160

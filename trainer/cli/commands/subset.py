@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,12 +29,63 @@ from lipt.trainer.cli.options import (
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.views import DEFAULT_STRATEGY, WEIGHTS_KINDS, WeightsKind
 
+if TYPE_CHECKING:
+    from lipt.trainer.client.client import Client
+    from lipt.trainer.subsets.subset import Subset
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
 
 
 @app.callback()
 def subsets() -> None:
     """Get subsets of a run's data."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked for."""
+
+    run: Run = "latest"
+    strategy: Annotated[
+        str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
+    ] = DEFAULT_STRATEGY
+    fraction: Fraction = None
+    budget: Budget = None
+    balanced: Annotated[
+        bool | None,
+        typer.Option("--balanced/--no-balanced", help="Equal shares per class, or not."),
+    ] = None
+    options: Options = None
+    preset: Preset = None
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--weights", help="A safetensors file of weights to select on, in place of theta_p."
+        ),
+    ] = None
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            "--features",
+            help="Your own features, in place of the model's: a safetensors file with the tensor "
+            "features (N x d) and, for pairs, paired_features (N x p).",
+        ),
+    ] = None
+    proxy: Proxy = None
+    labels: Labels = "given"
+    soft_labels: Annotated[
+        bool,
+        typer.Option("--soft-labels", help="Add each example's chances as targets to train on."),
+    ] = False
+
+    def ask(self, client: Client, options: dict[str, str]) -> Subset:
+        """The coordinator's answer, with lines while it computes."""
+        asked: dict[str, Any] = {**vars(self), "options": options}
+        return run_talking(
+            lambda report: client.subset(
+                **asked, on_progress=lambda progress: report(str(progress))
+            )
+        )
 
 
 @app.command()
@@ -43,43 +95,12 @@ def get(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="A .npy, .csv, .json or .parquet file to write.")
     ],
-    run: Run = "latest",
-    strategy: Annotated[
-        str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
-    ] = DEFAULT_STRATEGY,
-    fraction: Fraction = None,
-    budget: Budget = None,
-    balanced: Annotated[
-        bool | None,
-        typer.Option("--balanced/--no-balanced", help="Equal shares per class, or not."),
-    ] = None,
-    options: Options = None,
-    preset: Preset = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            "--weights", help="A safetensors file of weights to select on, in place of theta_p."
-        ),
-    ] = None,
-    features: Annotated[
-        Path | None,
-        typer.Option(
-            "--features",
-            help="Your own features, in place of the model's: a safetensors file with the tensor "
-            "features (N x d) and, for pairs, paired_features (N x p).",
-        ),
-    ] = None,
-    proxy: Proxy = None,
-    labels: Labels = "given",
-    soft_labels: Annotated[
-        bool,
-        typer.Option("--soft-labels", help="Add each example's chances as targets to train on."),
-    ] = False,
+    question: Question,
     json: Json = False,
     coordinator: Coordinator,
 ) -> None:
     """Get a subset: the examples that a strategy chooses on a run's model."""
-    if (fraction is None) == (budget is None):
+    if (question.fraction is None) == (question.budget is None):
         raise typer.BadParameter(
             "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
         )
@@ -88,28 +109,11 @@ def get(
 
     with refusing_as_usage():
         codec_of(out)
-        parsed = parse_options(options or [])
+        options = parse_options(question.options or [])
     beside = manifest_beside(out)
     require_replaceable(out, beside)
-
     with coordinator.connect() as client:
-        subset = run_talking(
-            lambda report: client.subset(
-                run,
-                strategy,
-                fraction=fraction,
-                budget=budget,
-                balanced=balanced,
-                options=parsed,
-                preset=preset,
-                weights=weights,
-                features=features,
-                proxy=proxy,
-                labels=labels,
-                soft_labels=soft_labels,
-                on_progress=lambda progress: report(str(progress)),
-            )
-        )
+        subset = question.ask(client, options)
     subset.save(out)
     written = {
         "path": out,

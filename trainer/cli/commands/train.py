@@ -391,7 +391,6 @@ def train(
         train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
         lines = stack.enter_context(closing(JsonLines(log)))
-        stack.enter_context(progress)
         stack.enter_context(progress.saying(ReselectionWarning, LoggerWarning))
         trained = fit(
             model,

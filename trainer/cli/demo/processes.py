@@ -148,8 +148,6 @@ def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[No
             signal.signal(number, previous)
 
 
-# Data as people have it: one label in twenty is wrong, here on purpose.
-
 _POLL_SECONDS = 0.1
 _START_SECONDS = 120.0
 

@@ -1,11 +1,10 @@
-"""Following a run to its end as a live table, lines or JSON, and a whole coordinator."""
+"""Following a run to its end as lines or JSON, and a whole coordinator on one screen."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -28,25 +27,19 @@ from lipt.trainer.client.streams import while_going_on
 from lipt.trainer.views import RunView, ServiceView, WorkerView
 from lipt.trainer.writing.formatting import format_percent
 
-# Taller tables than the terminal would scroll instead of changing in place.
-_SPARE_LINES = 6
-
 
 class Display:
-    """Where a run is shown: here as JSON, one object per change on a line.
+    """Shows a run as JSON, one object per change on a line.
 
     Times are seconds of one clock that never goes back.
     """
 
-    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - for other displays
+    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - for `LineDisplay`
         """Show a changed run."""
         print_json(run)
 
     def tick(self, now: float) -> None:
         """Called when some time has passed."""
-
-    def close(self) -> None:
-        """Called when the run has ended, or is no longer followed."""
 
 
 class LineDisplay(Display):
@@ -78,34 +71,26 @@ class LineDisplay(Display):
             self._said_at = now
 
 
-class LiveDisplay(Display):
-    """A live table of a run's learners below a line with its state."""
+def make_display(*, as_json: bool) -> Display:
+    """JSON for scripts, or lines for people."""
+    return Display() if as_json else LineDisplay(say, time.monotonic())
 
-    def __init__(self, console: Screen | None = None) -> None:
-        self._console = console or Screen()
-        self._live = Live(styled("waiting for the coordinator"), console=self._console)
-        self._live.start()
-        self._pace = Pace()
-        self._run: RunView | None = None
 
-    def show(self, run: RunView, now: float) -> None:
-        """Draw the run anew."""
-        self._pace.observe(run, now)
-        self._run = run
-        self.tick(now)
-
-    def tick(self, now: float) -> None:
-        """Draw it with the time that is left."""
-        run = self._run
-        if run is None:
-            return
-        # What has ended is no longer drawn in place and may be of any length.
-        room = len(run.learners) if run.ended else max(self._console.height - _SPARE_LINES, 5)
-        self._live.update(render(run, room, left=self._pace.words(now)), refresh=True)
-
-    def close(self) -> None:
-        """Leave the last table on the screen and give the cursor back."""
-        self._live.stop()
+def follow(
+    changes: Iterable[RunView], display: Display, *, check: Callable[[], None] | None = None
+) -> RunView | None:
+    """Show a run's changes until there are no more, or it does not go on by itself."""
+    latest: RunView | None = None
+    for item in in_background(while_going_on(changes)):
+        now = time.monotonic()
+        if item is None:
+            display.tick(now)
+        else:
+            latest = item
+            display.show(item, now)
+        if check is not None:
+            check()
+    return latest
 
 
 def render(run: RunView, room: int, *, left: str = "") -> Group:
@@ -119,33 +104,6 @@ def render(run: RunView, room: int, *, left: str = "") -> Group:
     if hidden := len(run.learners) - len(shown):
         lines.append(styled(f"and {hidden} more learners", "dim"))
     return Group(*lines)
-
-
-def make_display(*, as_json: bool) -> Display:
-    """The display that suits standard output."""
-    if as_json:
-        return Display()
-    if sys.stdout.isatty():
-        return LiveDisplay()
-    return LineDisplay(say, time.monotonic())
-
-
-def follow(
-    changes: Iterable[RunView], display: Display, *, check: Callable[[], None] | None = None
-) -> RunView | None:
-    """Show a run's changes until there are no more, or it does not go on by itself."""
-    latest: RunView | None = None
-    with closing(display):
-        for item in in_background(while_going_on(changes)):
-            now = time.monotonic()
-            if item is None:
-                display.tick(now)
-            else:
-                latest = item
-                display.show(item, now)
-            if check is not None:
-                check()
-    return latest
 
 
 def left_lines(run: RunView) -> list[str]:

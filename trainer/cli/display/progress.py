@@ -1,23 +1,19 @@
-"""Progress in words and bars: runs with their learners, and main training."""
+"""Progress in words: runs with their learners, and main training."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self
-
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
+from typing import TYPE_CHECKING, Any
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.common.terminal import say as say_line
 from lipt.common.text import format_bytes
 from lipt.trainer.cli.display.output import SILENCE_SECONDS
-from lipt.trainer.cli.display.screen import Screen
 from lipt.trainer.views import CostsView, LearnerView, RunView
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
@@ -274,61 +270,29 @@ def _costs_line(costs: CostsView) -> str:
 
 
 class TrainingProgress:
-    """Follows `fit` through its two callbacks; a context manager."""
+    """Lines on standard error about a training: after evaluations, and now and then."""
 
     def __init__(
         self,
-        *,
-        live: bool | None = None,
-        say: Callable[[str], None] | None = None,
+        say: Callable[[str], None] = partial(say_line, err=True),
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._clock = clock
+        self._print, self._clock = say, clock
         self._said = clock()
         self._measures = ""
         # Of other targets than classes another score.
         self.score_name = "accuracy"
-        self._progress: Bar | None = None
-        if sys.stderr.isatty() if live is None else live:
-            self._progress = Bar(
-                TextColumn("step"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[measures]}", markup=False),
-                console=Screen(stderr=True),
-            )
-            self._task = self._progress.add_task("training", measures="")
-        self._print = say or self._print_line
-
-    def __enter__(self) -> Self:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
 
     def on_step(self, step: int, num_steps: int) -> None:
         """After an optimizer step."""
-        if self._progress is not None:
-            self._progress.update(self._task, completed=step, total=num_steps)
-        elif self._clock() - self._said >= SILENCE_SECONDS:
+        if self._clock() - self._said >= SILENCE_SECONDS:
             self.say(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
 
     def on_epoch(self, record: EpochRecord) -> None:
         """After an epoch."""
         self._measures = measures_text(record, self.score_name)
-        if self._progress is not None:
-            self._progress.update(self._task, measures=self._measures)
-        elif record.subset_accuracy is not None or record.step == record.num_steps:
+        if record.subset_accuracy is not None or record.step == record.num_steps:
             self.say(f"step {record.step}/{record.num_steps}, {self._measures}")
-
-    def _print_line(self, line: str) -> None:
-        if self._progress is None:
-            say_line(line, err=True)
-        else:
-            self._progress.console.print(line)
 
     def say(self, line: str) -> None:
         """Print a line between those of the training."""

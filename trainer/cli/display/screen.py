@@ -28,11 +28,6 @@ def styled(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def stacked(lines: Iterable[Text]) -> Text:
-    """Lines in one cell of a table."""
-    return Text("\n").join(lines)
-
-
 def table_of(header: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> Table:
     """A table of rows that are each a style and its cells."""
     table = Table(*header, box=None, pad_edge=False, header_style="bold")

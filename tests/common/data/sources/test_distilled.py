@@ -60,14 +60,3 @@ def test_another_file_is_refused(
     with pytest.raises(DataError, match=complaint) as caught:
         open_dataset(f"distilled:{tmp_path}")
     assert str(caught.value).endswith("Name a folder of 'lipt distill'.")
-
-
-def test_a_label_outside_the_classes_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, labels_N=torch.tensor([0, 1, 2]))
-    with pytest.raises(DataError, match="row 2 has the label 2"):
-        open_dataset(f"distilled:{tmp_path}")
-
-
-def test_a_folder_without_the_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"synthetic\.safetensors cannot be read"):
-        open_dataset(f"distilled:{tmp_path}")

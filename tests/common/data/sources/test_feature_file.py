@@ -39,10 +39,6 @@ def test_examples_are_floats_to_be_standardized_with_labels_and_names(tmp_path: 
     assert rows.paired_NP is None
 
 
-def test_classes_without_names_are_numbered(tmp_path: Path) -> None:
-    assert opened(write(tmp_path / "f")).class_names == ("0", "1", "2")
-
-
 def test_examples_of_any_shape_and_type_are_taken_as_they_are_where_asked(tmp_path: Path) -> None:
     path = write(tmp_path / "f", X=torch.ones(3, 2, 4, 5, dtype=torch.int16))
     rows = opened(path, "?standardize=no")
@@ -119,12 +115,3 @@ def test_compressed_and_pickled_arrays_are_refused(tmp_path: Path) -> None:
     np.savez(path, X=np.array([{}], dtype=object), y=Y.numpy())
     with pytest.raises(DataError, match="of object, but has"):
         opened(path)
-
-
-def test_files_that_are_not_there_or_of_another_kind_are_refused(tmp_path: Path) -> None:
-    for name in ("none", "none.npz"):
-        with pytest.raises(DataError, match="cannot be read"):
-            opened(tmp_path / name)
-    (tmp_path / "f.npz").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"not a zip file\. Write safetensors"):
-        opened(tmp_path / "f.npz")

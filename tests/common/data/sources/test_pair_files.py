@@ -71,18 +71,6 @@ def test_a_table_keeps_its_order_and_names_files_from_its_folder_on(
     ]
 
 
-def test_a_parquet_table_with_columns_of_other_names(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pyarrow.table({"f": ["1.png"], "t": ["one"]}), tmp_path / "x.parquet")
-    assert found(tmp_path / "x.parquet", image="f", caption="t")[0] == (
-        str(tmp_path / "1.png"),
-        "one",
-    )
-    with pytest.raises(DataError, match="file_name"):
-        found(tmp_path / "x.parquet")
-
-
 def test_two_tables_empty_cells_and_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "captions.jsonl").write_text('{"file_name": "1.png", "caption": null}\n')
     with pytest.raises(DataError, match=r"1 of 1 rows of .* lack a file name or a caption: rows 0"):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 
 from lipt.common.data import decode_image, open_dataset
 from lipt.common.data.sources.parquet import RowGroups
-from lipt.common.errors import DataError, MissingExtraError
+from lipt.common.errors import DataError
 from lipt.common.inputs.specs import ImageSpec
 
 Encode = Callable[..., bytes]
@@ -77,19 +76,6 @@ def test_classes_without_usable_names_are_numbered(
     assert data.class_names == ("0", "1", "2", "3")
 
 
-def test_broken_metadata_is_passed_over(tmp_path: Path, encode: Encode) -> None:
-    made = table([encode()] * 2, [0, 1]).replace_schema_metadata({"huggingface": "{"})
-    assert len(open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}").class_names) == 2
-
-
-def test_prefers_the_column_called_image(tmp_path: Path, encode: Encode) -> None:
-    made = table([encode(1), encode(2)], [0, 1], image_column="image")
-    other = table([encode(3), encode(4)], [0, 1]).column("img")
-    made = made.add_column(0, "mask", other)
-    data = open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}")
-    assert torch.equal(data.images(torch.tensor([0]))[0], decode_image(encode(1), (3, 12, 10)))
-
-
 def labelled(directory: Path, name: str, encode: Encode, labels: list[int]) -> None:
     write(directory / name, table([encode(label) for label in labels], [*labels]))
 
@@ -99,18 +85,6 @@ def test_a_directory_gives_its_training_split_in_order(tmp_path: Path, encode: E
     labelled(tmp_path / "data", "train-00000-of-00002.parquet", encode, [0, 1, 1])
     labelled(tmp_path / "data", "test-00000-of-00001.parquet", encode, [4])
     assert open_dataset(f"parquet:{tmp_path}").labels_N.tolist() == [0, 1, 1, 2, 3]
-
-
-def test_a_directory_called_train_is_the_training_split(tmp_path: Path, encode: Encode) -> None:
-    labelled(tmp_path / "train", "0000.parquet", encode, [0, 1])
-    labelled(tmp_path / "test", "0000.parquet", encode, [4])
-    assert open_dataset(f"parquet:{tmp_path}").labels_N.tolist() == [0, 1]
-
-
-def test_without_training_files_all_are_taken(tmp_path: Path, encode: Encode) -> None:
-    labelled(tmp_path, "b.parquet", encode, [1])
-    labelled(tmp_path, "a.parquet", encode, [0, 2])
-    assert open_dataset(f"parquet:{tmp_path}").labels_N.tolist() == [0, 2, 1]
 
 
 def test_refuses_two_directories_of_training_files(tmp_path: Path, encode: Encode) -> None:
@@ -155,21 +129,6 @@ def test_refuses_labels_of_no_class(
         open_dataset(f"parquet:{path}")
 
 
-def test_refuses_numbers_that_are_no_classes(tmp_path: Path, encode: Encode) -> None:
-    path = write(tmp_path / "x.parquet", table([encode()] * 2, [0, 10**9]))
-    with pytest.raises(DataError, match=r"row 1 has the label 1000000000, .*counted from 0"):
-        open_dataset(f"parquet:{path}")
-
-
-def test_refuses_labels_beyond_64_bits(tmp_path: Path, encode: Encode) -> None:
-    made = table([encode()] * 2, [0, 1]).drop_columns("label")
-    made = made.append_column("label", pa.array([0, 2**63], pa.uint64()))
-    path = write(tmp_path / "x.parquet", made)
-    words = rf"x\.parquet, row 1: the label is {2**63}, .*numbers counted from 0"
-    with pytest.raises(DataError, match=words):
-        open_dataset(f"parquet:{path}")
-
-
 def test_lists_the_columns_when_none_fits(tmp_path: Path, encode: Encode) -> None:
     made = table([encode()], [0])
     path = write(tmp_path / "x.parquet", made.rename_columns(["img", "target"]))
@@ -204,15 +163,6 @@ def test_missing_empty_and_broken_files(tmp_path: Path) -> None:
         open_dataset(f"parquet:{tmp_path}")
 
 
-def test_without_pyarrow_says_what_to_install(
-    tmp_path: Path, encode: Encode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    labelled(tmp_path, "a.parquet", encode, [0, 1])
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingExtraError, match=r"'pyarrow'.*pip install 'lipt\[parquet\]'"):
-        open_dataset(f"parquet:{tmp_path}")
-
-
 class CountingReader:
     """A reader that remembers which row groups were read."""
 
@@ -239,30 +189,3 @@ def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> Non
     groups.read(3)
     groups.read(5)
     assert reader.reads == [0, 1, 2, 0, 2]
-
-
-def test_one_row_group_over_the_budget_is_still_kept(tmp_path: Path) -> None:
-    reader = CountingReader(write(tmp_path / "x.parquet", table([b"aaa", b"bbb"], [0, 1])))
-    groups = RowGroups({"x": reader}, "img", max_bytes=1)
-    assert [groups.read(0), groups.read(1)] == [b"aaa", b"bbb"]
-    assert reader.reads == [0]
-
-
-def test_real_images(cifar10_jpeg: Path) -> None:
-    path = cifar10_jpeg / "test.parquet"
-    data = open_dataset(f"parquet:{path}", memory_budget_bytes=0)
-    assert data.encoded
-    assert data.inputs == ImageSpec(3, 32, 32)
-    assert data.labels_N.bincount().tolist() == [1000] * 10
-    raw = data.raw_bytes(9999)
-    assert torch.equal(data.images(torch.tensor([9999]))[0], decode_image(raw, (3, 32, 32)))
-
-
-def test_a_file_that_is_replaced_is_noticed(tmp_path: Path, encode: Encode) -> None:
-    path = write(tmp_path / "train.parquet", table([encode(i) for i in range(4)], [0, 1, 0, 1]))
-    dataset = open_dataset(f"parquet:{path}")
-    assert not dataset.has_changed()
-    copy = path.with_suffix(".new")
-    copy.write_bytes(path.read_bytes())
-    copy.replace(path)
-    assert dataset.has_changed()

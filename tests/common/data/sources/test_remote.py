@@ -11,7 +11,6 @@ import torch
 
 from lipt.common.data import open_dataset
 from lipt.common.data.registry import open_rows
-from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.storage import RemoteFiles
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import DataError
@@ -121,28 +120,6 @@ def test_an_index_is_made_without_fetching_large_images(
     assert fetched == []
 
 
-def test_small_images_are_fetched_many_at_once(
-    bucket: Bucket, tmp_path: Path, fetched: list[int]
-) -> None:
-    images = [bytes([i]) * 500 for i in range(200)]
-    path = write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 100))
-    rows = webdataset_rows("x", bucket.put("a.tar", path.read_bytes()))
-    fetched.clear()
-    assert [rows.raw(row) for row in range(200)] == images
-    assert len(fetched) < 10
-
-
-def test_an_object_that_was_replaced_is_noticed(bucket: Bucket) -> None:
-    urls = [bucket.put(f"{number}", b"abc") for number in range(3)]
-    stamp = Stamp.of(urls)
-    assert stamp.holds()
-    bucket.put("1", b"xyz")
-    assert not stamp.holds()
-    bucket.put("1", b"abc")
-    bucket.client.delete_object(Bucket=bucket.name, Key="2")
-    assert not stamp.holds()
-
-
 def test_parquet_is_read_by_row_groups(
     bucket: Bucket, tmp_path: Path, encode: Encode, fetched: list[int]
 ) -> None:
@@ -164,24 +141,6 @@ def test_parquet_is_read_by_row_groups(
     assert rows.where(9) == f"{url}, row 9"
     far = open_dataset(f"parquet:{url}")
     assert far.fingerprint == open_dataset(f"parquet:{tmp_path}").fingerprint
-
-
-def test_a_table_is_read_as_well(bucket: Bucket, tmp_path: Path) -> None:
-    table = pa.table({"a": [1.0, 2.0, 3.0], "kind": ["x", "y", "x"]})
-    pq.write_table(table, tmp_path / "t.parquet")
-    url = bucket.put("t.parquet", (tmp_path / "t.parquet").read_bytes())
-    far, near = (open_dataset(f"parquet:{at}?label=kind") for at in (url, tmp_path / "t.parquet"))
-    assert far.fingerprint == near.fingerprint
-
-
-def test_what_is_not_there_is_told(bucket: Bucket) -> None:
-    absent = f"s3://{bucket.name}/absent"
-    with pytest.raises(DataError, match=rf"there is no URL {absent}\. Name a \.tar"):
-        webdataset_rows("x", absent)
-    with pytest.raises(DataError, match=rf"{absent}-1\.tar cannot be read: .*Name shards that are"):
-        webdataset_rows("x", f"{absent}-{{1..2}}.tar")
-    with pytest.raises(DataError, match=rf"there is no file or directory {absent}"):
-        open_dataset(f"parquet:{absent}")
 
 
 def test_a_store_that_refuses_is_told_as_such(

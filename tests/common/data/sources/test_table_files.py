@@ -136,7 +136,7 @@ def test_files_of_other_columns_and_cells_of_other_types_are_refused(tmp_path: P
         ParquetTable("parquet", str(tmp_path))
 
 
-OPTIONS = ("label", "drop", "buckets", "missing")
+OPTIONS = ("label", "drop", "buckets", "names")
 
 
 def test_options_follow_a_question_mark_and_are_decoded() -> None:
@@ -144,8 +144,8 @@ def test_options_follow_a_question_mark_and_are_decoded() -> None:
     assert path == Path("/a b/t.csv")
     assert query.text("label", "label") == "the grade"
     assert query.names("drop") == ("x", "y,z")
-    assert "missing" not in query
-    assert query.one_of("missing", ("mean", "marked")) == "mean"
+    assert "names" not in query
+    assert query.one_of("names", ("none", "huggingface")) == "none"
     assert query.number("buckets", 7, minimum=2, maximum=9) == 7
 
 

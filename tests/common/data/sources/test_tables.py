@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.table_files import CsvTable, JsonlTable
+from lipt.common.data.sources.table_files import CsvTable
 from lipt.common.data.sources.tables import (
     bucket_of,
     categories_tensor,
@@ -20,7 +20,7 @@ from lipt.common.data.sources.tables import (
     read_labels,
     read_numbers,
 )
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.errors import DataError
 from lipt.common.inputs.specs import Column, ColumnType
 
 Write = Callable[..., Path]
@@ -47,9 +47,9 @@ def test_numbers_and_categories_are_two_tensors_by_name(write: Write) -> None:
 
 
 def test_one_tensor_alone_has_no_name(write: Write) -> None:
-    numbers = opened(write(PEOPLE), "drop=name,city&missing=marked")
-    assert numbers.columns == (Column("", ColumnType.FLOAT32, (2,), standardized=True),)
-    assert numbers.tensors[""].tolist() == [[30, 0], [40, 1], [50, 0]]
+    numbers = opened(write(PEOPLE), "drop=name,city")
+    assert numbers.columns == (Column("", ColumnType.FLOAT32, (1,), standardized=True),)
+    assert numbers.tensors[""].tolist() == [[30], [40], [50]]
     categories = opened(write(PEOPLE), "drop=name&categories=age&buckets=50")
     assert categories.columns == (Column("", ColumnType.INT64, (2,), num_values=50),)
 
@@ -76,12 +76,6 @@ def test_columns_that_are_not_there_are_answered_with_those_that_are(
     with pytest.raises(DataError) as caught:
         opened(write(PEOPLE), query)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("query", ["text=name&drop=age", "max_length=5"])
-def test_options_of_text_and_of_features_do_not_mix(write: Write, query: str) -> None:
-    with pytest.raises(ConfigError, match="which are not read with"):
-        opened(write(PEOPLE), query)
 
 
 def test_texts_are_tokens_filled_up_with_zeros(write: Write) -> None:
@@ -151,14 +145,9 @@ def test_numbers_that_float32_cannot_hold_are_refused(write: Write, cell: str) -
         read_numbers(table, ["a"], required=[])
 
 
-def test_a_missing_number_is_the_mean_of_the_others_and_marked_where_asked() -> None:
+def test_a_missing_number_is_the_mean_of_the_others() -> None:
     numbers = [np.array([1, np.nan, 3], np.float32), np.array([5, 6, 7], np.float32)]
-    assert numbers_tensor(numbers, marked=False).tolist() == [[1, 5], [2, 6], [3, 7]]
-    assert numbers_tensor(numbers, marked=True).tolist() == [
-        [1, 0, 5, 0],
-        [2, 1, 6, 0],
-        [3, 0, 7, 0],
-    ]
+    assert numbers_tensor(numbers).tolist() == [[1, 5], [2, 6], [3, 7]]
 
 
 def test_files_that_are_opened_apart_give_a_category_one_code(write: Write) -> None:
@@ -196,11 +185,6 @@ def test_classes_that_look_like_numbers_are_in_the_order_of_their_values(write: 
     labels_N, names = read_labels(table(write, 10, 9, -1, 9), "y")
     assert names == ("-1", "9", "10")
     assert labels_N.tolist() == [2, 1, 0, 1]
-
-
-def test_whole_numbers_are_the_same_class_with_and_without_a_point(write: Write) -> None:
-    numbers = JsonlTable(write('{"y": 1}\n{"y": 1.0}\n{"y": 0}\n'))
-    assert read_labels(numbers, "y")[0].tolist() == [1, 1, 0]
 
 
 def test_numbers_stand_for_the_names_that_the_file_has(write: Write) -> None:

@@ -14,7 +14,7 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.page import MapExamples, ShowExamples
+from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
 from lipt.core.pipeline import model_inputs
 from tests.digits import digits_settings
 

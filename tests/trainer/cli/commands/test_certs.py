@@ -99,19 +99,6 @@ def test_the_coordinator_s_certificate_is_made_anew_for_the_same_hosts(certs: An
     assert Path("certs/ca.pem").read_bytes() == authority
 
 
-def test_nothing_is_replaced_unasked(certs: Any) -> None:
-    certs("init")
-    certs("worker", "a")
-    before = {path: path.read_bytes() for path in Path("certs").iterdir()}
-    for command in (("init",), ("coordinator",), ("worker", "a"), ("trainer", "a")):
-        result = certs(*command)
-        assert result.exit_code == 1
-        assert "is left as it is" in result.stderr
-    assert {path: path.read_bytes() for path in Path("certs").iterdir()} == before
-    assert certs("worker", "a", "--force").exit_code == 0
-    assert Path("certs/a.key").read_bytes() != before[Path("certs/a.key")]
-
-
 def test_what_is_refused_writes_nothing(certs: Any) -> None:
     assert "lipt certs init --folder certs" in certs("worker").stderr
     assert "is not a host's name" in certs("init", "--host", "head:50051").stderr

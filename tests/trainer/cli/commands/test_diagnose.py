@@ -39,12 +39,6 @@ def test_images_that_cannot_be_used_are_listed_and_the_status_is_1(lipt: Any, im
     assert last == f"1 of 4 images of imagefolder:{images} cannot be used"
 
 
-def test_of_a_whole_set_the_status_is_0(lipt: Any, images: Path) -> None:
-    result = lipt("check", "--data", f"imagefolder:{images}")
-    assert result.exit_code == 0
-    assert result.stdout == f"0 of 4 images of imagefolder:{images} cannot be used\n"
-
-
 SAID = """\
 pets: 8 examples, 2 classes; seen by a ridge head on patches, right on 75.0% of the \
 examples that it did not learn from
@@ -126,23 +120,6 @@ def test_json_is_the_findings_and_no_page(
     assert (here / "d.html").is_file()
 
 
-def test_issues_are_exported(service: Service, relay: Relay, lipt: Any, here: Path) -> None:
-    relay.next("Diagnose", diagnosis_answer(service.store))
-    result = lipt("diagnose", "--export", "issues.csv")
-    assert result.exit_code == 0, result.stderr
-    assert "issues: issues.csv, a row for each of 8 examples" in result.stdout
-    assert (here / "issues.csv").stat().st_size > 0
-
-
-def test_own_features_are_uploaded(service: Service, relay: Relay, lipt: Any, here: Path) -> None:
-    content = b"\2" + bytes(7) + b"{}"
-    (here / "f.safetensors").write_bytes(content)
-    relay.next("Diagnose", diagnosis_answer(service.store))
-    assert lipt("diagnose", "--features", "f.safetensors").exit_code == 0
-    (request,) = relay.requests_of(diagnosis_pb2.DiagnoseRequest)
-    assert service.blob(request.features.sha256) == content
-
-
 def test_other_data_is_refused_and_nothing_is_written(
     service: Service, relay: Relay, lipt: Any, here: Path
 ) -> None:
@@ -156,11 +133,10 @@ def test_other_data_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--export", "issues.xlsx"), ".csv, .json, .parquet"),
+        (("--export", "issues.xlsx"), "issues.xlsx is not a .csv file"),
         (("--export", "/nowhere/issues.csv"), "not a directory"),
         (("--out", "/nowhere/page.html"), "not a directory"),
         (("--out", "/nowhere/folder"), "nor a directory that could be made"),
-        (("--out", "a.html", "--export", "a.html"), "--out and --export are both a.html"),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_anything_is_asked(

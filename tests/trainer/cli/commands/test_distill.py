@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.data import Dataset
-from lipt.v1 import subset_pb2
 from tests.relay import Relay
-from tests.trainer.made_up import made_up_subset
 
 QUICK = ("networks=1", "matches=2", "steps_between=1", "steps_before=1", "augmentation=none")
 
@@ -68,29 +65,6 @@ def test_what_images_are_worth_is_measured_beside_random_ones(distill: Any) -> N
     assert "% +- " in again.stdout
 
 
-def test_the_coordinators_subset_is_of_as_many_images_of_each_class(
-    relay: Relay, distill: Any
-) -> None:
-    arguments = ("--per-class", "1", "--test", "digits-test", "--seeds", "1")
-    result = distill(*arguments, "--strategies", "herding", "--train-set", "steps=2", "--json")
-    assert result.exit_code == 0, result.stderr
-    outcomes = json.loads(result.stdout)["outcomes"]
-    assert [(one["name"], one["num_images"]) for one in outcomes][-1] == ("herding", 10)
-    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
-    assert (request.strategy, request.budget, request.balanced) == ("herding", 10, True)
-
-
-def test_subsets_of_files_are_distilled(distill: Any, digits: Dataset, tmp_path: Path) -> None:
-    files = []
-    for name, step in (("easy", 2), ("hard", 4)):
-        subset = made_up_subset(range(0, len(digits), step), fingerprint=digits.fingerprint)
-        files.append(str(subset.save(tmp_path / f"{name}.npy")))
-    flags = ("--subset", files[0], "--later", files[1])
-    result = distill("--per-class", "2", "--stages", "2", *flags, "--json")
-    assert result.exit_code == 0, result.stderr
-    assert [stage["real_images"] for stage in json.loads(result.stdout)["stages"]] == [721, 361]
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -98,7 +72,6 @@ def test_subsets_of_files_are_distilled(distill: Any, digits: Dataset, tmp_path:
         (("--per-class", "2", "--stages", "0"), "stages = 0"),
         (("--per-class", "2", "--set", "epochs=1"), "epochs: there is no such setting"),
         (("--per-class", "2", "--train-set", "steps=0"), "steps = 0"),
-        (("--per-class", "2", "--strategies", "herding"), "Name the --test data"),
         (("--per-class", "2", "--later", "s.npy"), "give --stages, too"),
         (("--per-class", "2", "--out", "/nowhere/x"), "/nowhere is not a directory"),
         ((), "--per-class"),

@@ -18,7 +18,7 @@ from lipt.common.weights.files import pack
 from lipt.trainer.client.client import Client
 from lipt.v1 import config_pb2, run_pb2
 from tests.cluster import LoggedProcess
-from tests.relay import Fault, Relay, answer, change
+from tests.relay import Fault, Relay, answer
 from tests.service import READY, SMALLEST, WORKER, Service
 
 
@@ -69,19 +69,6 @@ def test_starting_says_what_was_lowered_to_fit_the_data(relay: Relay, lipt: Any)
     assert [json.loads(line)["state"] for line in lines] == ["ready"]
 
 
-def test_starting_with_weights_uploads_them_first(
-    service: Service, client: Client, lipt: Any, tmp_path: Path
-) -> None:
-    content = client.weights(READY)
-    weights = tmp_path / "w.safetensors"
-    weights.write_bytes(content)
-    result = lipt("run", "start", "--initial-weights", str(weights), "--json")
-    assert result.exit_code == 0, result.stderr
-    digest = hashlib.sha256(content).hexdigest()
-    assert service.blob(digest) == content
-    assert json.loads(result.stdout)["config"]["initialization"]["weights_sha256"] == digest
-
-
 def test_a_state_dict_of_torch_is_sent_as_safetensors_with_a_new_head_and_frozen_layers(
     service: Service, relay: Relay, client: Client, lipt: Any, tmp_path: Path
 ) -> None:
@@ -103,11 +90,6 @@ def test_a_state_dict_of_torch_is_sent_as_safetensors_with_a_new_head_and_frozen
     )
 
 
-def test_what_a_run_took_of_given_weights_is_said(relay: Relay, lipt: Any) -> None:
-    relay.next("GetRun", change(lambda got: setattr(got.run, "note", "left over: 'proj.w'.")))
-    assert "left over: 'proj.w'." in lipt("run", "show", READY).stdout.splitlines()
-
-
 def test_a_pickle_as_weights_is_refused_before_anything_is_sent(
     relay: Relay, lipt: Any, tmp_path: Path
 ) -> None:
@@ -119,21 +101,6 @@ def test_a_pickle_as_weights_is_refused_before_anything_is_sent(
     assert "safetensors.torch.save_file" in result.stderr
     assert result.stderr.count("\n") == 1
     assert relay.calls == []
-
-
-def test_a_file_that_cannot_be_read_is_one_sentence(lipt: Any) -> None:
-    result = lipt("run", "start", "--initial-weights", "/nowhere/w.safetensors")
-    assert (result.exit_code, result.stderr) == (
-        1,
-        "lipt: /nowhere/w.safetensors: No such file or directory\n",
-    )
-
-
-def test_an_unknown_setting_is_one_sentence_with_those_there_are(lipt: Any) -> None:
-    result = lipt("run", "start", "--set", "learners.num_stepz=5")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("lipt: learners.num_stepz: there is no such setting")
-    assert "num_steps" in result.stderr
 
 
 def test_runs_are_listed(relay: Relay, lipt: Any) -> None:
@@ -196,14 +163,6 @@ def test_watching_prints_a_line_per_change_until_the_run_is_ready(relay: Relay, 
     ]
     lines = lipt("run", "watch", "--json").stdout.splitlines()
     assert [json.loads(line)["state"] for line in lines] == ["pending", "merging", "ready"]
-
-
-def test_watching_a_run_that_fails_ends_with_status_1(relay: Relay, lipt: Any) -> None:
-    failed = run_at(2, run_pb2.RUN_STATE_FAILED, message="no learner arrived.")
-    relay.next("WatchRun", watched(failed))
-    result = lipt("run", "start", "--watch", "--set", "learners.num_learners=2")
-    assert result.exit_code == 1
-    assert result.stdout.endswith("run mine: failed: no learner arrived.\n")
 
 
 def test_watching_a_run_that_is_held_ends_with_status_1_and_what_to_do(

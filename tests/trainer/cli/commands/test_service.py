@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import tomllib
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.text import Text
 from typer.testing import CliRunner
 
 from lipt.common.access.tokens import Token
@@ -22,8 +20,6 @@ from lipt.core.selection.registry import STRATEGIES
 from lipt.trainer.cli import main
 from lipt.trainer.cli.commands import service
 from lipt.trainer.cli.commands.service import hints, token_state
-from lipt.trainer.cli.display.screen import Screen
-from lipt.trainer.cli.display.tables import print_strategies
 from lipt.trainer.client.client import Client
 from lipt.trainer.client.conversion import view_of
 from lipt.trainer.views import PageLinkView, RoleName, StrategyView, TokenView
@@ -97,31 +93,6 @@ def test_strategies_are_listed_with_what_they_need_and_their_options(
     assert first["cost"] == "N + k C"
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
-def test_strategies_fit_a_terminal(width: int) -> None:
-    console = Screen(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
-    print_strategies([view_of(StrategyView, crest_strategy())] * 26, console)
-    assert isinstance(console.file, io.StringIO)
-    text = Text.from_ansi(console.file.getvalue()).plain
-    lines = text.splitlines()
-    assert max(len(line) for line in lines) <= width
-    assert lines[0].split() == [
-        *("strategy", "what", "it", "keeps", "needs", "weights", "per", "class", "cost")
-    ]
-    assert text.count("crest") == 26
-    for words in (
-        "[random]",
-        "validation",
-        "Yang et al. 2023",
-        "N + k C",
-        "yes",
-        "norm=last_layer",
-        "preset paper",
-    ):
-        assert words in text
-    assert "N examples" in text
-
-
 def test_without_a_coordinator_the_installed_strategies_are_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -134,15 +105,6 @@ def test_without_a_coordinator_the_installed_strategies_are_listed(
     assert names == list(STRATEGIES)
     (first, *_) = json.loads(CliRunner().invoke(main, ["strategies", "--json"]).stdout)
     assert first == to_jsonable(view_of(StrategyView, describe_strategies().strategies[0]))
-
-
-def test_a_coordinator_that_is_named_is_asked(relay: Relay, lipt: Any, dead_address: str) -> None:
-    own = subset_pb2.Strategy(name="its-own", summary="random examples")
-    relay.every("ListStrategies", listed(own))
-    for named in (lipt("strategies"), lipt("strategies", "--coordinator", relay.address, env={})):
-        assert named.stdout.startswith("its-own: random examples")
-        assert named.stderr == ""
-    assert lipt("strategies", "--coordinator", dead_address).exit_code == 1
 
 
 def declared_entry_points(*, group: str) -> EntryPoints:
@@ -248,12 +210,6 @@ def test_the_link_is_all_that_is_printed(lipt: Any, opened: list[str]) -> None:
     assert LINK.fullmatch(json.loads(lipt("dashboard", "--json").stdout)["url"])
 
 
-def test_a_browser_is_opened_where_that_is_asked_for(lipt: Any, opened: list[str]) -> None:
-    result = lipt("dashboard", "--open")
-    assert result.exit_code == 0
-    assert opened == [result.output.removesuffix("\n")]
-
-
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "javascript:alert(1)", "--help"])
 def test_what_is_no_page_is_not_opened(
     relay: Relay, lipt: Any, opened: list[str], address: str
@@ -285,16 +241,3 @@ def test_it_is_printed_once_where_there_is_no_terminal(relay: Relay, lipt: Any) 
     assert "box\\x1b[31m" in result.stdout
     (request,) = relay.requests_of(info_pb2.WatchServiceRequest)
     assert request.num_runs == 200
-
-
-def test_as_json_one_object_tells_all(lipt: Any) -> None:
-    result = lipt("top", "--once", "--runs", "200", "--json")
-    (line,) = result.stdout.splitlines()
-    shown = json.loads(line)
-    assert READY in [run["name"] for run in shown["runs"]]
-    assert shown["num_runs"] == len(shown["runs"])
-    assert shown["computations"] == []
-
-
-def test_an_interval_out_of_range_is_refused(lipt: Any) -> None:
-    assert lipt("top", "--interval", "0.1").exit_code == 2

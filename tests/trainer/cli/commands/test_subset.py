@@ -54,20 +54,6 @@ def test_a_subset_in_json_has_stable_keys(service: Service, lipt: Any, tmp_path:
     }
 
 
-def test_a_preset_is_asked_for_by_name(relay: Relay, lipt: Any, tmp_path: Path) -> None:
-    out = str(tmp_path / "subset.npy")
-    result = lipt("subset", "get", "-s", "gradmatch", "-k", "40", "--preset", "paper", "--out", out)
-    assert result.exit_code == 0, result.stderr
-    (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
-    assert (request.strategy, request.preset) == ("gradmatch", "paper")
-
-
-def test_labels_are_given_or_not(lipt: Any) -> None:
-    result = lipt("subset", "get", "-k", "2", "--out", "x.npy", "--labels", "some")
-    assert result.exit_code == 2
-    assert "'some'" in result.stderr
-
-
 def test_an_early_stop_is_a_line_of_its_own(relay: Relay, lipt: Any, tmp_path: Path) -> None:
     stopped = described(manifest_json='{"stopped_early": "nothing is left to gain."}')
     relay.next("GetSubset", stopped)
@@ -115,21 +101,6 @@ def test_a_subsets_examples_are_written_out(
     assert again.labels_N.tolist() == digits.labels_N[0:1200:3].tolist()
 
 
-def test_a_folder_that_is_there_already_is_named(
-    lipt: Any, digits: Dataset, tmp_path: Path
-) -> None:
-    file = made_up_subset([1], fingerprint=digits.fingerprint).save(tmp_path / "subset.npy")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").touch()
-    result = lipt(
-        *("subset", "export", str(file), "--data", "digits-train", "--to", "parquet"),
-        *("--out", str(tmp_path / "out")),
-    )
-    assert result.exit_code == 1
-    assert f"{tmp_path / 'out'} is there already" in result.stderr
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
-
-
 @pytest.mark.parametrize(("name", "kind"), [("initial", "initial"), ("theta_p", "pretrained")])
 def test_weights_are_written(
     service: Service, lipt: Any, tmp_path: Path, name: str, kind: str
@@ -148,9 +119,3 @@ def test_weights_are_written(
         "sha256": expected.sha256,
         "size_bytes": expected.size_bytes,
     }
-
-
-def test_an_unknown_kind_is_a_usage_error_with_those_there_are(lipt: Any, tmp_path: Path) -> None:
-    result = lipt("weights", "get", "--kind", "final", "--out", str(tmp_path / "w"))
-    assert result.exit_code == 2
-    assert "'final' is none of initial (or theta*, theta_star)" in " ".join(result.stderr.split())

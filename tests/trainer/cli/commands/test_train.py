@@ -17,8 +17,8 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
-from lipt.v1 import run_pb2, subset_pb2
-from tests.relay import Relay, answer, change, refuse
+from lipt.v1 import subset_pb2
+from tests.relay import Relay, change, refuse
 from tests.service import MODEL, READY, Service
 from tests.trainer.cli.conftest import log_of
 from tests.trainer.made_up import made_up_subset
@@ -51,30 +51,6 @@ def test_a_subset_is_trained_on_and_everything_is_written(
     assert relay.calls == []
 
 
-def test_people_get_lines_and_a_sentence(train: Any, subset_file: Path) -> None:
-    result = train("--subset", str(subset_file), "--epochs", "2")
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.startswith("6 steps in ")
-    assert result.stdout.endswith("% on the subset\n")
-    lines = [line for line in result.stderr.splitlines() if ", epoch" in line]
-    assert [line.split(",")[0] for line in lines] == ["step 3/6", "step 6/6"]
-    assert all(word in lines[0] for word in ("loss ", "accuracy ", "examples/s", "s left"))
-
-
-def test_a_finished_checkpoint_gives_its_weights_again(
-    train: Any, subset_file: Path, tmp_path: Path
-) -> None:
-    checkpoint, outs = tmp_path / "c.safetensors", [tmp_path / name for name in ("a", "b")]
-    for out in outs:
-        arguments = ("--subset", str(subset_file), "--steps", "5", "--out", str(out))
-        result = train(*arguments, "--checkpoint", str(checkpoint))
-        assert result.exit_code == 0, result.stderr
-        told = f"{checkpoint}: training was finished, at step 5 of 5, epoch 2" in result.stderr
-        assert told is (out is outs[1])
-    assert outs[0].read_bytes() == outs[1].read_bytes()
-    assert len(log_of(tmp_path)) == 2
-
-
 def test_a_training_whose_time_is_up_ends_with_its_own_status_and_goes_on(
     train: Any, subset_file: Path, tmp_path: Path
 ) -> None:
@@ -89,12 +65,6 @@ def test_a_training_whose_time_is_up_ends_with_its_own_status_and_goes_on(
     assert train(*pieces).exit_code == 0
     assert train(*arguments, "--out", str(outs[1])).exit_code == 0
     assert outs[0].read_bytes() == outs[1].read_bytes()
-
-
-def test_minutes_need_a_checkpoint(train: Any, subset_file: Path) -> None:
-    result = train("--subset", str(subset_file), "--epochs", "2", "--minutes", "8")
-    assert result.exit_code == 2
-    assert "Name a --checkpoint to go on from" in result.stderr
 
 
 @pytest.mark.parametrize("init", ["initial", "pretrained"])
@@ -140,17 +110,6 @@ def test_mistyped_commands_are_usage_errors(
     assert relay.calls == []
 
 
-@pytest.mark.parametrize("logger", ["tensorboard", "wandb", "mlflow"])
-def test_a_missing_logger_is_named_before_anything_is_trained(
-    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logger: str
-) -> None:
-    monkeypatch.setitem(sys.modules, logger, None)
-    result = train("--steps", "1", f"--{logger}", "x")
-    assert result.exit_code == 1
-    assert "pip install 'lipt[loggers]'" in result.stderr
-    assert not (tmp_path / "log").exists()
-
-
 def test_a_missing_logger_is_named_before_torch_is_loaded() -> None:
     # A process that has no threads yet ends as it should.
     script = (
@@ -183,22 +142,6 @@ def test_a_logger_ends_though_training_does_not_come_to_its_end(
 
 ARGUMENTS = ("--strategy", "el2n", "--budget", "40", "--epochs", "6", "--every", "2")
 ASKED = subset_pb2.GetSubsetRequest
-
-
-def test_the_latest_run_is_the_newest_that_is_ready(
-    service: Service, relay: Relay, train: Any
-) -> None:
-    newest = service.ready.run_id
-    states = (run_pb2.RUN_STATE_CANCELLED, run_pb2.RUN_STATE_READY, run_pb2.RUN_STATE_READY)
-    # Newest first, as a coordinator lists them.
-    runs = [
-        run_pb2.Run(run_id=run_id, state=state)
-        for run_id, state in zip(("gone", newest, "older"), states, strict=True)
-    ]
-    relay.next("ListRuns", answer(run_pb2.ListRunsResponse(runs=runs)))
-    assert train(*ARGUMENTS[:4], "--epochs", "1").exit_code == 0
-    assert [request.run_id for request in relay.requests_of(run_pb2.GetRunRequest)] == [newest]
-    assert [request.run_id for request in relay.requests_of(ASKED)] == [newest]
 
 
 @pytest.mark.parametrize("prefetch", [False, True])

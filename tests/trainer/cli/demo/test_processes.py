@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import ProcessEndedError
-from lipt.trainer.cli.demo.processes import Children, ending_in_order, log_tail
+from lipt.trainer.cli.demo.processes import Children, ending_in_order
 
 SLEEP = "import signal; signal.pause()"
 # Opening a FIFO for writing waits for its reader: the test knows that the child is ready.
@@ -70,23 +70,6 @@ def test_a_child_that_died_is_told_with_the_end_of_its_log(tmp_path: Path) -> No
         with pytest.raises(ProcessEndedError, match=r"worker-1 has ended with status 3") as caught:
             children.check()
     assert str(caught.value).endswith("ends with:\n    no space left")
-
-
-def test_a_child_that_was_killed_is_told_with_the_signal(tmp_path: Path) -> None:
-    with Children(tmp_path, os.environ) as children:
-        pid = children.start("worker-1", ["-c", SLEEP])
-        os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        with pytest.raises(ProcessEndedError, match="worker-1 was killed by SIGKILL"):
-            children.check()
-
-
-def test_a_log_keeps_its_last_lines(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_text("".join(f"{number}\n" for number in range(10)))
-    assert log_tail(log, 2) == "    8\n    9"
-    log.write_bytes(b"")
-    assert log_tail(log) == "    (nothing)"
 
 
 def test_sigterm_ends_this_process_with_its_clean_up() -> None:

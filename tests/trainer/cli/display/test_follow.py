@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from lipt.common.errors import UnreachableError
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.follow import (
     Display,
     LineDisplay,
-    LiveDisplay,
     follow,
-    render,
     render_service,
     watch_service,
 )
@@ -41,39 +38,12 @@ def test_lines_come_at_changes_and_at_least_every_ten_seconds() -> None:
     assert said[2:] == ["run demo: pending; no news for 18 s"]
 
 
-def test_changes_that_say_nothing_do_not_keep_it_silent() -> None:
-    said: list[str] = []
-    display = LineDisplay(said.append, now=0.0)
-    for second in range(30):
-        learner = made_up_learner(0, state=LearnerState.LEASED, step=second)
-        display.show(made_up_run(learners=(learner,)), now=float(second))
-    # One at first, then one every nine seconds: at 9, 18 and 27.
-    assert len(said) == 4
-    assert said[1].startswith("run demo: training, 0 of 1 learners done; 1 in training")
-
-
 class _Recorder(Display):
     def __init__(self) -> None:
         self.shown: list[Any] = []
-        self.ticks = 0
-        self.closed = False
 
     def show(self, run: Any, now: float) -> None:
         self.shown.append(run)
-
-    def tick(self, now: float) -> None:
-        self.ticks += 1
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_following_shows_every_change_and_returns_the_last() -> None:
-    runs = [made_up_run(revision=number) for number in (1, 2, 3)]
-    display = _Recorder()
-    assert follow(iter(runs), display) is runs[-1]
-    assert display.shown == runs
-    assert display.closed
 
 
 def test_a_check_ends_the_following() -> None:
@@ -89,7 +59,6 @@ def test_a_check_ends_the_following() -> None:
 
     with pytest.raises(RuntimeError, match="a process died"):
         follow(changes(), display, check=check)
-    assert display.closed
     hold.set()
 
 
@@ -110,14 +79,6 @@ def test_quiet_comes_while_nothing_does() -> None:
     assert None in seen
 
 
-def test_an_error_of_the_work_is_raised_here() -> None:
-    def work(report: Any) -> None:
-        raise KeyError("gone")
-
-    with pytest.raises(KeyError, match="gone"):
-        run_talking(work, lambda line: None)
-
-
 def test_slow_work_is_talked_about() -> None:
     heard = threading.Event()
     said: list[str] = []
@@ -135,20 +96,6 @@ def test_slow_work_is_talked_about() -> None:
     assert any(line.startswith("scoring 3/9 (") for line in said)
 
 
-def test_the_table_has_a_row_per_learner() -> None:
-    learners = (
-        made_up_learner(0, state=LearnerState.DONE, worker="[red]", ingredient=KEPT),
-        made_up_learner(1, state=LearnerState.LEASED, worker="w-2", step=3, loss=0.5),
-    )
-    console = Screen(file=io.StringIO(), width=120, force_terminal=False)
-    console.print(render(made_up_run(learners=learners), 9))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "run demo: training, 1 of 2 learners done" in text
-    assert "kept, alpha 0.3" in text
-    assert "[red]" in text
-    assert "3/5" in text
-
-
 def test_a_table_taller_than_the_terminal_shows_those_in_training() -> None:
     learners = tuple(
         made_up_learner(index, state=LearnerState.LEASED if index == 7 else LearnerState.QUEUED)
@@ -156,16 +103,6 @@ def test_a_table_taller_than_the_terminal_shows_those_in_training() -> None:
     )
     assert [item.index for item in shown_learners(learners, 3)] == [0, 1, 7]
     assert shown_learners(learners, 10) == learners
-
-
-def test_a_live_table_ends_with_its_last_state() -> None:
-    console = Screen(file=io.StringIO(), width=80, force_terminal=True)
-    display = LiveDisplay(console)
-    display.show(made_up_run(state=RunState.PENDING), 0.0)
-    display.tick(1.0)
-    display.show(made_up_run(state=RunState.CANCELLED), 2.0)
-    display.close()
-    assert "run demo: cancelled" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -257,12 +194,3 @@ def test_it_ends_with_ctrl_c() -> None:
         raise KeyboardInterrupt
 
     assert "trained" in watched(views)
-
-
-def test_an_error_of_the_views_ends_it() -> None:
-    def views(_: object) -> Iterator[ServiceView]:
-        yield busy()
-        raise UnreachableError("nobody answers.")
-
-    with pytest.raises(UnreachableError):
-        watched(views)

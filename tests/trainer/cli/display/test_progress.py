@@ -17,10 +17,9 @@ from lipt.trainer.cli.display.progress import (
     in_words,
     learner_cells,
     measures_text,
-    resumed_text,
     state_line,
 )
-from lipt.trainer.main_training.records import EpochRecord, Progress
+from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.views import LearnerView, ProgressView, RunView, SoupView
 from tests.clock import Clock
 from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_record, made_up_run
@@ -49,11 +48,6 @@ def test_a_row_shows_what_is_known() -> None:
     assert learner_cells(failed, 5)[-1] == "failed: the loss is not finite"
 
 
-def test_the_first_sight_of_a_run_is_one_line() -> None:
-    run = made_up_run(learners=(made_up_learner(0), made_up_learner(1)))
-    assert change_lines(None, run) == ["run demo: training, 0 of 2 learners done"]
-
-
 def test_a_finished_learner_is_a_line() -> None:
     before = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED),))
     done = made_up_learner(
@@ -68,12 +62,6 @@ def test_a_finished_learner_is_a_line() -> None:
     assert change_lines(before, made_up_run(learners=(done,))) == [
         "learner 0: done on w-1 (cpu) in 4.2 s, loss 1.500, density 0.912"
     ]
-
-
-def test_a_learner_that_came_back_undone_is_a_line() -> None:
-    before = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED),))
-    after = made_up_run(learners=(made_up_learner(0, message="worker w-1 was lost"),))
-    assert change_lines(before, after) == ["learner 0: queued: worker w-1 was lost"]
 
 
 def test_the_soup_is_told_in_its_order() -> None:
@@ -179,12 +167,6 @@ def test_nothing_is_guessed_where_nothing_tells(run: RunView) -> None:
     assert pace.words(300.0) == ""
 
 
-def test_another_stage_begins_anew() -> None:
-    first = made_up_run(state=RunState.INITIALIZING, progress=ProgressView("reading", 9, 10))
-    pace = seen((0.0, first), (50.0, merging(0, 14)), (60.0, merging(7, 14)))
-    assert pace.seconds_left(60.0) == 10.0
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
@@ -223,16 +205,16 @@ def test_measures_in_words() -> None:
 
 def test_without_a_terminal_silence_is_broken_and_evaluations_are_lines() -> None:
     clock, lines = Clock(), list[str]()
-    with TrainingProgress(live=False, say=lines.append, clock=clock) as progress:
-        progress.on_step(1, 40)
-        clock.now = 10.0
-        progress.on_step(2, 40)
-        progress.on_step(3, 40)
-        progress.on_epoch(record(1))
-        clock.now = 20.0
-        progress.on_step(11, 40)
-        progress.on_epoch(record(2, subset_accuracy=0.75))
-        progress.on_epoch(record(4))
+    progress = TrainingProgress(lines.append, clock)
+    progress.on_step(1, 40)
+    clock.now = 10.0
+    progress.on_step(2, 40)
+    progress.on_step(3, 40)
+    progress.on_epoch(record(1))
+    clock.now = 20.0
+    progress.on_step(11, 40)
+    progress.on_epoch(record(2, subset_accuracy=0.75))
+    progress.on_epoch(record(4))
     told = measures_text(record(1))
     assert lines == [
         "step 2/40",
@@ -242,33 +224,13 @@ def test_without_a_terminal_silence_is_broken_and_evaluations_are_lines() -> Non
     ]
 
 
-def test_no_terminal_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
-    with TrainingProgress() as progress:
-        progress.on_epoch(record(4))
-    assert capsys.readouterr().err == f"step 40/40, {measures_text(record(4))}\n"
-
-
-def test_a_terminal_has_a_bar_with_the_measures(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    with TrainingProgress(live=True) as progress:
-        progress.on_step(10, 40)
-        progress.on_epoch(record(1))
-        progress.say("a line [with brackets]")
-    shown = capsys.readouterr().err
-    assert "a line [with brackets]\n" in shown
-    assert "10/40" in shown
-    assert "1,234 examples/s, 70 s left" in shown
-
-
 class OwnWarning(UserWarning):
     pass
 
 
 def test_warnings_of_a_kind_are_lines_and_others_stay_warnings() -> None:
     lines: list[str] = []
-    progress = TrainingProgress(live=False, say=lines.append)
+    progress = TrainingProgress(lines.append)
 
     def warn() -> None:
         with progress.saying(OwnWarning):
@@ -279,13 +241,3 @@ def test_warnings_of_a_kind_are_lines_and_others_stay_warnings() -> None:
     with pytest.warns(DeprecationWarning, match="other"):
         warn()
     assert lines == ["warning: no subset"] * 2
-
-
-def test_a_checkpoint_that_is_gone_on_from_is_told_in_words() -> None:
-    found = Progress(epoch=3, step=30, num_steps=40, seconds=12.4)
-    assert resumed_text(found) == (
-        "training goes on after step 30 of 40, epoch 3, 12 s of training in"
-    )
-    assert resumed_text(replace(found, epoch=4, step=40)) == (
-        "training was finished, at step 40 of 40, epoch 4"
-    )

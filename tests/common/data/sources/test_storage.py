@@ -1,0 +1,147 @@
+"""What fsspec is asked for, without a server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipt.common.data import open_dataset
+from lipt.common.data.sources.storage import Ranges, open_remote, storage_of
+from lipt.common.data.sources.webdataset import webdataset_rows
+from lipt.common.errors import ConfigError, DataError, MissingExtraError
+from tests.tar_shards import samples, write_shard
+
+fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("s3fs")
+
+
+def test_shards_in_memory_are_read_as_those_on_a_disk(tmp_path: Path) -> None:
+    images = [bytes([i]) * 3000 for i in range(8)]
+    path = write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 4))
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/shards/a.tar", path.read_bytes())
+    try:
+        rows = webdataset_rows("x", "memory://shards")
+        assert [rows.raw(row) for row in range(8)] == images
+        assert rows.where(3) == "memory:///shards/a.tar, member 000003.png"
+        assert rows.stamp is not None
+        assert rows.stamp.holds()
+        memory.pipe("/shards/a.tar", path.read_bytes())
+        assert not rows.stamp.holds()
+    finally:
+        memory.rm("/shards", recursive=True)
+
+
+def test_a_store_that_is_away_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Away:
+        def info(self, path: str) -> None:
+            raise RuntimeError("Could not connect to the endpoint URL")
+
+        def _strip_protocol(self, url: str) -> str:
+            return url
+
+    monkeypatch.setattr("fsspec.filesystem", lambda kind: Away())
+    with pytest.raises(DataError, match=r"s3://b/x cannot be read: RuntimeError: Could not conn"):
+        webdataset_rows("x", "s3://b/x")
+
+
+def test_other_kinds_of_urls_are_fsspec_s() -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/somewhere/a.txt", b"0123456789")
+    url = "memory://somewhere/a.txt"
+    storage = storage_of("x", url)
+    assert storage.is_file(url)
+    assert storage.size(url) == 10
+    assert storage.read(url, 3, 4) == b"3456"
+    assert storage.listed("memory://somewhere", ".txt", below=False) == [
+        "memory:///somewhere/a.txt"
+    ]
+    memory.rm("/somewhere/a.txt")
+    with pytest.raises(ConfigError, match=r"x: nothing:// cannot be read: .*name another URL"):
+        storage_of("x", "nothing://somewhere")
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_remote("webdataset:ftp://me:pass@host/x", "ftp://me:pass@host/x")
+    assert "pass@" not in str(caught.value)
+    assert "AWS_SECRET_ACCESS_KEY in the environment" in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["fsspec", "s3fs"])
+def test_without_the_extra_says_what_to_install(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtraError, match=rf"'{missing}'.*pip install 'lipt\[remote\]'"):
+        open_dataset("webdataset:s3://bucket/x")
+
+
+def test_a_server_without_ranges_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/all.txt", b"0123456789")
+    monkeypatch.setattr(type(memory), "cat_file", lambda *_, **__: b"0123456789")
+    try:
+        with pytest.raises(OSError, match=r"the server sends all of .* where a part is asked"):
+            open_remote("x", "memory://all.txt").fetch("memory://all.txt", 2, 4)
+    finally:
+        memory.rm("/all.txt")
+
+
+KIB = 2**10
+
+
+class Fetched:
+    """A file of so many bytes, and what was fetched of it."""
+
+    def __init__(self, size: int) -> None:
+        self.content = bytes(i % 251 for i in range(size))
+        self.parts: list[tuple[int, int]] = []
+
+    def __call__(self, start: int, end: int) -> bytes:
+        self.parts.append((start, end))
+        return self.content[start:end]
+
+
+def test_what_is_read_in_order_is_fetched_in_ever_larger_parts() -> None:
+    file = Fetched(200 * KIB)
+    ranges = Ranges(file)
+    read = b"".join(ranges.read(offset, KIB) for offset in range(0, 200 * KIB, KIB))
+    assert read == file.content
+    assert file.parts == [
+        (0, 16 * KIB),
+        (16 * KIB, 48 * KIB),
+        (48 * KIB, 112 * KIB),
+        (112 * KIB, 240 * KIB),
+    ]
+
+
+def test_what_is_read_here_and_there_is_fetched_alone() -> None:
+    file = Fetched(1000 * KIB)
+    ranges = Ranges(file)
+    for place in (500, 100, 900):
+        ranges.read(place * KIB, 512)
+    assert file.parts == [(p * KIB, p * KIB + 16 * KIB) for p in (500, 100, 900)]
+
+
+def test_a_large_range_is_one_request() -> None:
+    file = Fetched(1000 * KIB)
+    Ranges(file).read(0, 900 * KIB)
+    assert file.parts == [(0, 900 * KIB)]
+
+
+@given(
+    size=st.integers(0, 100_000),
+    reads=st.lists(st.tuples(st.integers(0, 110_000), st.integers(0, 40_000)), max_size=12),
+)
+def test_reads_what_a_slice_has(size: int, reads: list[tuple[int, int]]) -> None:
+    file = Fetched(size)
+    ranges = Ranges(file)
+    for offset, some in reads:
+        assert ranges.read(offset, some) == file.content[offset : offset + some]

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lipt.common.data import Dataset, open_dataset
+from lipt.common.data.loading import load
+from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.user_data import FactoryRows, column_rows, rows_of_data
+from lipt.common.errors import ConfigError, DataError, LiptError
+from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
+
+Write = Callable[[str, str], None]
+PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+
+
+class Pairs:
+    """A map-style data set of pairs, with what else a test gives it."""
+
+    def __init__(self, items: list[tuple[object, object]], **attributes: object) -> None:
+        self.items = items
+        self.reads: list[int] = []
+        self.__dict__.update(attributes)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, row: int) -> tuple[object, object]:
+        self.reads.append(row)
+        return self.items[row]
+
+
+def opened(data: object, *, image_size: int | None = None, budget: int = 2**30) -> Dataset:
+    rows = FactoryRows("mine:data", data)
+    return load(rows, image_size=image_size, memory_budget_bytes=budget, progress=None)
+
+
+def test_a_users_data_set_works_from_a_short_file(write_module: Write) -> None:
+    write_module(
+        "my_data",
+        "from PIL import Image\n"
+        "def train():\n"
+        "    return [(Image.new('RGB', (9, 7), (i, 0, 0)), i % 3) for i in range(6)]\n",
+    )
+    data = open_dataset("my_data:train", allowed_modules=["my_data"])
+    assert data.source == "my_data:train"
+    assert data.inputs == ImageSpec(3, 7, 9)
+    assert data.class_names == ("0", "1", "2")
+    assert data.labels_N.tolist() == [0, 1, 2, 0, 1, 2]
+    assert data.images(torch.tensor([4]))[0, :, 0, 0].tolist() == [4, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "image", [PIXELS, torch.from_numpy(PIXELS).permute(2, 0, 1), Image.fromarray(PIXELS)]
+)
+def test_takes_arrays_tensors_and_pil_images(image: object) -> None:
+    data = opened([(image, 0), (image, 1)])
+    expected = torch.from_numpy(PIXELS).permute(2, 0, 1)
+    assert torch.equal(data.images(torch.tensor([1]))[0], expected)
+    # The fingerprint is that of the pixels, whatever holds them.
+    assert data.fingerprint == opened([(PIXELS, 0), (PIXELS, 1)]).fingerprint
+
+
+@pytest.mark.parametrize(
+    "targets", [[2, 0, 1], (2, 0, 1), np.array([2, 0, 1], np.uint8), torch.tensor([2, 0, 1])]
+)
+def test_targets_supply_the_labels(targets: object) -> None:
+    # What the rows say of their labels is not looked at.
+    data = opened(Pairs([(PIXELS, "x")] * 3, targets=targets, classes=["a", "b", "c"]))
+    assert data.labels_N.tolist() == [2, 0, 1]
+    assert data.class_names == ("a", "b", "c")
+
+
+def test_rows_are_read_in_one_pass_and_for_the_fingerprint() -> None:
+    pairs = Pairs([(PIXELS, i) for i in range(3)])
+    opened(pairs)
+    # Row 0: for what its label is, twice for the comparison, once for its size; then the pass, then
+    # the fingerprint.
+    assert pairs.reads == [0, 0, 0, 0, 0, 1, 2, 0, 1, 2]
+
+
+def test_a_large_set_is_read_when_asked_for() -> None:
+    pairs = Pairs([(PIXELS + i, i) for i in range(3)])
+    data = opened(pairs, budget=0)
+    assert not data.encoded
+    pairs.reads.clear()
+    images = data.images(torch.tensor([2, 0, 2]))
+    assert pairs.reads == [0, 2, 2]
+    assert images[:, 0, 0, 0].tolist() == [2, 0, 2]
+    assert data.raw_bytes(1) == (PIXELS + 1).transpose(2, 0, 1).tobytes()
+    assert torch.equal(torch.as_tensor(data[1]["image"]), data.images(torch.tensor([1]))[0])
+    assert data.labels_N.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("data", [42, iter([(PIXELS, 0)]), {1, 2}])
+def test_refuses_what_is_not_map_style(data: object) -> None:
+    with pytest.raises(ConfigError, match=r"not a map-style data set.*a list of pairs"):
+        opened(data)
+
+
+@pytest.mark.parametrize(
+    ("item", "sentence"),
+    [
+        (PIXELS, r"row 1 is a ndarray, not a pair of image and label\. Return \(image, label\)"),
+        ((PIXELS, "dog"), r"row 1 has the label 'dog', a str\. Return the number of its class"),
+        ((PIXELS, float("inf")), r"row 1 has the label inf"),
+        ((PIXELS, 2**70), r"row 1 has the label 1180591620717411303424"),
+        ((PIXELS, -1), r"row 1 has the label -1, which is not the number of a class"),
+        (("a.png", 0), r"the image of row 1 is a str\. Return a PIL image"),
+        ((PIXELS / 255.0, 0), r"is float64 of shape \(2, 3, 3\)\. .*without ToTensor or Normalize"),
+        ((torch.zeros(2, 3, 3, dtype=torch.uint8), 0), r"of shape \(2, 3, 3\).*C x H x W"),
+        ((Image.new("F", (3, 2)), 0), r"the image of row 1 cannot be used: it has floating-point"),
+    ],
+)
+def test_names_the_row_that_cannot_be_used(item: object, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        opened([(PIXELS, 0), item])
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        ([0], "its targets are 1 for 2 rows. Let `targets` be a list of one target per row"),
+        (["a", 1], "row 0 is a str. Targets are single-label, multi-label or regression"),
+        (["a"], "its targets are 1 for 2 rows"),
+        (3, "its targets are not a list"),
+    ],
+)
+def test_refuses_targets_that_are_not_one_of_a_kind_per_row(targets: object, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        opened(Pairs([(PIXELS, 0), (PIXELS, 1)], targets=targets))
+
+
+def test_refuses_random_transforms() -> None:
+    class Flickering(Pairs):
+        def __getitem__(self, row: int) -> tuple[object, object]:
+            self.reads.append(row)
+            return PIXELS + len(self.reads), 0
+
+    with pytest.raises(DataError, match=r"row 0 differs between two reads\. Leave random"):
+        opened(Flickering([(PIXELS, 0)] * 2))
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('no disk')", "return needed"])
+def test_shows_what_the_factory_raised(write_module: Write, body: str) -> None:
+    write_module("my_data", f"def train():\n    {body}\n")
+    with pytest.raises(
+        LiptError, match=r"failed with (ValueError: no disk|NameError).*def factory\(\)"
+    ):
+        open_dataset("my_data:train", allowed_modules=["my_data"])
+
+
+class Listed(list[Any]):
+    """A list of rows, with what else a test gives it."""
+
+    def __init__(self, rows: list[Any], **attributes: object) -> None:
+        super().__init__(rows)
+        self.__dict__.update(attributes)
+
+
+def columns_of(*examples: Any, **attributes: object) -> ColumnRows:
+    """Rows of these examples, of alternating classes."""
+    rows = [(example, row % 2) for row, example in enumerate(examples)]
+    return column_rows("mine:data", Listed(rows, **attributes))
+
+
+@pytest.mark.parametrize(
+    ("example", "column"),
+    [
+        (torch.zeros(3), Column("", ColumnType.FLOAT32, (3,))),
+        (torch.zeros(3, 8, 8), Column("", ColumnType.FLOAT32, (3, 8, 8))),
+        (np.zeros((2, 2)), Column("", ColumnType.FLOAT64, (2, 2))),
+        (np.int32(4), Column("", ColumnType.INT32, ())),
+        ([1, 2, 3], Column("", ColumnType.INT64, (3,))),
+        (0.5, Column("", ColumnType.FLOAT32, ())),
+        (torch.zeros(4, 5, 5, dtype=torch.uint8), Column("", ColumnType.UINT8, (4, 5, 5))),
+        (torch.tensor([True]), Column("", ColumnType.BOOL, (1,))),
+    ],
+)
+def test_a_tensor_array_or_number_is_one_column_without_a_name(
+    example: object, column: Column
+) -> None:
+    rows = rows_of_data("mine:data", [(example, 0), (example, 1)])
+    assert isinstance(rows, ColumnRows)
+    assert rows.columns == (column,)
+    assert rows.labels_N.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        torch.zeros(3, 8, 8, dtype=torch.uint8),
+        torch.zeros(8, 8, dtype=torch.uint8),
+        np.zeros((8, 8, 1), np.uint8),
+        Image.new("RGB", (8, 8)),
+        {"image": Image.new("L", (8, 8))},
+    ],
+)
+def test_pictures_stay_images(example: Any) -> None:
+    rows = [{**example, "label": 0}] * 2 if isinstance(example, dict) else [(example, 0)] * 2
+    assert isinstance(rows_of_data("mine:data", rows), FactoryRows)
+
+
+def test_shorter_examples_are_padded_and_the_lengths_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    examples = [
+        {"ids": torch.tensor([7, 8, 9]), "one": 1.0},
+        {"ids": torch.tensor([5]), "one": 2.0},
+    ]
+    rows = columns_of(*examples)
+    assert rows.tensors["ids"].tolist() == [[7, 8, 9], [5, 0, 0]]
+    assert rows.tensors["one"].tolist() == [1.0, 2.0]
+    assert "the tensor 'ids' is 1 to 3 long; shorter ones are padded" in caplog.text
+
+
+def test_attributes_say_what_is_standardized_and_how_many_values_there_are() -> None:
+    example = {"size": torch.zeros(2), "ids": torch.tensor([3])}
+    size, ids = columns_of(example, example, standardize=True, num_values={"ids": 9}).columns
+    assert (size.standardized, ids.standardized, size.num_values, ids.num_values) == (1, 0, 0, 9)
+    assert columns_of(example, standardize=["size"]).columns[0].standardized
+    with pytest.raises(DataError, match="no column 'sizes' to standardize or to number"):
+        columns_of(example, standardize=["sizes"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([([1.0], 0.5)], "the target 0 is the same number for all 1 examples"),
+        ([([1.0], torch.tensor([1, 2]))], "row 0 has 2.0 for label 1, which is neither 0 nor 1"),
+        (
+            [([1.0], {"boxes": []})],
+            "row 0 is a dict. Targets are single-label, multi-label or reg",
+        ),
+        ([("text", 0)], "the tensor of row 0 is text, 'text'.*numbers of its tokens"),
+        ([({"x": None}, 0)], "the tensor 'x' of row 0 is a NoneType"),
+        ([([1.0], 0), ([1, 2], 1)], "row 1 is torch.int64, and torch.float32 in row 0"),
+        (
+            [(torch.zeros(2, 2), 0), (torch.zeros(2, 3), 1)],
+            r"row 1 has the shape \(2, 3\), and \(2, 2\) in row 0\. Only lengths along the first",
+        ),
+        ([({"x": 1.0}, 0), ({"y": 1.0}, 1)], "row 1 has the tensors 'y', row 0 'x'"),
+        ([(torch.zeros(2, dtype=torch.complex64), 0)], "is torch.complex64 of 1 dimensions"),
+        ([({"x": 1.0},)], "row 0 is a tuple, not a pair"),
+        ([{"x": 1.0}], 'row 0 is a dictionary of x.*its class as "label"'),
+        ([([], 0), ([], 1)], "the tensor is empty in all rows"),
+    ],
+)
+def test_names_the_row_of_columns_that_cannot_be_used(rows: list[Any], sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        column_rows("mine:data", rows)

@@ -1,0 +1,361 @@
+"""Both storages behave as one, and the pixels' statistics are exact.
+
+Shapes: N examples, B ids, C channels.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipt.common.data import (
+    Bearable,
+    Dataset,
+    all_labels,
+    decode_image,
+    normalization,
+    open_dataset,
+    without_quarantined,
+)
+from lipt.common.data.dataset import Numbering, in_memory
+from lipt.common.data.loading import load
+from lipt.common.data.parallel import map_rows, threads_for
+from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data.sources.rows import ArrayRows
+from lipt.common.inputs.specs import ImageSpec
+
+Encode = Callable[..., bytes]
+
+
+def array_set(images_NCHW: np.ndarray, **overrides: int) -> Dataset:
+    labels_N = torch.arange(len(images_NCHW)) % 2
+    rows = ArrayRows("made", ("a", "b"), labels_N, images_NCHW)
+    options = {"image_size": None, "memory_budget_bytes": 2**30} | overrides
+    return load(rows, **options, progress=None)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=[2**30, 0], ids=["in memory", "encoded"])
+def pets(request: pytest.FixtureRequest, image_folder: Path) -> Dataset:
+    return open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=request.param)
+
+
+def test_small_sets_are_pixels_and_large_ones_files(image_folder: Path) -> None:
+    source = f"imagefolder:{image_folder}"
+    needed = 5 * 3 * 12 * 10
+    memory = open_dataset(source, memory_budget_bytes=needed)
+    files = open_dataset(source, memory_budget_bytes=needed - 1)
+    assert isinstance(memory.rows, ArrayRows)
+    assert not memory.encoded
+    assert files.encoded
+    assert files.raw_bytes(3) == (image_folder / "dog" / "0.jpg").read_bytes()
+    assert files[3]["image"] == files.raw_bytes(3)
+    assert torch.equal(torch.as_tensor(memory[3]["image"]), files.images(torch.tensor([3]))[0])
+    assert memory.raw_bytes(3) == files.images(torch.tensor([3])).numpy().tobytes()
+    assert memory.inputs == files.inputs == ImageSpec(3, 12, 10)
+    assert torch.equal(memory.labels_N, files.labels_N)
+
+
+def test_images_come_in_the_order_asked_for(pets: Dataset, image_folder: Path) -> None:
+    files = [*sorted((image_folder / "cat").iterdir()), *sorted((image_folder / "dog").iterdir())]
+    ids = [4, 0, 0, 3, 1]
+    images_BCHW = pets.images(torch.tensor(ids))
+    assert images_BCHW.dtype == torch.uint8
+    for image, row in zip(images_BCHW, ids, strict=True):
+        assert torch.equal(image, decode_image(files[row].read_bytes(), (3, 12, 10)))
+        assert int(pets[row]["label"]) == int(row >= 3)
+    assert pets.images(torch.tensor([], dtype=torch.int64)).shape == (0, 3, 12, 10)
+
+
+@pytest.mark.parametrize("row", [-1, 5])
+def test_rows_out_of_range_are_refused(pets: Dataset, row: int) -> None:
+    with pytest.raises(IndexError, match=rf"no row {row} in imagefolder:.* with 5 rows"):
+        pets.images(torch.tensor([0, row]))
+    with pytest.raises(IndexError):
+        pets[row]
+    with pytest.raises(IndexError):
+        pets.raw_bytes(row)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "image_size", "expected"),
+    [
+        ([(20, 30), (20, 30)], None, (20, 30)),
+        ([(64, 64), (64, 64)], None, (64, 64)),
+        ([(65, 64), (65, 64)], None, (224, 224)),
+        ([(20, 30), (30, 20)], None, (224, 224)),
+        ([(20, 30), (300, 200)], None, (224, 224)),
+        ([(20, 30), (30, 20)], 16, (16, 16)),
+    ],
+)
+@pytest.mark.parametrize("budget", [2**30, 0])
+def test_size_seen_by_the_model(
+    tmp_path: Path,
+    encode: Encode,
+    *,
+    sizes: list[tuple[int, int]],
+    image_size: int | None,
+    expected: tuple[int, int],
+    budget: int,
+) -> None:
+    for name, size in zip("ab", sizes, strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(encode(size=size))
+    source = f"imagefolder:{tmp_path}"
+    data = open_dataset(source, image_size=image_size, memory_budget_bytes=budget)
+    assert data.inputs == ImageSpec(3, *expected)
+    assert data.images(torch.tensor([1, 0])).shape == (2, 3, *expected)
+
+
+def test_threads_give_the_same_pixels_in_the_same_places(tmp_path: Path, encode: Encode) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number in range(20):
+            path = tmp_path / name / f"{number}.png"
+            path.write_bytes(encode(number, size=(110, 120)))
+    source = f"imagefolder:{tmp_path}"
+    data = open_dataset(source, image_size=12, memory_budget_bytes=0)
+    assert data.num_threads == threads_for(110 * 120)
+    single = Dataset(data.rows, data.fingerprint, data.inputs, num_threads=1)
+    many = Dataset(data.rows, data.fingerprint, data.inputs, num_threads=4)
+    ids = torch.arange(40).flip(0)
+    assert torch.equal(single.images(ids), many.images(ids))
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_results_come_in_order_and_the_first_failure_wins(num_threads: int) -> None:
+    assert list(map_rows(lambda row: row * row, range(600), num_threads=num_threads)) == [
+        row * row for row in range(600)
+    ]
+
+    def fail(row: int) -> int:
+        if row in {7, 300}:
+            raise ValueError(row)
+        return row
+
+    results: list[int] = []
+    with pytest.raises(ValueError, match=r"^7$"):
+        results.extend(map_rows(fail, range(600), num_threads=num_threads))
+
+
+def test_normalization_agrees_with_a_slow_oracle() -> None:
+    images = np.random.default_rng(1).integers(0, 256, (250, 3, 4, 5), np.uint8)
+    mean, std = normalization(array_set(images), torch.arange(250), seed=0)
+    for channel in range(3):
+        values = [value / 255 for value in images[:, channel].ravel().tolist()]
+        assert mean[channel] == pytest.approx(statistics.fmean(values), rel=1e-12)
+        assert std[channel] == pytest.approx(statistics.pstdev(values), rel=1e-12)
+
+
+def test_normalization_samples_2000_rows_by_seed() -> None:
+    images = np.zeros((2500, 1, 1, 1), np.uint8)
+    images[:, 0, 0, 0] = np.arange(2500) % 256
+    data = array_set(images)
+    ids = torch.arange(2500)
+    first = normalization(data, ids, seed=1)
+    assert first == normalization(data, ids, seed=1)
+    assert first != normalization(data, ids, seed=2)
+    # A mean of 2,000 integers over 255: anything else was not 2,000 rows.
+    assert first[0][0] * 255 * 2000 == pytest.approx(round(first[0][0] * 255 * 2000), abs=1e-6)
+
+
+# In memory, and read when it is asked for.
+BUDGETS = [2**30, 0]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_files_that_are_replaced_are_noticed(image_folder: Path, budget: int) -> None:
+    dataset = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=budget)
+    assert not dataset.has_changed()
+    path = image_folder / "cat" / "1.png"
+    path.write_bytes((image_folder / "cat" / "0.png").read_bytes())
+    assert dataset.has_changed()
+    assert not open_dataset(f"imagefolder:{image_folder}").has_changed()
+
+
+FACTORY = """
+import numpy as np
+
+class Rows:
+    targets, value, broken = [0, 1, 0, 1], 7, False
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, row):
+        if self.broken:
+            raise OSError("gone")
+        return np.full((6, 6), self.value * row, np.uint8), row % 2
+
+rows = Rows()
+
+def data():
+    return rows
+"""
+
+
+@pytest.mark.parametrize(("name", "value"), [("value", 8), ("broken", True)])
+def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
+    write_module: Callable[[str, str], None], name: str, value: object
+) -> None:
+    write_module("lazy", FACTORY)
+    dataset = open_dataset("lazy:data", allowed_modules=["lazy"], memory_budget_bytes=0)
+    import lazy  # type: ignore[import-not-found]
+
+    assert not dataset.has_changed()
+    setattr(lazy.rows, name, value)
+    assert dataset.has_changed()
+
+
+def test_full_fingerprint_is_of_the_source_as_it_is_and_read_once(
+    write_module: Callable[[str, str], None],
+) -> None:
+    write_module("full", FACTORY)
+    dataset = open_dataset("full:data", allowed_modules=["full"])
+    before = dataset.full_fingerprint
+    assert before.startswith("full-")
+    import full  # type: ignore[import-not-found]
+
+    full.rows.value = 8
+    assert dataset.full_fingerprint == before
+    assert open_dataset("full:data", allowed_modules=["full"]).full_fingerprint != before
+
+
+def test_fingerprints_are_compared_by_their_kind() -> None:
+    images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    dataset = in_memory("made up", ("a", "b"), torch.tensor([0, 1]), "f" * 64, images)
+    assert dataset.fingerprint_like("e" * 64) == "f" * 64
+    assert dataset.fingerprint_like("full-" + "e" * 64) == dataset.full_fingerprint
+
+
+def test_a_set_in_memory_can_go_to_another_process() -> None:
+    pytest.importorskip("sklearn")
+    assert ForkingPickler.dumps(open_dataset("digits"))
+
+
+@st.composite
+def numberings(draw: st.DrawFn) -> tuple[int, Numbering]:
+    size = draw(st.integers(1, 40))
+    left_out = draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
+    return size, Numbering(tuple(sorted(left_out)))
+
+
+@given(numberings())
+def test_places_count_the_ids_that_are_not_left_out(drawn: tuple[int, Numbering]) -> None:
+    size, numbering = drawn
+    ids = [row for row in range(size) if row not in numbering.left_out]
+    places = torch.arange(len(ids))
+    assert numbering.ids(places).tolist() == ids
+    assert numbering.places(torch.tensor(ids)).tolist() == places.tolist()
+
+
+@given(numberings())
+def test_values_are_kept_by_place_and_spread_by_id(drawn: tuple[int, Numbering]) -> None:
+    size, numbering = drawn
+    values_N2 = torch.arange(size)[:, None] * torch.tensor([1.0, 10.0])
+    kept = numbering.kept(values_N2)
+    assert kept[:, 0].tolist() == [row for row in range(size) if row not in numbering.left_out]
+    spread = numbering.spread(kept, -1.0)
+    assert [row for row in range(size) if spread[row, 0] == -1] == list(numbering.left_out)
+    spread[list(numbering.left_out)] = values_N2[list(numbering.left_out)]
+    assert torch.equal(spread, values_N2)
+
+
+IN_MEMORY, ON_DISK = 2**30, 0
+# In the folder below: the first of a, one in the middle of b's, the last of c.
+BROKEN = (0, 5, 9)
+budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, encode: Encode) -> Path:
+    """Ten images of three classes, of which three are broken, each in a way of its own."""
+    names = ["a/0", "a/1", "a/2", "b/0", "b/1", "b/2", "b/3", "c/0", "c/1", "c/2"]
+    for number, name in enumerate(names):
+        path = tmp_path / "all" / f"{name}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(number, (40, 40), kind="JPEG"))
+    empty, garbled, cut = (tmp_path / "all" / f"{names[row]}.jpg" for row in BROKEN)
+    empty.write_bytes(b"")
+    content = bytearray(garbled.read_bytes())
+    # Header and end are whole, which a look at them cannot tell.
+    content[len(content) // 2 : -2] = bytes(len(content) - 2 - len(content) // 2)
+    del content[len(content) // 3 : -2]
+    garbled.write_bytes(bytes(content))
+    cut.write_bytes(cut.read_bytes()[:300])
+    return tmp_path / "all"
+
+
+@budgets
+def test_as_many_as_there_may_be_are_left_out_and_named(
+    folder: Path, budget: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        caplog.clear()
+        dataset = open_dataset(
+            f"imagefolder:{folder}", memory_budget_bytes=budget, bearable=Bearable(at_most=3)
+        )
+        assert (len(dataset), dataset.quarantined) == (10, BROKEN)
+        assert "3 of 10 images of" in caplog.text
+        assert "are left out: 0, 5, 9" in caplog.text
+
+
+@budgets
+def test_what_is_left_are_the_others_in_their_order(folder: Path, budget: int) -> None:
+    source = f"imagefolder:{folder}"
+    opened = open_dataset(source, memory_budget_bytes=budget, bearable=Bearable(at_most=3))
+    dataset = without_quarantined(opened)
+    ids = Numbering(BROKEN).ids(torch.arange(7))
+    assert (len(dataset), ids.tolist()) == (7, [1, 2, 3, 4, 6, 7, 8])
+    assert dataset.labels_N.tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert all_labels(dataset).tolist() == opened.labels_N.tolist()
+    assert torch.equal(dataset.images(torch.arange(7)), opened.images(ids))
+    assert [dataset.raw_bytes(place) for place in range(7)] == [
+        opened.raw_bytes(row) for row in ids.tolist()
+    ]
+    assert dataset.fingerprint == opened.fingerprint
+    assert dataset.full_fingerprint == opened.full_fingerprint
+    assert not dataset.has_changed()
+
+
+def test_images_that_are_known_to_be_broken_are_not_looked_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    check = EncodedRows.check
+
+    def counted(self: EncodedRows, row: int) -> object:
+        looked.append(row)
+        return check(self, row)
+
+    monkeypatch.setattr(EncodedRows, "check", counted)
+    dataset = open_dataset(
+        f"imagefolder:{folder}", memory_budget_bytes=ON_DISK, bearable=Bearable(known=BROKEN)
+    )
+    assert dataset.quarantined == BROKEN
+    assert not set(looked) & set(BROKEN)
+
+
+def test_every_image_is_decoded_once_where_some_may_be_broken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    decode = EncodedRows.read
+
+    def counted(self: EncodedRows, row: int, *args: object) -> object:
+        read.append(row)
+        return decode(self, row, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(EncodedRows, "read", counted)
+    for _ in range(2):
+        open_dataset(
+            f"imagefolder:{folder}", memory_budget_bytes=ON_DISK, bearable=Bearable(at_most=3)
+        )
+    assert sorted(read) == list(range(10))

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lipt.common.data.parallel import reading_ahead
+
+
+def test_batches_come_in_order_from_another_thread() -> None:
+    names = []
+
+    def read(part: int) -> int:
+        names.append(threading.current_thread().name)
+        return part * part
+
+    with reading_ahead(read, range(6)) as batches:
+        assert list(batches) == [0, 1, 4, 9, 16, 25]
+    assert len(set(names)) == 1
+    assert names[0].startswith("decode")
+
+
+def test_the_next_two_are_read_meanwhile_and_no_more_are_asked_for() -> None:
+    begun = [threading.Event() for _ in range(6)]
+    asked = []
+
+    def parts() -> Iterator[int]:
+        for part in range(6):
+            asked.append(part)
+            yield part
+
+    def read(part: int) -> int:
+        begun[part].set()
+        return part
+
+    with reading_ahead(read, parts()) as batches:
+        assert next(batches) == 0
+        # Nobody asks for another, and yet they are read.
+        assert begun[1].wait(10)
+        assert begun[2].wait(10)
+        assert asked == [0, 1, 2]
+    assert not any(event.is_set() for event in begun[3:])
+
+
+def test_an_error_comes_when_its_batch_is_due() -> None:
+    def read(part: int) -> int:
+        if part == 2:
+            raise ValueError("the file of part 2 is broken")
+        return part
+
+    with reading_ahead(read, range(5)) as batches:
+        assert [next(batches), next(batches)] == [0, 1]
+        with pytest.raises(ValueError, match="part 2 is broken"):
+            next(batches)
+
+
+def test_an_error_in_the_block_waits_for_what_is_being_read_and_begins_nothing() -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), list[int]()
+
+    def read(part: int) -> int:
+        if part:
+            begun.set()
+            assert go_on.wait(10)
+        ended.append(part)
+        return part
+
+    def work() -> None:
+        with reading_ahead(read, range(6)) as batches:
+            next(batches)
+            assert begun.wait(10)
+            threading.Timer(0.05, go_on.set).start()
+            raise KeyError("the job is dropped")
+
+    with pytest.raises(KeyError):
+        work()
+    assert ended == [0, 1]
+    assert not [one for one in threading.enumerate() if one.name.startswith("decode")]

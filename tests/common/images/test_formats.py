@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from PIL import Image
+
+from lipt.common.errors import DataError
+from lipt.common.images.formats import (
+    Header,
+    check_file,
+    data_url,
+    decode_image,
+    fit_image,
+)
+
+Encode = Callable[..., bytes]
+
+
+def saved(image: Image.Image, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def gray(rows: list[list[int]]) -> Image.Image:
+    return Image.fromarray(np.array(rows, np.uint8))
+
+
+def test_decodes_to_channels_first() -> None:
+    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    decoded_CHW = decode_image(saved(Image.fromarray(pixels)), (3, 2, 3))
+    assert decoded_CHW.dtype == torch.uint8
+    assert decoded_CHW.tolist() == pixels.transpose(2, 0, 1).tolist()
+
+
+@pytest.mark.parametrize("mode", ["1", "P", "RGBA", "LA", "CMYK"])
+def test_converts_other_modes(mode: str) -> None:
+    image = Image.new("RGB", (4, 4), (255, 255, 255)).convert(mode)
+    data = saved(image, "TIFF" if mode == "CMYK" else "PNG")
+    assert bool((decode_image(data, (3, 4, 4)) == 255).all())
+    assert bool((decode_image(data, (1, 4, 4)) == 255).all())
+
+
+def test_keeps_the_upper_bits_of_16() -> None:
+    image = Image.fromarray(np.array([[0, 255], [256, 65535]], np.uint16))
+    data = saved(image)
+    assert decode_image(data, (1, 2, 2)).tolist() == [[[0, 0], [1, 255]]]
+    assert check_file(io.BytesIO(data)) == Header(2, 2, grayscale=True)
+
+
+@pytest.mark.parametrize("values", [[[0.5, 1.0]], [[1e9, 0.0]]])
+def test_refuses_floating_point_brightness(values: list[list[float]]) -> None:
+    data = saved(Image.fromarray(np.array(values, np.float32)), "TIFF")
+    with pytest.raises(DataError, match="floating-point values; save it with 8 bits"):
+        decode_image(data, (1, 1, 2))
+
+
+def test_crops_the_longer_side_at_the_centre() -> None:
+    # 2 x 6 to 2 x 2: the scale is 1, so columns 2 and 3 stay as they are.
+    image = gray([[0, 1, 2, 3, 4, 5], [10, 11, 12, 13, 14, 15]])
+    assert fit_image(image, 1, (2, 2)).tolist() == [[[2, 3], [12, 13]]]
+    assert fit_image(image.transpose(Image.Transpose.TRANSPOSE), 1, (2, 2)).tolist() == [
+        [[2, 12], [3, 13]]
+    ]
+
+
+def test_large_jpeg_is_close_to_its_full_decoding() -> None:
+    # A smooth gradient, so that only the decoder's reduced scale could make a difference.
+    ramp = np.linspace(0, 255, 512).astype(np.uint8)
+    image = Image.fromarray(np.broadcast_to(ramp, (512, 512)).copy())
+    decoded = decode_image(saved(image, "JPEG"), (1, 16, 16)).numpy().astype(int)
+    full = fit_image(image, 1, (16, 16)).astype(int)
+    assert abs(decoded - full).max() <= 2
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "PPM", "TIFF", "GIF", "WEBP"])
+def test_reads_the_formats_of_image_folders(encode: Encode, kind: str) -> None:
+    data = encode(kind=kind)
+    assert check_file(io.BytesIO(data)) == Header(12, 10, grayscale=False)
+    assert decode_image(data, (3, 12, 10)).shape == (3, 12, 10)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "PPM", "GIF", "WEBP"])
+@pytest.mark.parametrize("keep", [0.5, 0.9])
+def test_refuses_a_cut_off_file(encode: Encode, kind: str, keep: float) -> None:
+    data = encode(size=(40, 40), kind=kind)
+    data = data[: int(len(data) * keep)]
+    with pytest.raises(DataError, match="it is not a whole image"):
+        decode_image(data, (3, 40, 40))
+    with pytest.raises(DataError, match="it is not a whole image"):
+        check_file(io.BytesIO(data))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xd8\xff", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n"]
+)
+def test_refuses_other_files(data: bytes) -> None:
+    words = "it is not a whole image: it is in none of the formats JPEG, PNG, WEBP, "
+    with pytest.raises(DataError, match=words) as caught:
+        decode_image(data, (3, 8, 8))
+    assert "object at" not in str(caught.value)
+
+
+def test_refuses_an_image_that_declares_too_many_pixels() -> None:
+    header = struct.pack(">IIBBBBB", 8200, 8200, 8, 0, 0, 0, 0)
+    chunk = b"IHDR" + header
+    data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
+    data += struct.pack(">I", zlib.crc32(chunk))
+    data += struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+    with pytest.raises(DataError, match=r"8200 x 8200 pixels, over the limit of 67108864"):
+        decode_image(data, (1, 8, 8))
+
+
+@given(
+    data=st.binary(max_size=60),
+    prefix=st.sampled_from(
+        [
+            b"",
+            b"\xff\xd8\xff\xe0",
+            b"\x89PNG\r\n\x1a\n",
+            b"P6 3 3 255\n",
+            b"GIF89a",
+            b"BM",
+            b"II*\0",
+        ]
+    ),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_garbage_is_refused_or_decoded_and_nothing_else(data: bytes, prefix: bytes) -> None:
+    try:
+        decoded = decode_image(prefix + data, (3, 4, 4))
+    except DataError:
+        return
+    assert decoded.shape == (3, 4, 4)
+
+
+def opened(address: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
+
+
+def test_small_pictures_keep_every_pixel() -> None:
+    image_CHW = torch.randint(0, 256, (3, 5, 7), dtype=torch.uint8)
+    address = data_url(image_CHW, 64)
+    assert address.startswith("data:image/png;base64,")
+    pixels_HWC = torch.tensor(list(opened(address).tobytes())).view(5, 7, 3)
+    assert torch.equal(pixels_HWC, image_CHW.permute(1, 2, 0))
+
+
+def test_large_pictures_are_scaled_down_and_weigh_little() -> None:
+    image_CHW = torch.randint(0, 256, (3, 300, 150), dtype=torch.uint8)
+    address = data_url(image_CHW, 64)
+    assert address.startswith("data:image/jpeg;base64,")
+    assert opened(address).size == (32, 64)
+    assert len(address) < 8000

@@ -1,0 +1,497 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.blobs.transfer import Transfers
+from lipt.common.errors import (
+    InvalidRequestError,
+    LiptError,
+    PermissionDeniedError,
+    TooManyCallsError,
+    UnauthenticatedError,
+)
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Histogram, Meters
+from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.status import from_rpc_error
+from lipt.coordinator.access.caller import Caller, current_caller, note_caller
+from lipt.coordinator.access.tokens import OWN_USER, Shown
+from lipt.coordinator.app import App
+from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
+from lipt.coordinator.rpc import limits as module
+from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, used
+from lipt.coordinator.server import serving
+from lipt.coordinator.settings import LimitSettings
+from lipt.trainer.client.connection import Connection
+from lipt.v1 import (
+    blob_pb2,
+    blob_pb2_grpc,
+    info_pb2,
+    info_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from tests.clock import Clock
+from tests.coordinator.fakes import make_settings, opened
+from tests.serving import own_user_channel
+
+NONE = {"calls_per_second": 0, "registrations_per_minute": 0, "max_calls": 0, "max_streams": 0}
+
+
+def limits_of(clock: Clock, *, in_all: int = 1000, **per_peer: float) -> PeerLimits:
+    given = {"max_concurrent_calls": in_all, "per_peer": {**NONE, **per_peer}}
+    return PeerLimits(LimitSettings.model_validate(given), clock=clock)
+
+
+def call(limits: PeerLimits, peer: str = "one", *, registers: bool = False) -> float:
+    """A call that is over at once; how long it had to wait."""
+    waits = limits.enter(peer, streams=False, registers=registers)
+    limits.leave(peer, streams=False)
+    return waits
+
+
+def test_a_rate_is_used_call_by_call_and_comes_back_with_time() -> None:
+    # Ten a second, a second of them ahead of time: from 100.0 on, ten calls, each 0.1 s.
+    until = 0.0
+    for number in range(10):
+        until, waits = used(until, 100.0, per_second=10.0, burst_seconds=1.0)
+        assert (until, waits) == (pytest.approx(100.1 + number / 10), pytest.approx(0.0, abs=1e-9))
+    assert used(until, 100.0, per_second=10.0, burst_seconds=1.0)[1] == pytest.approx(0.1)
+    assert used(until, 100.1, per_second=10.0, burst_seconds=1.0)[1] == pytest.approx(0.0)
+    assert used(until, 500.0, per_second=10.0, burst_seconds=1.0)[0] == pytest.approx(500.1)
+
+
+def test_calls_beyond_the_burst_wait_up_to_a_second_and_are_refused_beyond_that(
+    clock: Clock,
+) -> None:
+    limits = limits_of(clock, calls_per_second=2)
+    # A second's worth at once, then two that wait, then one that would wait for 1.5 s.
+    assert [call(limits) for _ in range(4)] == pytest.approx([0.0, 0.0, 0.5, 1.0])
+    words = r"more than 2 calls a second \(limits.per_peer.calls_per_second\). Call again in 1.5 s"
+    with pytest.raises(TooManyCallsError, match=words) as caught:
+        call(limits)
+    assert caught.value.retry_after_seconds == pytest.approx(1.5)
+    # What is refused uses nothing, and another peer notices nothing.
+    assert call(limits, "other") == 0.0
+    clock.now += 1.5
+    assert call(limits) == pytest.approx(0.0)
+
+
+def test_registrations_have_a_rate_of_their_own(clock: Clock) -> None:
+    limits = limits_of(clock, registrations_per_minute=12)
+    # Those of ten seconds at once, which are two.
+    for _ in range(2):
+        call(limits, registers=True)
+    with pytest.raises(TooManyCallsError, match=r"more than 12 times a minute.*in 5\.0 s"):
+        call(limits, registers=True)
+    assert call(limits) == 0.0
+    clock.now += 5.0
+    call(limits, registers=True)
+
+
+def test_calls_and_streams_under_way_are_counted_until_they_end(clock: Clock) -> None:
+    limits = limits_of(clock, max_calls=3, max_streams=1)
+    limits.enter("one", streams=True)
+    with pytest.raises(
+        TooManyCallsError, match=r"1 streams of this peer are open, 1 may"
+    ) as caught:
+        limits.enter("one", streams=True)
+    assert caught.value.retry_after_seconds == 1.0
+    for _ in range(2):
+        limits.enter("one", streams=False)
+    with pytest.raises(TooManyCallsError, match=r"3 calls of this peer are under way, 3 may"):
+        limits.enter("one", streams=False)
+    limits.enter("other", streams=True)
+    limits.leave("one", streams=True)
+    limits.enter("one", streams=True)
+
+
+def test_all_peers_together_have_a_limit_too(clock: Clock) -> None:
+    limits = limits_of(clock, in_all=8)
+    for number in range(8):
+        limits.enter(f"peer {number}", streams=False)
+    with pytest.raises(TooManyCallsError, match=r"8 calls are under way, 8 may be in all"):
+        limits.enter("late", streams=False)
+    limits.leave("peer 0", streams=False)
+    limits.enter("late", streams=False)
+
+
+def test_peers_that_have_left_are_forgotten_and_those_that_are_there_are_not(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_PEERS", 3)
+    limits = limits_of(clock, max_streams=1)
+    limits.enter("there", streams=True)
+    for number in range(100):
+        call(limits, f"peer {number}")
+    assert list(limits._peers) == ["there", "peer 98", "peer 99"]
+    with pytest.raises(TooManyCallsError):
+        limits.enter("there", streams=True)
+
+
+PEER = "ipv4:10.0.0.7:40123"
+
+
+class Context:
+    """Of a call, what is known of its connection."""
+
+    def peer(self) -> str:
+        return PEER
+
+
+def key_of(caller: Caller) -> str:
+    note_caller(caller)
+    return peer_of(cast("Any", Context()))
+
+
+@pytest.mark.parametrize(
+    ("caller", "key"),
+    [
+        (Caller("certificate:ab12", "box-7", frozenset({Role.WORKER})), "certificate:ab12"),
+        (Caller("token:61486203", "the token box-3", frozenset({Role.ADMIN})), "token:61486203"),
+        (OWN_USER, PEER),
+    ],
+)
+def test_a_party_is_a_certificate_a_token_or_a_connection(caller: Caller, key: str) -> None:
+    assert copy_context().run(key_of, caller) == key
+
+
+_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+
+
+@dataclass(frozen=True)
+class Served:
+    app: App
+    address: str
+
+    @property
+    def events(self) -> Events:
+        return self.app.events
+
+
+@asynccontextmanager
+async def served(directory: Path, *, in_all: int = 8, **per_peer: float) -> AsyncIterator[Served]:
+    limits = {"per_peer": per_peer, "max_concurrent_calls": in_all}
+    async with (
+        opened(make_settings(directory, limits=limits)) as app,
+        serving(app) as address,
+    ):
+        yield Served(app, address)
+
+
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    async with own_user_channel(address, _OPTIONS) as channel:
+        yield channel
+
+
+def watch(channel: grpc.aio.Channel) -> Any:
+    stub: Any = run_pb2_grpc.RunServiceStub(channel)
+    return stub.WatchRun(run_pb2.WatchRunRequest(run_id="mine"))
+
+
+async def info(channel: grpc.aio.Channel) -> Any:
+    stub: Any = info_pb2_grpc.InfoServiceStub(channel)
+    return await stub.GetInfo(info_pb2.GetInfoRequest(), timeout=60)
+
+
+async def poll(channel: grpc.aio.Channel) -> Any:
+    """A long poll that is under way."""
+    stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+    secret = secrets.token_hex(16)
+    registered = await stub.Register(
+        worker_pb2.RegisterRequest(instance_id=secret, protocol=worker_pb2.ProtocolVersion(major=1))
+    )
+    request = worker_pb2.AcquireAssignmentRequest(worker_id=registered.worker_id, wait_seconds=60.0)
+    return stub.AcquireAssignment(request, metadata=(("lipt-worker-secret", secret),))
+
+
+async def refusal_of(call: Any) -> TooManyCallsError | None:
+    """Why a call was refused; None where it was not."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        known = from_rpc_error(error)
+        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise
+        return known if isinstance(known, TooManyCallsError) else None
+    return None
+
+
+async def test_stream_beyond_the_limit_is_refused_until_one_ends(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, max_streams=1) as coordinator,
+        connected(coordinator.address) as channel,
+    ):
+        runs: Any = run_pb2_grpc.RunServiceStub(channel)
+        await runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))
+        first = watch(channel)
+        await first.read()
+        refusal = await refusal_of(watch(channel).read())
+        assert refusal is not None
+        assert refusal.retry_after_seconds == 1.0
+        await info(channel)  # is no stream
+        async with connected(coordinator.address) as other:
+            await watch(other).read()
+        first.cancel()
+        async with asyncio.timeout(60):
+            while await refusal_of(watch(channel).read()) is not None:
+                pass  # the server has not noticed yet
+
+
+async def test_health_is_answered_where_no_call_is(tmp_path: Path) -> None:
+    async with served(tmp_path) as coordinator, AsyncExitStack() as stack:
+        entering = [stack.enter_async_context(connected(coordinator.address)) for _ in range(8)]
+        channels = [await channel for channel in entering]
+        polls = [await poll(channel) for channel in channels]
+        async with asyncio.timeout(60):
+            while coordinator.app.dispatcher.num_waiting() < len(polls):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        refusal = await refusal_of(info(channels[0]))
+        assert "8 calls are under way, 8 may be in all" in str(refusal)
+        health: Any = health_pb2_grpc.HealthStub(channels[0])
+        for _ in range(100):
+            await health.Check(health_pb2.HealthCheckRequest())
+        for call in polls:
+            call.cancel()
+
+
+# Two calls at once, two that wait for up to a second, and what comes then is refused.
+SLOW = {"calls_per_second": 2}
+NUM_AT_ONCE = 6
+
+
+def at_once(act: Callable[[int], object]) -> None:
+    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+        list(pool.map(act, range(NUM_AT_ONCE)))
+
+
+async def test_trainers_call_again_when_they_are_told_to(tmp_path: Path) -> None:
+    async with served(tmp_path, in_all=100, **SLOW) as coordinator:
+        connection = Connection(coordinator.address, None)
+        await asyncio.to_thread(
+            at_once,
+            lambda _: connection.unary(lambda of: of.info.GetInfo, info_pb2.GetInfoRequest()),
+        )
+        connection.close()
+        assert coordinator.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
+
+
+async def test_one_call_after_another_is_slowed_down_and_never_refused(tmp_path: Path) -> None:
+    async with served(tmp_path, **SLOW) as coordinator, connected(coordinator.address) as channel:
+        for _ in range(6):
+            await info(channel)
+        assert coordinator.events.count(EventKind.CALL_REFUSED) == 0
+
+
+@pytest.mark.slow
+async def test_transfers_call_again_when_they_are_told_to(tmp_path: Path) -> None:
+    async with served(tmp_path, in_all=100, **SLOW) as coordinator:
+        with open_channel(coordinator.address) as channel:
+            transfers = Transfers(blob_pb2_grpc.BlobServiceStub(channel))
+            await asyncio.to_thread(at_once, lambda number: transfers.upload(b"x%d" % number))
+        assert coordinator.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
+
+
+def counts(app: App, histogram: Histogram) -> dict[tuple[str, ...], int]:
+    found = app.meters.distributions(histogram)
+    return {labels: sum(distribution.counts) for labels, distribution in found.items()}
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """A server notes the end of a call a moment after its client has the answer."""
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 - meters tell nobody
+            await asyncio.sleep(0)
+
+
+async def test_calls_are_measured_by_method_and_code_and_refusals_by_peer(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path) as coordinator,
+        own_user_channel(coordinator.address) as channel,
+    ):
+        app = coordinator.app
+        runs: Any = run_pb2_grpc.RunServiceStub(channel)
+        info: Any = info_pb2_grpc.InfoServiceStub(channel)
+        await info.GetInfo(info_pb2.GetInfoRequest())
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await runs.GetRun(run_pb2.GetRunRequest(run_id="nobody"))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await channel.unary_unary("/lipt.v1.RunService/Guess")(b"")
+        expected = {
+            ("InfoService/GetInfo", "OK"): 1,
+            ("RunService/GetRun", "NOT_FOUND"): 2,
+            ("other", "UNIMPLEMENTED"): 1,
+        }
+        await until(lambda: counts(app, RPC) == expected)
+        await until(lambda: app.meters.sums(RPC_IN_FLIGHT) == {(): 0.0})
+        assert app.meters.sums(PEER_REFUSALS) == {("ipv4:127.0.0.1", "NOT_FOUND"): 2}
+        assert counts(app, RPC_LONG) == {}
+
+
+async def test_who_is_turned_away_at_the_entrance_counts_by_its_address(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path) as coordinator,
+        grpc.aio.insecure_channel(coordinator.address) as stranger,
+    ):
+        app = coordinator.app
+        info: Any = info_pb2_grpc.InfoServiceStub(stranger)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await info.GetInfo(info_pb2.GetInfoRequest())
+        refused = ("ipv4:127.0.0.1", "UNAUTHENTICATED")
+        await until(lambda: app.meters.sums(PEER_REFUSALS) == {refused: 1})
+
+
+async def test_a_watcher_that_leaves_was_not_refused_and_is_no_answer_at_once(
+    tmp_path: Path,
+) -> None:
+    async with (
+        served(tmp_path) as coordinator,
+        own_user_channel(coordinator.address) as channel,
+    ):
+        app = coordinator.app
+        runs: Any = run_pb2_grpc.RunServiceStub(channel)
+        await runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))
+        watching = runs.WatchRun(run_pb2.WatchRunRequest(run_id="mine"))
+        await watching.read()
+        assert app.meters.sums(RPC_IN_FLIGHT) == {(): 1.0}
+        watching.cancel()
+        await until(lambda: counts(app, RPC_LONG) == {("RunService/WatchRun", "CANCELLED"): 1})
+        assert app.meters.sums(PEER_REFUSALS) == {}
+        await until(lambda: app.meters.sums(RPC_IN_FLIGHT) == {(): 0.0})
+
+
+def identify(shown: Shown) -> Caller:
+    """Whoever shows `Bearer NAME ROLE...` is NAME, with these roles."""
+    if shown.authorization is None:
+        raise UnauthenticatedError("nobody. Be somebody.")
+    _, name, *roles = shown.authorization.split()
+    return Caller(name, name, frozenset(map(Role, roles)) or EVERY_ROLE)
+
+
+class Naming(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer):
+    """Answers with who calls."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.several = asyncio.Barrier(2)
+
+    async def GetRun(self, request: Any, context: Any) -> run_pb2.GetRunResponse:
+        self.requests.append(request)
+        if request.run_id == "several":
+            await self.several.wait()
+        return run_pb2.GetRunResponse(run=run_pb2.Run(name=current_caller().name))
+
+    async def WatchRun(self, request: Any, context: Any) -> AsyncIterator[run_pb2.WatchRunResponse]:
+        self.requests.append(request)
+        for _ in range(2):
+            yield run_pb2.WatchRunResponse(run=run_pb2.Run(name=current_caller().name))
+
+    async def WriteBlob(self, request_iterator: Any, context: Any) -> blob_pb2.WriteBlobResponse:
+        self.requests += [request async for request in request_iterator]
+        return blob_pb2.WriteBlobResponse(blob=blob_pb2.BlobRef(sha256=current_caller().name))
+
+
+class Entrance:
+    def __init__(self, channel: grpc.aio.Channel, naming: Naming, events: Events) -> None:
+        self.channel, self.naming, self.events = channel, naming, events
+        self.runs: Any = run_pb2_grpc.RunServiceStub(channel)
+        self.blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
+
+
+@asynccontextmanager
+async def entrance() -> AsyncIterator[Entrance]:
+    events = Events()
+    limits = PeerLimits(LimitSettings(), clock=monotonic)
+    calls = CallInterceptor(identify, events, Meters(), limits)
+    server = grpc.aio.server(interceptors=[calls])
+    naming = Naming()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
+    run_pb2_grpc.add_RunServiceServicer_to_server(naming, server)
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(naming, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Entrance(channel, naming, events)
+    await server.stop(None)
+
+
+def called(*words: str) -> Any:
+    return (("authorization", " ".join(("Bearer", *words))),)
+
+
+async def refusal(call: Any) -> LiptError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return from_rpc_error(caught.value)
+
+
+async def test_handlers_of_every_kind_know_their_caller() -> None:
+    async with entrance() as served:
+        answer = await served.runs.GetRun(run_pb2.GetRunRequest(), metadata=called("ann"))
+        assert answer.run.name == "ann"
+        watching = served.runs.WatchRun(run_pb2.WatchRunRequest(), metadata=called("bob"))
+        assert [item.run.name async for item in watching] == ["bob", "bob"]
+        request = blob_pb2.WriteBlobRequest()
+        written = await served.blobs.WriteBlob(iter([request, request]), metadata=called("cid"))
+        assert written.blob.sha256 == "cid"
+        assert len(served.naming.requests) == 4
+
+
+async def test_callers_at_the_same_time_are_not_taken_for_each_other() -> None:
+    async with entrance() as served:
+        request = run_pb2.GetRunRequest(run_id="several")
+        answers = await asyncio.gather(
+            *(served.runs.GetRun(request, metadata=called(name)) for name in ("ann", "bob"))
+        )
+        assert [answer.run.name for answer in answers] == ["ann", "bob"]
+
+
+@pytest.mark.parametrize(
+    ("path", "metadata", "kind"),
+    [
+        ("RunService/GetRun", (), UnauthenticatedError),
+        ("RunService/WatchRun", (), UnauthenticatedError),
+        ("BlobService/WriteBlob", (), UnauthenticatedError),
+        ("RunService/GetRun", called("box", "worker"), PermissionDeniedError),
+        ("RunService/WatchRun", called("box", "worker"), PermissionDeniedError),
+    ],
+)
+async def test_caller_is_refused_before_it_has_sent_anything(
+    path: str, metadata: Any, kind: type[LiptError], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with entrance() as served:
+        call: Any = served.channel.stream_stream(f"/lipt.v1.{path}")(metadata=metadata)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert type(from_rpc_error(caught.value)) is kind
+        assert served.events.count(EventKind.CALL_REFUSED, kind.reason) == 1
+        assert served.naming.requests == []
+        assert f"detail={kind.reason} method=/lipt.v1.{path} peer=ipv4:127.0.0.1:" in caplog.text
+
+
+async def test_caller_that_is_let_in_and_sends_nothing_is_told_so() -> None:
+    async with entrance() as served:
+        method: Any = served.channel.stream_unary("/lipt.v1.RunService/GetRun")
+        error = await refusal(method(iter(()), metadata=called("ann")))
+        assert isinstance(error, InvalidRequestError)
+        assert "ended without a request" in str(error)
