@@ -181,17 +181,29 @@ def test_what_a_liar_has_done_is_wanted_again_from_others(scans: Scans) -> None:
 
 def test_a_worker_with_other_data_is_given_none_and_another_is(scans: Scans) -> None:
     held = grant(scans, "a")
-    scans.give_back(held.key, "a", declined=True)
+    scans.give_back(held.key, "a", held.epoch, declined=True)
     assert scans.take(seeing_worker("a")) is None
     assert grant(scans, "b").key == held.key
 
 
 def test_a_range_that_was_given_back_is_free_and_one_that_failed_is_not(scans: Scans) -> None:
-    scans.give_back(grant(scans, "a").key, "a", failed=True)
+    failed = grant(scans, "a")
+    scans.give_back(failed.key, "a", failed.epoch, failed=True)
     held = grant(scans, "b")
-    scans.give_back(held.key, "b")
+    scans.give_back(held.key, "b", held.epoch)
     assert [index(scans, name) for name in "cd"] == [1, 2]
+    scans.give_back(held.key, "b", held.epoch)  # late: it is another's by now
+    assert index(scans, "c") == held.key.learner
     assert scans.take(seeing_worker("e")) is None
+
+
+def test_a_scan_that_is_opened_once_more_has_no_leases(scans: Scans) -> None:
+    first = grant(scans, "a")
+    scans.note(OPENED)
+    assert scans.held_by("a") is None
+    assert grant(scans, "b").key == first.key
+    with pytest.raises(StaleLeaseError):
+        scans.require("a", first.key, first.epoch)
 
 
 def test_weights_of_its_range_are_a_worker_s_to_read_and_two_files_to_send(scans: Scans) -> None:
@@ -230,7 +242,7 @@ def test_however_workers_behave_every_range_is_done_in_the_end(
         elif held is not None and turn == "finish":
             scans.finish(held)
         elif held is not None:
-            scans.give_back(held.key, worker)
+            scans.give_back(held.key, worker, held.epoch)
     for worker in "abc":
         while (taken := scans.take(seeing_worker(worker))) is not None:
             scans.finish(taken)
