@@ -158,8 +158,8 @@ def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> tuple
     # Nearly all runs are of the same few kinds of data: each is parsed, and kept, once.
     same = cache(str)
     inputs_of = cache(_INPUTS.validate_json)
-    for run_id, name, request_id, created_at, *fields in connection.execute(_SUMMARIES):
-        state, ended_at, fingerprint, inputs = fields
+    for row in connection.execute(_SUMMARIES):
+        run_id, name, request_id, created_at, state, ended_at, fingerprint, inputs = row
         try:
             summaries.append(
                 RunSummary(

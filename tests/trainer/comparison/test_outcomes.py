@@ -76,15 +76,6 @@ def test_seconds_are_compared_seed_by_seed() -> None:
     assert value.to_redrawn.mean == 5.0
 
 
-def test_those_that_never_get_there_are_counted_and_not_averaged() -> None:
-    value = found(looked_at(SOON, NEVER), looked_at(SOON, SOON), looked_at(NEVER, NEVER))
-    assert value.own == Reached(num_trainings=2, num_reached=1, steps=10, seconds=1)
-    assert not value.own.always
-    assert value.redrawn == Reached(num_trainings=2, num_reached=0, steps=None, seconds=None)
-    assert value.to_everything is None
-    assert value.to_redrawn is None
-
-
 def trials(
     strategy: str, accuracies: Sequence[float], fraction: float = 0.1, **changes: Any
 ) -> list[Trial]:
