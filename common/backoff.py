@@ -1,7 +1,4 @@
-"""Backoff: growing pauses between the attempts at what failed, and the loop that makes them.
-
-The pauses are a pure function of how often it failed; clocks, sleeping and chance are passed in.
-"""
+"""Backoff: growing pauses between the attempts at what failed, and the loop that makes them."""
 
 from __future__ import annotations
 
@@ -70,14 +67,8 @@ def retry(
 ) -> ResultT:
     """Call `attempt` until it succeeds.
 
-    Only failures in a row without progress are counted. Pauses are as long as an error asks for.
-
-    Args:
-        attempt: continues from where it is.
-        on: the errors that are tried again; all others are raised at once.
-        unless: those among them that are raised at once, too.
-        policy: how often and how soon.
-        progress: a failure further than ever before is not counted.
+    Errors of `on`, but for those of `unless`, are tried again after as long a pause as they ask
+    for at least. A failure with more `progress` than ever before starts the count anew.
     """
     num_failures, furthest = 0, progress()
     while True:

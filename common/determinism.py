@@ -15,10 +15,7 @@ import torch
 
 @contextmanager
 def pinned_kernels(cpu_threads: int | None = None) -> Iterator[None]:
-    """Compute with this many threads, deterministic cuDNN kernels and full float32.
-
-    The previous settings come back at the end; nothing else is changed.
-    """
+    """Compute with this many threads, deterministic cuDNN kernels and full float32."""
     previous = torch.get_num_threads()
     torch.set_num_threads(previous if cpu_threads is None else cpu_threads)
     try:
@@ -32,10 +29,7 @@ def pinned_kernels(cpu_threads: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def tried_kernels() -> Iterator[None]:
-    """On CUDA, let cuDNN try its kernels on the first inputs of a shape, and take the fastest.
-
-    For training at full speed, where no two runs have to come to the same bits.
-    """
+    """Let cuDNN take its fastest kernels, where no two runs have to come to the same bits."""
     with torch.backends.cudnn.flags(
         enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32
     ):
@@ -44,10 +38,7 @@ def tried_kernels() -> Iterator[None]:
 
 @contextmanager
 def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
-    """Let layers that draw from global generators draw from a seed, on the CPU and `device`.
-
-    The generators' states come back at the end; other devices' are not touched.
-    """
+    """Let layers that draw from global generators draw from a seed, on the CPU and `device`."""
     on_cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if on_cuda else []):
         torch.default_generator.manual_seed(seed)
@@ -55,9 +46,6 @@ def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
-
-
-# Nothing draws from a global generator: a retried or moved assignment gives the same learner.
 
 
 def derive_seed(run_seed: int, purpose: str, index: int = 0) -> int:

@@ -6,10 +6,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run is, in this order.
-
-    MERGING goes back to TRAINING where the disk lost a learner; any state may FAIL or be CANCELLED.
-    """
+    """Where a run is; MERGING goes back to TRAINING where the disk lost a learner."""
 
     PENDING = "pending"
     INITIALIZING = "initializing"

@@ -33,18 +33,12 @@ INDENT = "    "
 
 
 def printable(text: str) -> str:
-    """`text` on one line, and no longer than `MAX_CHARACTERS`.
-
-    The middle of a longer one is left out: the remedy stands at a sentence's end.
-    """
+    """`text` on one line; of more than `MAX_CHARACTERS` the middle is left out."""
     return _without_middle(escaped(_without_middle(text)))
 
 
 def printable_lines(text: str) -> str:
-    """`text` line by line, each as `printable`; all but the first are indented.
-
-    So none of them can pass for a line of its own.
-    """
+    """`text` line by line, each as `printable`; all but the first are indented."""
     return f"\n{INDENT}".join(map(printable, text.split("\n")))
 
 

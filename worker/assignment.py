@@ -189,13 +189,7 @@ def run_learner(
     lease: LeaseKeeper,
     should_stop: Callable[[], bool],
 ) -> None:
-    """Fetch, train, prune, encode and commit one learner.
-
-    Raises:
-        LearnerStoppedError: `should_stop` said so.
-        OverLimitError: it is too much for this worker; nothing was fetched.
-        LiptError: it cannot be trained here, or its result was refused.
-    """
+    """Fetch, train, prune, encode and commit one learner; raises why it is not in."""
     task, started = assignment.task, perf_counter()
     meters, phases = worker.metering.meters, worker.metering.phases
     exchange = Exchange(worker, should_stop)
@@ -307,14 +301,7 @@ class Scorer:
     def run(
         self, worker_id: str, assignment: ScoringAssignment, should_stop: Callable[[], bool]
     ) -> None:
-        """Fetch the weights, score one range, and hand it in.
-
-        Raises:
-            LearnerStoppedError: `should_stop` said so.
-            OverLimitError: it is not for this worker: too many threads, or other data.
-            OtherDataError: the data's files have changed meanwhile.
-            LiptError: it cannot be scored here, or its result was refused.
-        """
+        """Fetch the weights, score one range, and hand it in; raises why it is not in."""
         worker, task, started = self._worker, assignment.task, perf_counter()
         phases, exchange = worker.metering.phases, Exchange(worker, should_stop)
 
@@ -358,9 +345,7 @@ class Scorer:
     def dataset(self, task: ScoringTask) -> Dataset:
         """The data that the task is of, without what it leaves out, at the size of its images.
 
-        Raises:
-            OverLimitError: what this worker has before it is other data.
-            LiptError: it cannot be opened.
+        Other data is an `OverLimitError`: the range is not for this worker.
         """
         if self._dataset is None or self._dataset.quarantined != task.quarantined:
             self._dataset = self._opened(task)

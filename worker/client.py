@@ -20,7 +20,7 @@ from lipt.common.config.values import scoring_from_proto, task_from_proto
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import received
-from lipt.common.rpc.channel import with_metadata
+from lipt.common.rpc.channel import LongPoll, with_metadata
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
@@ -86,9 +86,7 @@ class CoordinatorClient:
         proving = with_secret(channel, lambda: self._secret)
         self._stub = worker_pb2_grpc.WorkerServiceStub(proving)
         self.blobs = blob_pb2_grpc.BlobServiceStub(proving)
-        self._polling: grpc.Future[Any] | None = None
-        self._polling_lock = threading.Lock()
-        self._interrupted = False
+        self._polls = LongPoll()
         self.idle_reason = ""
 
     def register(
@@ -128,30 +126,19 @@ class CoordinatorClient:
         request = worker_pb2.AcquireAssignmentRequest(
             worker_id=worker_id, wait_seconds=wait_seconds
         )
-        with self._polling_lock:
-            if self._interrupted:
-                return None
-            polling = self._stub.AcquireAssignment.future(
-                request, timeout=wait_seconds + _CALL_SECONDS
-            )
-            self._polling = polling
-            # A signal may have come while the call was being made.
-            if self._interrupted:
-                polling.cancel()
-        try:
-            response = polling.result()
-        except grpc.FutureCancelledError:
+        timeout = wait_seconds + _CALL_SECONDS
+        call = self._polls.answered(
+            lambda: self._stub.AcquireAssignment.future(request, timeout=timeout)
+        )
+        if call is None:
             return None
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
-        finally:
-            self._polling = None
+        response = call.result()
         self.idle_reason = response.idle_reason
         if not response.HasField("assignment"):
             return None
         message = response.assignment
         try:
-            return _assignment(message, received(polling.trailing_metadata()))
+            return _assignment(message, received(call.trailing_metadata()))
         except LiptError as error:
             # A newer coordinator may ask for what this version does not know.
             self.release(worker_id, message.assignment_id, message.lease.epoch, str(error))
@@ -159,19 +146,12 @@ class CoordinatorClient:
 
     def interrupt(self) -> None:
         """End a long poll now, and every later one; may be called in a signal handler."""
-        self._interrupted = True
-        polling = self._polling
-        if polling is not None:
-            polling.cancel()
+        self._polls.interrupt()
 
     def heartbeat(
         self, worker_id: str, assignment: Leased, progress: worker_pb2.LearnerProgress
     ) -> bool:
-        """Keep the lease; whether the coordinator no longer needs it.
-
-        Raises:
-            StaleLeaseError: it is somebody else's.
-        """
+        """Keep the lease; whether the coordinator no longer needs it."""
         request = worker_pb2.HeartbeatRequest(
             worker_id=worker_id,
             assignment_id=assignment.assignment_id,
@@ -189,12 +169,7 @@ class CoordinatorClient:
         report: worker_pb2.LearnerReport,
         snapshots: Sequence[BlobName] = (),
     ) -> None:
-        """Hand in what is uploaded, of a learner with its snapshots in the order of training.
-
-        Raises:
-            StaleLeaseError: too late.
-            LearnerRejectedError: it is not the model's, or not finite.
-        """
+        """Hand in what is uploaded, of a learner with its snapshots in the order of training."""
         request = worker_pb2.CommitResultRequest(
             worker_id=worker_id,
             assignment_id=assignment.assignment_id,

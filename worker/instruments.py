@@ -108,11 +108,7 @@ class Metering:
     phases: Phases = field(default_factory=lambda: Phases(*Phase))
 
     def readings(self, device: torch.device) -> Readings:
-        """The figures of this moment.
-
-        Args:
-            device: what this worker trains on.
-        """
+        """The figures of this moment, with the memory of the device that is trained on."""
         memory: dict[tuple[str, ...], float] = {}
         if device.type == "cuda":
             memory = {

@@ -37,12 +37,7 @@ class WorkerLimits:
         self._figures: dict[tuple[object, ...], ModelFigures] = {}
 
     def require(self, task: LearnerTask) -> None:
-        """Refuse a learner that is too much.
-
-        Raises:
-            OverLimitError: with the figures.
-            LiptError: its model cannot be built here.
-        """
+        """Refuse a learner that is too much, with an `OverLimitError` and the figures."""
         _require(learner_threads(task.learners), self.threads)
         if self.memory is not None:
             figures, example_bytes = self._figures_of(task), spec_of(task.inputs).num_bytes

@@ -55,9 +55,15 @@ class Section:
     knobs: tuple[Knob, ...]
 
 
-def sections(model: Model) -> Iterator[Section]:
+def sections(model: Model, name: str = "", description: str = "") -> Iterator[Section]:
     """Every setting of a model: its own first, then those of each section, nested ones included."""
-    yield from _sections(model, name="", description=_summary(model))
+    fields = model.model_fields
+    inner = {key: kind for key, field in fields.items() if _is_model(kind := field.annotation)}
+    own = tuple(_knob(key, field) for key, field in fields.items() if key not in inner)
+    yield Section(name, description or _summary(model), own)
+    for key, section in inner.items():
+        path = f"{name}.{key}" if name else key
+        yield from sections(section, path, _one_line(fields[key].description))
 
 
 def example_toml(model: Model, heading: str) -> str:
@@ -99,19 +105,6 @@ def option_help(model: Model, name: str, *, note: str = "", show_default: bool =
 
 def _one_line(text: str | None) -> str:
     return " ".join((text or "").split())
-
-
-def _sections(model: Model, *, name: str, description: str) -> Iterator[Section]:
-    fields = model.model_fields
-    inner = {key: kind for key, field in fields.items() if _is_model(kind := field.annotation)}
-    own = [_knob(key, field) for key, field in fields.items() if key not in inner]
-    yield Section(name, description, tuple(own))
-    for key, section in inner.items():
-        yield from _sections(
-            section,
-            name=f"{name}.{key}" if name else key,
-            description=_one_line(fields[key].description) or _summary(section),
-        )
 
 
 def _is_model(kind: Any) -> TypeGuard[Model]:

@@ -93,12 +93,9 @@ class LearnerTask(ModelTask):
         )
 
 
-# The same examples, weights, batches, threads and device kind give the same bits.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScoringTask(ModelTask):
-    """Which examples to score, and how.
+    """Which examples to score, and how; the same gives the same bits on the same kind of device.
 
     start, stop: positions among the examples in use.
     quarantined: ids that are left out, ascending.

@@ -25,6 +25,7 @@ from lipt.common.observability.tracing import (
     is_spanless,
     is_tracing,
 )
+from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -258,6 +259,38 @@ class IdleWatchdog:
 
 
 # gRPC keeps the certificates that a channel was opened with, also when it reconnects.
+
+
+class LongPoll:
+    """Calls that wait for an answer, and that a signal handler can end."""
+
+    def __init__(self) -> None:
+        self._call: Any = None
+        self._interrupted = False
+
+    def answered(self, start: Callable[[], Any]) -> Any:
+        """The call that `start` begins, once it is answered; None once `interrupt` was called."""
+        if self._interrupted:
+            return None
+        call = self._call = start()
+        # A signal may have come while the call was being made.
+        if self._interrupted:
+            call.cancel()
+        try:
+            call.result()
+        except grpc.FutureCancelledError:
+            return None
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+        finally:
+            self._call = None
+        return call
+
+    def interrupt(self) -> None:
+        """End the call under way, and every later one."""
+        self._interrupted = True
+        if (call := self._call) is not None:
+            call.cancel()
 
 
 class RenewingChannel(grpc.Channel):

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
 
@@ -22,8 +21,7 @@ from lipt.common.access.tokens import TokenSource
 from lipt.common.backoff import Backoff
 from lipt.common.errors import LiptError, ProcessEndedError
 from lipt.common.network.tls import TlsFiles, split_address
-from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import from_rpc_error
+from lipt.common.rpc.channel import LongPoll, open_channel
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool.processes import Ended, LocalEngine
 from lipt.worker.pool.ray_engine import RayEngine
@@ -252,8 +250,7 @@ class DemandSource:
         # Whatever counts here: the coordinator is told what it has said.
         self._num_ranges = 0
         self._workers = worker_pb2_grpc.WorkerServiceStub(channel)
-        self._waiting: grpc.Future[Any] | None = None
-        self._interrupted = threading.Event()
+        self._polls = LongPoll()
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         """The demand as soon as it is not `known`, at the time-out, or when interrupted."""
@@ -267,29 +264,20 @@ class DemandSource:
                     num_ranges=self._num_ranges,
                 )
             )
-        waiting = self._workers.GetDemand.future(request, timeout=wait_seconds + _CALL_SECONDS)
-        self._waiting = waiting
-        # A signal may have come while the call was being made.
-        if self._interrupted.is_set():
-            waiting.cancel()
-        try:
-            answer = waiting.result()
-        except grpc.FutureCancelledError:
+        timeout = wait_seconds + _CALL_SECONDS
+        call = self._polls.answered(
+            lambda: self._workers.GetDemand.future(request, timeout=timeout)
+        )
+        if call is None:
             return known or Demand()
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from None
-        finally:
-            self._waiting = None
+        answer = call.result()
         self._num_ranges = answer.num_ranges
         num_ranges = answer.num_ranges if self._has_data else 0
         return Demand(answer.num_queued, answer.num_leased, answer.num_coming, num_ranges)
 
     def interrupt(self) -> None:
         """End a wait now, and every later one; may be called in a signal handler."""
-        self._interrupted.set()
-        waiting = self._waiting
-        if waiting is not None:
-            waiting.cancel()
+        self._polls.interrupt()
 
 
 @contextmanager

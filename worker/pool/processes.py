@@ -28,14 +28,7 @@ _BOUND = "from lipt.worker.pool.processes import become; become()"
 
 
 class Child:
-    """`python -m MODULE ARGUMENTS`, whose lines are passed on.
-
-    Args:
-        module: what is run.
-        arguments: of its command line; no secret is among them.
-        environment: all of it.
-        say: takes every line that it prints, in another thread.
-    """
+    """`python -m MODULE ARGUMENTS`, whose lines `say` is given in another thread."""
 
     def __init__(
         self,

@@ -33,13 +33,7 @@ _SLICE_SECONDS = 0.2
 
 
 class RayEngine:
-    """Runs workers on the Ray cluster that the settings name.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        ConfigError: an option of Ray's cannot be read, or workers could not reach the coordinator.
-        UnreachableError: there is no cluster at the address, or it is of another version.
-    """
+    """Runs workers on the Ray cluster that the settings name."""
 
     def __init__(self, settings: PoolSettings) -> None:
         resources = dict(map(_resource, settings.resources))
@@ -185,14 +179,9 @@ def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
 
 
 def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a worker to its end; it gives its learner back first where the task is cancelled.
+    """Run a worker to its end, and give its exit status and what it said last.
 
-    Args:
-        arguments: of `lipt-worker`.
-        environment: on top of the node's own.
-
-    Returns:
-        Its exit status, and what it said last.
+    Where the task is cancelled, it gives its learner back first.
     """
     # Ray cancels a task by an interrupt, which is ignored where a script started Ray in the
     # background.
