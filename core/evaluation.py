@@ -216,8 +216,8 @@ class Scored:
 class Evaluator:
     """Scores weights on the validation split, their batch-norm statistics mended first.
 
-    What is the same for all weights is made once, as long as it takes little memory: model inputs,
-    and where the head alone differs, the features that enter it.
+    Model inputs are made once, as long as they take little memory, and where the head alone differs
+    between weights, the features that enter it.
 
     model: on `device`; takes on the weights of each call, its training flags are restored.
     targets_N: as `target` takes them.

@@ -13,6 +13,7 @@ Source: Hinton et al. 2015 (arXiv:1503.02531).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,9 +27,10 @@ from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.ridge import class_weights, leave_one_out
 from lipt.core.signals.signals import Signals, probabilities_of
 
-# Accuracy that the head of all examples has above that of the chosen ones.
-_NOTHING_GAINED, _MUCH_GAINED = 0.03, 0.08
-_MOST = 0.5
+# Of 20,000 images of cifar10-jpeg, with a head that is right on 66.5%, a random tenth gains most by
+# half (the head of the chosen ones alone is 7.6 points behind), a fiftieth by 0.8 (18.5 points),
+# and 30% gains by 0.3 (3.8 points): alpha is 0.8 (1 - exp(-points / 8)).
+_MOST, _POINTS = 0.8, 0.08
 # Examples that the head of the chosen ones is judged by.
 _MAX_SAMPLE = 2_000
 _NO_SAY = 1e-9
@@ -59,6 +61,7 @@ def soft_labels(
     distrusted = 0.0 if trust_K is None else float((trust_K < 1).double().mean())
     facts = {
         "features": head["features"],
+        "tried": head["tried"],
         "accuracy": head["accuracy"],
         "temperature": 1 / head["sharpness"],
         "accuracy_of_chosen_alone": alone,
@@ -81,7 +84,7 @@ def _alone(
     others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]
     rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
     trust_N = torch.ones(len(labels_N), dtype=torch.float64) if trust_N is None else trust_N
-    # The others are judged, and teach nothing.
+    # The others are scored, and teach nothing.
     teach = trust_N[rows]
     teach[num_chosen:] = _NO_SAY
     head = leave_one_out(
@@ -111,7 +114,6 @@ def recommended_alpha(accuracy: float, alone: float, distrusted: float) -> float
     By the accuracies, leave-one-out, of the head and of one of the chosen examples alone, and the
     share of the chosen examples whose labels look wrong.
     """
-    gain = (accuracy - alone - _NOTHING_GAINED) / (_MUCH_GAINED - _NOTHING_GAINED)
-    alpha = _MOST * min(max(gain, 0.0), 1.0)
+    alpha = _MOST * -math.expm1(-max(accuracy - alone, 0.0) / _POINTS)
     # Where labels are wrong, the head is right about as often as they are.
     return alpha + (1 - alpha) * min(distrusted, 1.0)

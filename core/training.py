@@ -240,7 +240,7 @@ def warm_up(
     num_steps = num_warm_up_steps(epochs, len(train_ids))
 
     def augmented(stored_B: Stored, step: int) -> Stored:
-        # What is no image has no augmentation.
+        # Only images are augmented.
         if not isinstance(stored_B, Tensor) or stored_B.ndim != 4:
             return stored_B
         return crop_flip(stored_B, generator=derive_generator(seed, "warm-up-augmentation", step))

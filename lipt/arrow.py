@@ -55,16 +55,6 @@ class Scorer:
     """Model, weights and settings of a scoring pass over images, on a CPU.
 
     A value that can be sent to other processes, which read the weights from the file.
-
-    Attributes:
-        model: its name.
-        weights: the safetensors file, where every process finds it.
-        inputs: the model's image format.
-        class_names: of all classes.
-        seed: the run's.
-        threads: of a pass.
-        precision: of errors and features.
-        allow_modules: that the model's name may import.
     """
 
     model: str

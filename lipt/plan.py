@@ -73,12 +73,8 @@ class Estimate:
     """The upper bound of a run's and a subset's cost.
 
     Attributes:
-        subject: data, model and strategy in a line.
         fitted: which of the run's defaults were lowered to fit the data; empty for none.
         refused: why a coordinator on this machine refuses the run; empty where it does not.
-        stages: in their order.
-        bytes_to_workers, bytes_from_workers: that travel for the learners.
-        run_disk_bytes, signals_bytes: files in the state directory.
         seconds: by stage; empty where nothing was timed.
         strategy_cost: of the strategy itself, which is not timed.
     """

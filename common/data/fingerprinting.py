@@ -1,7 +1,7 @@
 """Fingerprint: a data set's digest, which travels with every subset.
 
-Indices mean nothing on other data, so whoever applies them compares fingerprints
-first. A sampled fingerprint is the lower-case hexadecimal SHA-256 of these bytes:
+Indices mean nothing on other data, so fingerprints are compared before they are applied. A sampled
+fingerprint is the lower-case hexadecimal SHA-256 of these bytes:
 
     b"lipt-dataset-1"
     N and C                       number of rows and of classes, uint64 little-endian each
@@ -17,13 +17,11 @@ and a full one "full-" and that of these:
     N, C and the labels           as above
     for each row                  the 32 bytes of its raw bytes' SHA-256
 
-Raw bytes are the image file where the source has files, else uint8 pixels in
-C x H x W order at their own size, so neither the decoder nor the image size
-changes it. The sampled rows are all for N <= 64, else floor(i (N-1) / 63) for
-i = 0..63. Every label counts and every row's place among the classes does; the
-names of classes do not. A change of an image that is not sampled goes unnoticed
-by a sampled fingerprint, however many such images there are: reading all of them
-is too slow to be done unasked. A full one misses nothing.
+Raw bytes are the image file where the source has files, else uint8 pixels in C x H x W order at
+their own size, so neither the decoder nor the image size changes it. The sampled rows are all for
+N <= 64, else floor(i (N-1) / 63) for i = 0..63. The names of classes do not count. A sampled
+fingerprint misses changes of images that are not sampled: reading all is too slow to be done
+unasked. A full one misses nothing.
 """
 
 from __future__ import annotations
@@ -53,11 +51,7 @@ def fingerprint(
     num_threads: int = 1,
     progress: Progress | None = None,
 ) -> str:
-    """The digest of a data set, as the module's docstring defines it.
-
-    Returns:
-        64 hexadecimal digits, after "full-" where all rows are read.
-    """
+    """The digest of a data set, as the module's docstring defines it."""
     num_rows = len(labels_N)
     full = kind is FingerprintKind.FULL
     digest = hashlib.sha256(b"lipt-dataset-full-1" if full else b"lipt-dataset-1")

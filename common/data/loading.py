@@ -181,20 +181,8 @@ def load(
 ) -> Dataset:
     """Check every row and make a data set of them, of one channel if all images are grayscale.
 
-    Args:
-        rows: where the images come from.
-        image_size: height and width in pixels; None keeps the images' own size where all
-            have one of at most 64 x 64, and takes 224 otherwise.
-        memory_budget_bytes: decoded pixels up to this, counted as RGB, are kept in memory.
-        progress: called with (done, total) rows. A set that turns out to have several small
-            sizes is gone through twice.
-        read_all: as in `Dataset`.
-        bearable: which images may be broken: `quarantined` in the result.
-
-    Raises:
-        ConfigError: `image_size` is out of range.
-        DataError: there are no rows, more images are broken than may be (the first 20 are named),
-            or a label is no class's number.
+    Arguments as `open_dataset`, with `read_all` of `Dataset`. A set that turns out to have several
+    small sizes is gone through twice.
     """
     if image_size is not None and not 1 <= image_size <= _MAX_SIZE:
         raise ConfigError(

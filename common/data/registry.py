@@ -26,9 +26,13 @@ from lipt.common.data.sources.bundled import (
     digits_rows,
     pydocs_rows,
 )
-from lipt.common.data.sources.distilled import distilled_rows
 from lipt.common.data.sources.feature_file import features_rows
-from lipt.common.data.sources.image_files import EncodedRows, cifar_rows, imagefolder_rows
+from lipt.common.data.sources.image_files import (
+    EncodedRows,
+    cifar_rows,
+    distilled_rows,
+    imagefolder_rows,
+)
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.rows import ColumnRows, ImageRows, Rows
@@ -109,12 +113,11 @@ def open_dataset(
         bearable: which image files may be broken: `quarantined` in what is returned.
 
     Raises:
-        UnknownNameError: there is no such data set; the message lists those that there are.
-        FactoryNotAllowedError: `source` names a factory in a module that is not allowed.
+        UnknownNameError, FactoryNotAllowedError: there is no such data set, or its module is not
+            allowed.
         MissingExtraError: the source needs a package that is not installed.
         ConfigError: the source lacks its path, the factory or `image_size` cannot be used.
-        DataError: the data is missing, empty, or holds a broken image, a value that no model
-            can be given, or a wrong label.
+        DataError: the data is missing, empty, or holds an example that cannot be used.
     """
     again = partial(open_rows, source, tuple(allowed_modules), progress)
     found = again()
@@ -139,8 +142,7 @@ def dataset_of(
     """A program's own map-style data set, as `open_dataset` opens a factory's.
 
     Raises:
-        ConfigError: it is not map-style, or `image_size` cannot be used.
-        DataError: it is empty, or an example cannot be used.
+        ConfigError, DataError: it is not map-style, or an example cannot be used.
     """
     again = partial(rows_of_data, name, data, progress)
     return _loaded(again(), again, image_size, memory_budget_bytes, progress)

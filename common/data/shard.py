@@ -166,12 +166,6 @@ def open_shard(
     Files that take more memory than their pixels are decoded at once: a learner's memory is
     planned for no more than the pixels twice.
 
-    Args:
-        data: the file's bytes, kept where images are encoded.
-        inputs: the model's.
-        num_examples: how many examples the learner was promised.
-        target: the model's.
-
     Raises:
         DataError: the bytes are not a shard of that many such examples; image files are looked
             at when they are decoded.

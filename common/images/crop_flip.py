@@ -1,6 +1,4 @@
-"""Crop and flip: the mild augmentation, a random crop out of a padded image, and a flip.
-
-Every image draws its own crop and flip; all of them are one gather.
+"""Crop and flip: the mild augmentation.
 
 Shapes: B images, C channels, H height, W width.
 """
@@ -19,17 +17,15 @@ def crop_flip(
 ) -> Tensor:
     """Crop each image at random from itself padded with black pixels, and flip half of them.
 
+    Image b shows rows top..top+H and columns left..left+W of its padded self, with top and left
+    uniform in 0..2 padding, mirrored left to right with probability 1/2. All draws are one gather.
+
     Args:
         images_BCHW: any dtype, on any device. Not modified.
         generator: a CPU generator, so that the draws are the same on every device; what
             it draws does not depend on `flip`.
         padding: pixels on every side.
         flip: whether any are flipped.
-
-    Returns:
-        New images of the same shape, on the same device: image b shows rows
-        top..top+H and columns left..left+W of its padded self, with top and left
-        uniform in 0..2 padding, mirrored left to right with probability 1/2.
     """
     num_images, num_channels, height, width = images_BCHW.shape
     offsets = (num_images, 1)

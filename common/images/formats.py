@@ -72,15 +72,10 @@ class ImageFormat:
 
 
 def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Convert a Pillow image to uint8 pixels of `channels` x height x width.
+    """A Pillow image as uint8 pixels of `channels` x height x width.
 
     Grayscale becomes three equal channels; transparency is dropped; of 16-bit grayscale
     the upper 8 bits stay.
-
-    Args:
-        image: any mode that Pillow converts to grayscale or RGB.
-        channels: 1 or 3.
-        size: height and width.
     """
     image = _to_channels(image, channels)
     height, width = size
@@ -180,10 +175,7 @@ def decode_file(
 
 
 def check_file(file: BinaryIO) -> Header:
-    """Check an image file without decoding it, where its format allows that.
-
-    A file without its format's end marker is decoded, as is one of a format without markers.
-    """
+    """Check an image file; one without its format's end marker is decoded."""
     with _as_data_error(), Image.open(file, formats=FORMATS) as image:
         header = _header_of(image)
         if not _has_end_marker(file, image.format or ""):

@@ -14,16 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
-
-if TYPE_CHECKING:  # which a client that sends no task would wait for
-    import torch
-    from torch import Tensor
 
 # More than any model takes; what travels is compared with it.
 MAX_COLUMNS = 64
@@ -32,7 +30,7 @@ MAX_DIMENSIONS = 8
 _MAX_PLACES = 2**20
 
 # A model's arguments: one tensor, or several by keywords.
-Inputs: TypeAlias = "Tensor | Mapping[str, Tensor]"
+Inputs = Tensor | Mapping[str, Tensor]
 
 
 class ColumnType(StrEnum):
@@ -52,8 +50,6 @@ class ColumnType(StrEnum):
     @property
     def dtype(self) -> torch.dtype:
         """PyTorch's."""
-        import torch  # noqa: PLC0415 - see above
-
         dtype: torch.dtype = getattr(torch, self.value)
         return dtype
 
@@ -122,8 +118,6 @@ class ImageSpec:
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Tensor:
         """A batch of inputs without content, to try a model on."""
-        import torch  # noqa: PLC0415 - see above
-
         return torch.zeros(size, *self.shape, device=device)
 
     def __str__(self) -> str:
@@ -153,8 +147,6 @@ class ColumnsSpec:
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Inputs:
         """A batch of inputs without content, to try a model on."""
-        import torch  # noqa: PLC0415 - see above
-
         batch = {
             column.name: torch.zeros(size, *column.shape, dtype=column.type.dtype, device=device)
             for column in self.columns

@@ -60,12 +60,7 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the tensors that operations make in its block."""
 
     def __init__(self, *, max_bytes: float = float("inf"), besides: Iterable[Tensor] = ()) -> None:
-        """Begin with nothing.
-
-        Args:
-            max_bytes: more raise a MemoryError.
-            besides: tensors that do not count, nor do their views; they have to outlive this.
-        """
+        """`besides` do not count, nor do their views; more than `max_bytes` raise MemoryError."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._max_bytes = max_bytes
         self._live_bytes = 0

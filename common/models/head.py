@@ -78,10 +78,7 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
 def require_head(model: nn.Module, inputs: Inputs) -> None:
     """Check that `find_head` finds the layer whose output the model returns.
 
-    Args:
-        model: in evaluation mode, so that its outputs do not depend on a draw.
-        inputs: a batch as the model takes it; without values on the meta device, where the output
-            has to be the very tensor that is returned.
+    On the meta device, without values, it has to be the very tensor that is returned.
     """
     name, head = find_head(model)
     returned: list[Tensor] = []
@@ -114,13 +111,11 @@ def require_logits(
     inputs: InputSpec,
     device: str = "cpu",
 ) -> None:
-    """Run the model on a batch of zeros and check its logits and its head.
-
-    The model's training flags and batch norm's statistics stay as they were.
+    """Check a model's logits and head on a batch of zeros; it stays as it was.
 
     Raises:
-        ConfigError: the model fails on such inputs, returns something else than N x C
-            floating-point logits, or does not end in a linear layer.
+        ConfigError: it fails, returns something else than N x C floating-point logits, or does not
+            end in a linear layer.
     """
     batch = inputs.zeros(_BATCH_SIZE, device)
     try:
@@ -175,12 +170,9 @@ def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
 
     A parameter that has several names is frozen under all of them if one matches.
 
-    They are parameters, and the statistics of layers whose parameters are all among them.
-
-    Args:
-        model: any, with or without values; it stays as it is.
-        patterns: globs (`*`, `?`, `[...]`) over the names of parameters, and of the statistics of
-            layers without any; or `all-but-head`.
+    They are parameters, and the statistics of layers whose parameters are all among them. Patterns
+    are globs (`*`, `?`, `[...]`) over the names of parameters, and of the statistics of layers
+    without any; or `all-but-head`.
     """
     patterns = tuple(patterns)
     if not patterns:

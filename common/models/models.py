@@ -71,7 +71,7 @@ class ResNet(nn.Module):
     """Images to logits: a stem, stages of basic blocks, the global average, a linear head `fc`."""
 
     def __init__(
-        self, *, widths: Sequence[int], blocks_per_stage: int, in_channels: int, num_classes: int
+        self, widths: Sequence[int], blocks_per_stage: int, *, in_channels: int, num_classes: int
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
@@ -94,21 +94,14 @@ class ResNet(nn.Module):
         return logits_NC
 
 
-def resnet18(*, num_classes: int, in_channels: int) -> nn.Module:
+def resnet18(*, num_classes: int, image: ImageSpec) -> nn.Module:
     """ResNet-18 for CIFAR: 11,173,962 parameters for 10 classes of RGB images."""
-    return ResNet(
-        widths=(64, 128, 256, 512),
-        blocks_per_stage=2,
-        in_channels=in_channels,
-        num_classes=num_classes,
-    )
+    return ResNet((64, 128, 256, 512), 2, in_channels=image.channels, num_classes=num_classes)
 
 
-def resnet8(*, num_classes: int, in_channels: int) -> nn.Module:
+def resnet8(*, num_classes: int, image: ImageSpec) -> nn.Module:
     """A net that CPUs can train: three stages of one block, 16, 32 and 64 channels wide."""
-    return ResNet(
-        widths=(16, 32, 64), blocks_per_stage=1, in_channels=in_channels, num_classes=num_classes
-    )
+    return ResNet((16, 32, 64), 1, in_channels=image.channels, num_classes=num_classes)
 
 
 # WRN-28-10, the wide residual network of the CIFAR-100 results.
@@ -166,9 +159,9 @@ class WideResNet(nn.Module):
         return logits_NC
 
 
-def wrn28_10(*, num_classes: int, in_channels: int) -> nn.Module:
+def wrn28_10(*, num_classes: int, image: ImageSpec) -> nn.Module:
     """WRN-28-10: 36,479,194 parameters for 10 classes of RGB images."""
-    return WideResNet(depth=28, width=10, in_channels=in_channels, num_classes=num_classes)
+    return WideResNet(depth=28, width=10, in_channels=image.channels, num_classes=num_classes)
 
 
 # ConvNet for data distillation: blocks of a 3x3 convolution, instance norm, ReLU, and an average
@@ -182,7 +175,10 @@ _WIDTH, _NUM_BLOCKS = 64, 3
 
 
 class ConvNet(nn.Module):
-    """Three blocks of 64 channels, and a linear head `fc` on all that is left of the image."""
+    """Three blocks of 64 channels, and a linear head `fc` on the rest of the image.
+
+    86,090 parameters for CIFAR's images.
+    """
 
     def __init__(self, *, num_classes: int, image: ImageSpec) -> None:
         super().__init__()
@@ -207,11 +203,6 @@ class ConvNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits_NC: Tensor = self.fc(torch.flatten(self.blocks(x), 1))
         return logits_NC
-
-
-def convnet(*, num_classes: int, image: ImageSpec) -> nn.Module:
-    """The net of all images of one size: 86,090 parameters for CIFAR's."""
-    return ConvNet(num_classes=num_classes, image=image)
 
 
 # Linear and MLP: for tables and for features that another model has made. Every column of

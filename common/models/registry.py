@@ -20,8 +20,8 @@ from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.head import require_logits
 from lipt.common.models.models import (
     PREFIX,
+    ConvNet,
     build_torchvision,
-    convnet,
     linear,
     mlp,
     resnet8,
@@ -33,14 +33,12 @@ from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 
 _OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
-    {"resnet8": resnet8, "resnet18": resnet18, "wrn28_10": wrn28_10}
+    {"resnet8": resnet8, "resnet18": resnet18, "wrn28_10": wrn28_10, "convnet": ConvNet}
 )
-# Of one size, which they have to know.
-_OF_SIZED_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"convnet": convnet})
 _OF_INPUTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {"linear": linear, "mlp": mlp, "text:tiny": text_tiny}
 )
-_BUILT_IN = (*_OF_IMAGES, *_OF_SIZED_IMAGES, *_OF_INPUTS)
+_BUILT_IN = (*_OF_IMAGES, *_OF_INPUTS)
 
 # Values: constructors compute widths and depths with fewer.
 _LARGE = 2**12
@@ -71,13 +69,9 @@ def build_model(
         seed: in [0, 2**63).
         allowed_modules: modules whose factories may be imported; each allows its submodules.
 
-    Returns:
-        A model that maps inputs of N examples to logits N x C and ends in an `nn.Linear` that
-        `find_head` finds.
-
     Raises:
-        UnknownNameError: there is no such model; the message lists those that there are.
-        FactoryNotAllowedError: `spec` names a factory in a module that is not allowed.
+        UnknownNameError, FactoryNotAllowedError: there is no such model, or its module is not
+            allowed.
         ConfigError: the model cannot be built, or does not take such inputs.
     """
     with seeded_generators(seed, torch.device("cpu")):
@@ -126,10 +120,7 @@ def _construct(
     if spec in _OF_INPUTS:
         return _OF_INPUTS[spec](num_classes=num_classes, inputs=inputs)
     if spec in _OF_IMAGES:
-        in_channels = _image(spec, inputs).channels
-        return _OF_IMAGES[spec](num_classes=num_classes, in_channels=in_channels)
-    if spec in _OF_SIZED_IMAGES:
-        return _OF_SIZED_IMAGES[spec](num_classes=num_classes, image=_image(spec, inputs))
+        return _OF_IMAGES[spec](num_classes=num_classes, image=_image(spec, inputs))
     if spec.startswith(PREFIX):
         name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
         return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)

@@ -1,5 +1,1 @@
-"""Signals' computing: what a model makes of examples, wherever they and the device are.
-
-Owns batches of a data set as a model takes them, and the one pass over them. For the coordinator,
-and for whoever looks at a part of the data for it.
-"""
+"""Signals: errors and features of examples, in passes over the data or ranges of it."""

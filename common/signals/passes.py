@@ -174,17 +174,10 @@ def pass_over(
 ) -> None:
     """One forward pass over the examples, in evaluation mode.
 
-    Args:
-        model: on the batches' device; its training flags are restored.
-        batches: of N examples.
-        errors_NC: filled, on the CPU; row i is the example of the i-th id. float16 rounds.
-        features_ND: likewise.
-        on_done: called batch by batch, in order.
+    Fills errors and features on the CPU; row i is the example of the i-th id. float16 rounds.
 
     Raises:
-        SignalsError: the model's outputs are not finite, or its features too large for float16
-            where they are kept in it; names the first ids.
-        ConfigError: the model has no linear head.
+        SignalsError: outputs are not finite, or features too large for float16; names first ids.
     """
     ids_N = batches.ids_N
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():

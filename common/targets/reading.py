@@ -40,16 +40,10 @@ def is_class(target: Any) -> bool:
 def read_targets(
     targets: Sequence[Any], names: Sequence[str] | None, source: str
 ) -> TargetValues | None:
-    """The targets of all rows.
+    """The targets of all rows, one of each; None where they are classes.
 
-    Args:
-        targets: one of each row.
-        names: of labels or numbers, in the order of their places; None takes the sorted names
-            that rows have, or counts places.
-        source: for messages.
-
-    Returns:
-        None where they are classes.
+    `names` are those of labels or numbers, in the order of their places; None takes the sorted
+    names that rows have, or counts places.
     """
     if all(map(is_class, targets)):
         return None

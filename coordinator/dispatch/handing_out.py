@@ -238,7 +238,7 @@ class HandingOut:
         # Learners of held runs stay; those that are out may come in.
         waiting = [it for it in self.waiting_learners() if not self._store.held(it.run.run_id)]
         back = held_back(
-            [it.run for it in waiting],
+            [it.run for it in waiting if self._leases.has_silent_ends(it.run.run_id)],
             furthest=lambda run: furthest_step(run, self._store),
             now=self._wall_clock(),
             reserved=self._reserved,

@@ -40,7 +40,7 @@ from lipt.common.targets.values import MultiLabel, Regression
 
 # Of the mean example: from hardly any penalty to one that leaves little.
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))
-# All penalties judge the same examples, so that as few tell them apart to half a point.
+# All penalties are compared on the same examples: as few tell them apart to half a point.
 _MAX_SAMPLE = 5_000
 # Where less than that is left of 1 - h, an example alone decides its output.
 _NOTHING_LEFT = 1e-10
@@ -143,7 +143,7 @@ def leave_one_out(
     spectrum = _spectrum_of(rows, lambda done: on_progress(done, 2 * num_examples))
     lambdas_L = weights_N.new_tensor(penalties) * num_examples
     sample_M = torch.randperm(num_examples, generator=generator)[:_MAX_SAMPLE].sort().values
-    accuracies_L = _judge(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
+    accuracies_L = _scores_of(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
     # The largest lambda of the best: the simplest head.
     best = int(torch.nonzero(accuracies_L == accuracies_L.max()).max())
     outputs_NC = torch.empty(num_examples, num_classes, device=labels_N.device)
@@ -176,7 +176,7 @@ def _outputs(
     return torch.where(left_BL[:, :, None] > _NOTHING_LEFT, outputs_BLC, 0.0)
 
 
-def _judge(
+def _scores_of(
     rows: WeightedRows, spectrum: _Primal | _Dual, sample_M: Tensor, lambdas_L: Tensor
 ) -> Tensor:
     # Of classes the accuracy, of other targets the share of their variance that is explained.

@@ -71,37 +71,26 @@ def parse_options(
     """
     unknown = sorted(set(given) - {option.name for option in options})
     if unknown:
-        raise StrategyOptionError(
-            f"strategy {strategy!r} has no option {unknown[0]!r}. {_listed(options)}"
-        )
-    return {
-        option.name: _parse(strategy, option, given[option.name])
-        if option.name in given
-        else option.default_value
-        for option in options
-    }
+        described = (f"{option.name} ({' | '.join(option.allowed)})" for option in options)
+        listed = f"Its options: {', '.join(described)}" if options else "It takes none"
+        raise StrategyOptionError(f"strategy {strategy!r} has no option {unknown[0]!r}. {listed}.")
+    values = {option.name: option.default_value for option in options}
+    for option in options:
+        if option.name in given:
+            text = given[option.name]
+            try:
+                values[option.name] = option.adapter.validate_python(text)
+            except ValidationError:
+                raise StrategyOptionError(
+                    f"option {option.name} of strategy {strategy!r} cannot be {text!r}. "
+                    f"Choose one of: {', '.join(option.allowed)} (default {option.default})."
+                ) from None
+    return values
 
 
 def option_text(value: Any) -> str:
     """A value as one would write it: `true` and `false` for booleans."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _parse(strategy: str, option: Option, text: str) -> Any:
-    try:
-        return option.adapter.validate_python(text)
-    except ValidationError:
-        raise StrategyOptionError(
-            f"option {option.name} of strategy {strategy!r} cannot be {text!r}. "
-            f"Choose one of: {', '.join(option.allowed)} (default {option.default})."
-        ) from None
-
-
-def _listed(options: tuple[Option, ...]) -> str:
-    if not options:
-        return "It takes none."
-    described = (f"{option.name} ({' | '.join(option.allowed)})" for option in options)
-    return f"Its options: {', '.join(described)}."
 
 
 def _allowed(schema: Mapping[str, Any]) -> Iterator[str]:

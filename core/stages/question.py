@@ -41,7 +41,7 @@ class SubsetQuery:
     preset: one of the strategy's, for options that are not given; empty for the defaults.
     proxy: that signals are computed with; the strategy's default where empty.
     labels: `none` where they may not enter the choice.
-    soft_labels: whether a ridge head's chances come with the examples, as targets to train on.
+    soft_labels: whether a ridge head's probabilities come with the examples, as training targets.
     """
 
     run: str

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,7 +10,7 @@ from torch.nn import functional
 from lipt.core.signals.signals import Signals
 from lipt.core.soft_labels import recommended_alpha, soft_labels
 
-HEAD = {"features": "patches", "accuracy": 0.7, "sharpness": 4.0}
+HEAD = {"features": "patches", "tried": [], "accuracy": 0.7, "sharpness": 4.0}
 
 
 def signals_of(
@@ -95,11 +97,11 @@ def test_what_the_chosen_know_is_told_by_examples_that_they_are_not() -> None:
     ("accuracy", "alone", "distrusted", "expected"),
     [
         (0.66, 0.66, 0.0, 0.0),
-        (0.66, 0.58, 0.0, 0.5),
-        (0.66, 0.20, 0.0, 0.5),
-        (0.66, 0.605, 0.0, 0.25),
         (0.50, 0.66, 0.0, 0.0),
-        (0.66, 0.58, 0.4, 0.7),
+        (0.66, 0.66 - 0.08 * math.log(2), 0.0, 0.4),
+        (0.66, 0.66 - 0.08 * math.log(4), 0.0, 0.6),
+        (0.66, 0.66 - 0.08 * math.log(2), 0.5, 0.7),
+        (0.66, 0.66, 0.3, 0.3),
         (0.66, 0.66, 1.0, 1.0),
     ],
 )

@@ -1,4 +1,4 @@
-"""A stranger who knows all that is published of a worker, over raw stubs, and is not that worker.
+"""Workers that lie: a stranger with all that is published of a worker, and one found by redundancy.
 
 `GetInfo` names workers' ids, `GetRun` learners' attempts and results: with these a stranger once
 committed a learner of another run under a victim's live lease.
@@ -6,6 +6,7 @@ committed a learner of another run under a victim's live lease.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pytest
 
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.errors import ForeignWorkerError, LiptError
+from lipt.common.process.devices import processor_name, versions
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
@@ -158,3 +160,44 @@ def test_what_is_published_of_a_worker_is_of_no_use_to_others(cluster: Cluster, 
     assert [learner.loss for learner in final.learners] == [1.0, 1.0]
     replayed = impostor.replayed.sha256
     assert replayed not in {it.result.sha256 for it in final.learners if it.result}
+
+
+def test_a_liar_is_named_and_the_soup_is_the_one_without_it(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    coordinator = cluster.start_coordinator()
+    learners = {**small_run["learners"], "num_learners": 2, "redundancy": 2}
+    with cluster.client() as client:
+        run = client.start_run({**small_run, "learners": learners})
+        liar = cluster.play_worker("liar")
+        # On such a device as the honest ones have, or so it says.
+        like_theirs = versions() | {"cpu": processor_name()}
+        liar.client.register(
+            liar.secret, name="liar", device="cpu", versions=like_theirs, allowed_modules=()
+        )
+        # Nothing is wrong with it by itself: theta*, pruned as it should be.
+        liar.submit(liar.take())
+        held = client.run(run.run_id)
+        assert [learner.result for learner in held.learners] == [None, None]
+        assert held.waiting.startswith(
+            "worker liar is not enough: learners.redundancy = 2 wants another"
+        )
+    # What is held back is as durable as what is in.
+    coordinator.stop(signal.SIGKILL)
+    coordinator = cluster.start_coordinator()
+    workers = [cluster.start_worker(name) for name in ("honest", "other")]
+    with cluster.client() as client:
+        final = client.wait(run.run_id)
+        assert final.state is RunState.READY, final.message
+        alone = {**learners, "redundancy": 1}
+        once = client.wait(client.start_run({**small_run, "learners": alone}).run_id)
+    for worker in workers:
+        assert worker.stop() == 0
+    assert [learner.attempts for learner in final.learners] == [3, 2]
+    assert final.pretrained_weights == once.pretrained_weights
+    shown = cluster.lipt("run", "show", run.run_id).stdout
+    assert "liar handed in" in shown
+    assert "agree on it, and worker liar handed in" in shown
+    log = coordinator.text()
+    assert "event=learner_disputed run=" in log
+    assert "event=learner_disputed detail=settled" in log

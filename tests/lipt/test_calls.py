@@ -44,14 +44,18 @@ def test_strategies_are_compared_with_random() -> None:
         (images[:200], labels[:200]),
         (images[200:], labels[200:]),
         strategies=["el2n"],
-        baselines=["uniform"],
+        baselines=["uniform", "everything"],
+        proxy="ridge:patches",
+        soft_labels=True,
         seeds=2,
         recipe={"steps": 2, "batch_size": 16, "augmentation": "none"},
         run=QUICK,
         progress=False,
     )
-    assert {row.strategy for row in comparison.outcomes} == {"uniform", "el2n"}
-    assert len(comparison.trials) == 4
+    names = {"uniform", "el2n", "everything"}
+    names |= {f"{name}+soft" for name in names}
+    assert {row.strategy for row in comparison.outcomes} == names
+    assert len(comparison.trials) == 12
     assert comparison.verdict in str(comparison)
     assert "<td>el2n</td>" in comparison._repr_html_()
     with pytest.raises(ConfigError, match="stepz: there is no such setting"):

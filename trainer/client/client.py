@@ -125,9 +125,6 @@ class Client(AbstractContextManager["Client"]):
         """Wait up to `seconds` until the coordinator answers, even with a refusal.
 
         `on_pause` is called with a message before each pause between two attempts.
-
-        Raises:
-            UnreachableError: nothing answered.
         """
         reconnection = Reconnection(seconds, expected=True, on_pause=on_pause)
         request = info_pb2.GetInfoRequest()
@@ -208,11 +205,8 @@ class Client(AbstractContextManager["Client"]):
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
         """Yield a run after every change until it has ended; a held run has not.
 
-        A broken stream is opened again and continues after the last revision. "latest" stays
-        the run that it was at first.
-
-        Raises:
-            UnreachableError: the coordinator was away for `reconnect_seconds`.
+        A broken stream is opened again for `reconnect_seconds`, and continues after the last
+        revision. "latest" stays the run that it was at first.
         """
         reconnection = Reconnection(self._reconnect_seconds)
         yield from watch_run(self._connection, run_id, after_revision, reconnection=reconnection)
@@ -230,10 +224,6 @@ class Client(AbstractContextManager["Client"]):
             interval_seconds: between two views, at least; 0.2 to 60.
             num_runs: this many of the newest runs, at most 200, and all that have not ended.
             on_pause: called with a message before each reconnection.
-
-        Raises:
-            UnreachableError: the coordinator was away for `reconnect_seconds`.
-            InvalidRequestError: an argument is out of range.
         """
         yield from watch_service(
             self._connection,
@@ -416,11 +406,7 @@ class Client(AbstractContextManager["Client"]):
         *,
         on_bytes: OnBytes | None = None,
     ) -> BlobView:
-        """Write a run's weights to a safetensors file, whole or not at all; else as `weights`.
-
-        Raises:
-            OSError: the directory is missing or not writable.
-        """
+        """Write a run's weights to a safetensors file, whole or not at all; else as `weights`."""
         name, target = self._find_weights(run, kind), Path(path)
         # Beside the file, so that the last step is a rename.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".lipt-") as folder:
@@ -439,8 +425,7 @@ class Client(AbstractContextManager["Client"]):
     def open_page(self) -> PageLinkView:
         """A link to the coordinator's page; needs the role trainer or admin.
 
-        Raises:
-            ConfigError: the coordinator serves no page.
+        ConfigError where the coordinator serves no page.
         """
         request = access_pb2.OpenPageRequest()
         return view_of(PageLinkView, self._connection.unary(lambda of: of.access.OpenPage, request))
@@ -470,11 +455,7 @@ class Client(AbstractContextManager["Client"]):
         return [view_of(TokenView, token) for token in answer.tokens]
 
     def revoke_token(self, token_id: str) -> TokenView:
-        """End a token at once.
-
-        Raises:
-            UnknownTokenError: there is no such token.
-        """
+        """End a token at once."""
         request = access_pb2.RevokeTokenRequest(token_id=token_id)
         answer = self._connection.unary(lambda of: of.access.RevokeToken, request)
         return view_of(TokenView, answer.token)

@@ -17,6 +17,9 @@ REDRAWN = "redrawn"
 EVERYTHING = "everything"
 
 BASELINES = (*FIXED, REDRAWN, EVERYTHING)
+# The end of a name: trained with as much of the soft labels as the subset recommends. What they
+# gain is no merit of the selection, so that they stand beside the same without them.
+SOFT = "+soft"
 
 
 def require_baselines(names: Sequence[str]) -> None:
@@ -28,6 +31,8 @@ def require_baselines(names: Sequence[str]) -> None:
 
 def label(strategy: str) -> str:
     """The name of a strategy's or baseline's row, for readers who do not know the names."""
+    if strategy.endswith(SOFT):
+        return f"{label(strategy.removesuffix(SOFT))}, soft labels"
     if strategy in FIXED:
         return f"random ({strategy})"
     return "random re-drawn every epoch" if strategy == REDRAWN else strategy

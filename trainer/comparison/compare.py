@@ -15,7 +15,14 @@ from lipt.common.errors import BudgetError, ConfigError, SubsetError
 from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.baselines import EVERYTHING, FIXED, REDRAWN, label, require_baselines
+from lipt.trainer.comparison.baselines import (
+    EVERYTHING,
+    FIXED,
+    REDRAWN,
+    SOFT,
+    label,
+    require_baselines,
+)
 from lipt.trainer.comparison.trial import LATE, Cell, Plan, Trial, TrialFile, levelled_off
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.examples import SubsetSource, require_comparable
@@ -51,7 +58,13 @@ class Chooser(Protocol):
 
     def strategies(self) -> list[StrategyView]: ...  # noqa: D102 - as `Client.strategies`
     def subset(  # noqa: D102 - as `Client.subset`
-        self, run: str, strategy: str, *, fraction: float, proxy: str | None = None
+        self,
+        run: str,
+        strategy: str,
+        *,
+        fraction: float,
+        proxy: str | None = None,
+        soft_labels: bool = False,
     ) -> Subset: ...
 
 
@@ -68,12 +81,18 @@ def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) ->
         needs: of its strategy.
         manifest: of the subset. Proxies that an automatic choice tried count, whichever won.
     """
-    if warm_up_seconds(manifest) is not None or _OF_THE_DATA.issuperset(needs):
+    if warm_up_seconds(manifest) is not None:
+        return False
+    if (teacher := manifest.get("soft_labels")) and _uses_learners(teacher):
+        return True
+    if _OF_THE_DATA.issuperset(needs):
         return False
     proxy = manifest.get("proxy", {})
-    if "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs):
-        return True
-    looked_at = [proxy["features"], *(tried["features"] for tried in proxy["tried"])]
+    return "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs) or _uses_learners(proxy)
+
+
+def _uses_learners(head: Mapping[str, Any]) -> bool:
+    looked_at = [head["features"], *(tried["features"] for tried in head["tried"])]
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in looked_at)
 
 
@@ -153,7 +172,7 @@ def compare(
                     run = pretrain(seed)
                     if run.fitted:
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
-                needs = known[cell.strategy].needs
+                needs = known[_asked(cell)].needs
                 trial = _chosen(chooser, run, cell, plan.proxy, needs, training)
             trials.add(trial)
             say(_line(trial))
@@ -179,7 +198,7 @@ def _trial(
         train,
         subset=subset,
         test=test,
-        recipe=recipe.model_copy(update={"seed": cell.seed}),
+        recipe=recipe.model_copy(update={"seed": cell.seed, **_softened(cell, subset)}),
         # Accuracy on the examples costs too much on all of the data, and says little of others.
         schedule=_SCHEDULE if stays else replace(_SCHEDULE, subset_at=None),
         device=device,
@@ -215,7 +234,8 @@ def _chosen(
     needs: Collection[str],
     training: _Train,
 ) -> Trial:
-    subset = chooser.subset(run.run_id, cell.strategy, fraction=cell.fraction, proxy=proxy)
+    asked = {"soft_labels": True} if cell.strategy.endswith(SOFT) else {}
+    subset = chooser.subset(run.run_id, _asked(cell), fraction=cell.fraction, proxy=proxy, **asked)
     trial = training(cell, subset, None)
     costs = run.costs
     if cell.strategy in FIXED or costs is None:
@@ -235,6 +255,18 @@ def _chosen(
         + costs.merging_seconds,
         bytes_sent=costs.bytes_to_workers + costs.bytes_from_workers,
     )
+
+
+def _asked(cell: Cell) -> str:
+    """The strategy of a cell's subset: of all examples at random, as they are all there."""
+    name = cell.strategy.removesuffix(SOFT)
+    return FIXED[0] if name == EVERYTHING else name
+
+
+def _softened(cell: Cell, subset: Subset | None) -> dict[str, float]:
+    if subset is None or not cell.strategy.endswith(SOFT):
+        return {}
+    return {"soft_labels": subset.recommended_alpha}
 
 
 def _line(trial: Trial) -> str:

@@ -12,7 +12,14 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from lipt.common.imports import import_extra
-from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN, label
+from lipt.trainer.comparison.baselines import (
+    BASELINES,
+    EVERYTHING,
+    FIXED,
+    REDRAWN,
+    SOFT,
+    label,
+)
 from lipt.trainer.comparison.trial import Trial
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -124,7 +131,8 @@ def _later(trials: Sequence[Trial], rivals: Sequence[Trial], target: float) -> D
 class Outcome:
     """One strategy or baseline at one fraction over all seeds.
 
-    difference: to the better fixed random subset; None for these and for everything.
+    difference: to the better fixed random subset; None for these and for everything; with soft
+        labels, to the same without them.
     to_everything, to_redrawn: to training on all examples, and on a random subset that is
         re-drawn every epoch, for as many steps; None where they were not trained.
     subset_accuracy, levelled_off: None where the examples changed, and for everything.
@@ -163,9 +171,19 @@ class Outcome:
         return self.strategy in BASELINES
 
     @property
+    def is_soft(self) -> bool:
+        """Whether it was trained with soft labels."""
+        return self.strategy.endswith(SOFT)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the verdict is about it: a chosen subset and its labels."""
+        return not self.is_baseline and not self.is_soft
+
+    @property
     def beats_random(self) -> bool:
         """Whether zero lies below the interval of a chosen subset."""
-        return not self.is_baseline and self.difference is not None and self.difference.low > 0
+        return self.is_judged and self.difference is not None and self.difference.low > 0
 
 
 def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
@@ -176,13 +194,17 @@ def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
         within = [trial for trial in trials if trial.fraction == fraction]
         names = dict.fromkeys(trial.strategy for trial in within)
         found = [_outcome(_of(within, name), within, everything) for name in names]
-        rows += sorted(found, key=lambda row: (not row.is_baseline, -row.mean_accuracy))
+        rows += sorted(
+            found, key=lambda row: (row.is_soft, not row.is_baseline, -row.mean_accuracy)
+        )
     return rows
 
 
 def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence[Trial]) -> Outcome:
     first, accuracies = row[0], _accuracies(row)
     redrawn, random = _of(within, REDRAWN), _best_fixed(within)
+    if first.strategy.endswith(SOFT):
+        random = _of(within, first.strategy.removesuffix(SOFT))
     is_everything, is_redrawn = first.strategy == EVERYTHING, first.strategy == REDRAWN
     stays = not is_everything and not is_redrawn
     is_rival = is_everything or first.strategy in FIXED

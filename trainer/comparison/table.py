@@ -51,7 +51,7 @@ def cells(row: Outcome) -> tuple[str, ...]:
         _fraction(row.fraction),
         row.label,
         f"{format_percent(row.mean_accuracy)} +- {100 * row.std_accuracy:.1f}",
-        _difference(row.difference),
+        _difference(row.difference) + (" to without" if row.is_soft and row.difference else ""),
         str(row.num_seeds),
         "-" if row.subset_accuracy is None else format_percent(row.subset_accuracy),
         {True: "yes", False: "no", None: "-"}[row.levelled_off],
@@ -139,7 +139,7 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
     found = []
     for fraction in sorted({row.fraction for row in rows if row.strategy != EVERYTHING}):
         within = [row for row in rows if row.fraction == fraction]
-        chosen = [row for row in within if not row.is_baseline]
+        chosen = [row for row in within if row.is_judged]
         if not chosen:
             found.append(Answers(fraction, f"{_at(fraction)} nothing was chosen."))
             continue

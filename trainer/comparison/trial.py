@@ -10,7 +10,7 @@ from typing import Any
 
 from lipt.common.config.values import merge
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN
+from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN, SOFT
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.records import Look
 from lipt.trainer.writing.files import write_atomically
@@ -177,6 +177,7 @@ class Plan:
     run_overrides: settings of the runs, nested as in `RunConfig`.
     proxy: as in `client.subset`; each strategy's default where None.
     baselines: of `BASELINES`.
+    soft_labels: whether everything that has a subset is trained with soft labels, too.
     """
 
     strategies: tuple[str, ...]
@@ -187,6 +188,7 @@ class Plan:
     run_overrides: Mapping[str, Any] = field(default_factory=dict)
     baselines: tuple[str, ...] = BASELINES
     proxy: str | None = None
+    soft_labels: bool = False
 
     def overrides(self, seed: int) -> dict[str, Any]:
         """The settings of a seed's run."""
@@ -201,6 +203,8 @@ class Plan:
         """What is trained for a seed: everything once, the rest for each fraction."""
         if EVERYTHING in self.baselines:
             yield Cell(seed, EVERYTHING, 1.0)
+            if self.soft_labels:
+                yield Cell(seed, EVERYTHING + SOFT, 1.0)
         strategies = self.all_strategies()
         rows = [name for name in strategies if name in FIXED]
         rows += [REDRAWN] if REDRAWN in self.baselines else []
@@ -208,3 +212,5 @@ class Plan:
         for fraction in self.fractions:
             for strategy in rows:
                 yield Cell(seed, strategy, fraction)
+                if self.soft_labels and strategy != REDRAWN:
+                    yield Cell(seed, strategy + SOFT, fraction)

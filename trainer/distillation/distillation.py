@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.data import Dataset, input_format
-from lipt.common.data.sources.distilled import FILE_NAME
+from lipt.common.data.sources.image_files import FILE_NAME
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat

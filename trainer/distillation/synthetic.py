@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
-from lipt.common.data.sources.distilled import (
+from lipt.common.data.sources.image_files import (
     CLASS_NAMES,
     FILE_NAME,
     IMAGES,
@@ -106,15 +106,7 @@ class RealExamples:
 
 @dataclass(frozen=True)
 class SyntheticSet:
-    """Images of some stages.
-
-    Attributes:
-        images_NCHW: uint8, by stage, then by class.
-        labels_N: int64.
-        stages_N: int64, each image's stage, from 0.
-        class_names: a name for every label.
-        manifest: provenance, as JSON.
-    """
+    """Images (uint8, by stage, then by class) of some stages, counted from 0."""
 
     images_NCHW: Tensor
     labels_N: Tensor
@@ -157,11 +149,7 @@ class SyntheticSet:
         return self.images_NCHW[within_N], self.labels_N[within_N]
 
     def save(self, folder: Path) -> None:
-        """Write `synthetic.safetensors`, and `manifest.json` and `sheet.png` for people.
-
-        Raises:
-            OSError: the folder is missing or cannot be written to.
-        """
+        """Write `synthetic.safetensors`, and `manifest.json` and `sheet.png` for people."""
         tensors = {IMAGES: self.images_NCHW, LABELS: self.labels_N, STAGES: self.stages_N}
         manifest = dict(self.manifest)
         metadata = {
@@ -177,11 +165,7 @@ class SyntheticSet:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote.
-
-        Raises:
-            DataError: the folder holds no such set.
-        """
+        """Read what `save` wrote; DataError where the folder holds no such set."""
         found = read_distilled(folder)
         return cls(
             found.images_NCHW, found.labels_N, found.stages_N, found.class_names, found.manifest

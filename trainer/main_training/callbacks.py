@@ -26,12 +26,7 @@ class LoggerWarning(UserWarning):
 class Logger:
     """Logs every epoch, and ends with the last step; its failures are warnings.
 
-    Args:
-        name: for warnings.
-        log: takes an epoch's record.
-        end: flushes, and ends threads and processes; called once.
-        tag: takes texts about the subset by name, in place of earlier ones.
-        keep: takes a file of the subset, by its name and content.
+    `tag` takes texts about the subset by name, in place of earlier ones, `keep` a file of it.
     """
 
     def __init__(

@@ -185,11 +185,7 @@ def _room_bytes(device: torch.device) -> int:
 
 
 def require_for(subset: Subset, dataset: Dataset) -> None:
-    """Check that a subset can be trained on.
-
-    Raises:
-        SubsetError: it is empty, or another data set's.
-    """
+    """Refuse a subset that is empty, or another data set's, by SubsetError."""
     if not len(subset):
         raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
     own = dataset.fingerprint_like(subset.fingerprint)
@@ -201,11 +197,7 @@ def require_for(subset: Subset, dataset: Dataset) -> None:
 
 
 def require_comparable(test: Dataset, train: Dataset) -> None:
-    """Check that accuracy on a test set means something.
-
-    Raises:
-        DataError: it has examples of another type or shape, or other targets.
-    """
+    """Refuse a test set with other inputs or targets by DataError."""
     if test.inputs != train.inputs:
         raise DataError(
             f"{test.source} has {test.inputs}, but {train.source}, which is trained on, has "

@@ -100,7 +100,7 @@ class Training:
     def run(
         self,
         on_epoch: Sequence[OnEpoch],
-        on_step: OnStep,
+        on_step: OnStep | None,
         checkpoint: Path | None,
         identity: Mapping[str, Any],
         ends_at: float,
@@ -154,7 +154,7 @@ class Training:
         if ("" if subset is None else subset.digest) != self._examples.digest:
             self._examples = self._examples_of(subset)
 
-    def _train_epoch(self, on_step: OnStep) -> EpochRecord:
+    def _train_epoch(self, on_step: OnStep | None) -> EpochRecord:
         progress, recipe, examples = self._progress, self._recipe, self._examples
         step, num_steps = progress.step, progress.num_steps
         generator = derive_generator(recipe.seed, "main-order", progress.epoch)
@@ -171,7 +171,8 @@ class Training:
             if self._losses_to is not None:
                 losses.append(taken.losses_B)
             step += 1
-            on_step(step, num_steps)
+            if on_step is not None:
+                on_step(step, num_steps)
             if step in self._marks:
                 self._test_accuracy(step)
         num_examples = sum(map(len, batches))
@@ -299,13 +300,10 @@ def fit(
         allowed_modules: modules that `model` may be imported from.
 
     Raises:
-        SubsetError: a subset is empty, or belongs to other data.
-        DataError: the test set has other inputs or targets, or RandAugment cannot augment `train`.
-        ConfigError: smoothed labels of numbers, a checkpoint of another training, no such device,
-            or a time limit without a checkpoint.
+        SubsetError, DataError: a subset is empty or of other data; other inputs or targets to test.
+        ConfigError: settings that do not fit the data, the device or the checkpoint.
         TrainingPaused: the time is up, and the checkpoint is written.
-        TrainingDivergedError: the loss is no longer finite.
-        WeightsError: `initial` is another model's.
+        TrainingDivergedError, WeightsError: infinite loss; `initial` is another model's.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
     recipe, place = recipe or Recipe(), resolve_device(device)
@@ -334,13 +332,13 @@ def fit(
                 require_same(checkpoint, saved.identity, identity)
                 _restore_source(source, saved)
             subset = source.subset if subset is None else subset
-        schedule = schedule or Schedule()
-        training = Training(built, forward_pass, train, test, recipe, schedule, subset, source)
+        training = Training(
+            built, forward_pass, train, test, recipe, schedule or Schedule(), subset, source
+        )
         if saved is not None:
             training.restore(saved)
             on_resume(saved.progress)
-        told = on_step or (lambda *_: None)
-        return training.run(on_epoch, told, checkpoint, identity, ends_at)
+        return training.run(on_epoch, on_step, checkpoint, identity, ends_at)
 
 
 def _require_trainable(

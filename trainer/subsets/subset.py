@@ -247,7 +247,6 @@ class Subset:
         Raises:
             SubsetError: the suffix is none of the four.
             MissingExtraError: .parquet without pyarrow.
-            OSError: the directory is missing or cannot be written to.
         """
         target = Path(path)
         codec_of(target)  # checked before there is a file
@@ -264,8 +263,6 @@ class Subset:
 
         Raises:
             SubsetError: the suffix is none of the four, or the file is damaged.
-            MissingExtraError: .parquet without pyarrow.
-            OSError: the file cannot be read.
         """
         source = Path(path)
         codec_of(source)  # before it is read
@@ -298,7 +295,6 @@ class Subset:
             SubsetError: it is other data, or the subset is empty.
             DataError: an image cannot be read, or there are none.
             FileExistsError: the folder is not empty.
-            OSError: it cannot be written.
         """
         from lipt.trainer.subsets.written_out import write_webdataset  # noqa: PLC0415 - Pillow
 
@@ -316,9 +312,6 @@ class Subset:
 
         Columns: image, label, id (the row number) and weight. Else as `to_webdataset`;
         `parquet:FOLDER` and `datasets.load_dataset` open them.
-
-        Raises:
-            MissingExtraError: pyarrow is not installed.
         """
         from lipt.trainer.subsets.written_out import write_parquet  # noqa: PLC0415 - Pillow
 
@@ -332,11 +325,7 @@ class Subset:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` gave.
-
-        Raises:
-            SubsetError: it is damaged.
-        """
+        """Read what `to_json` gave."""
         return cls._decoded(io.BytesIO(text.encode()), _JSON)
 
     def _content(self) -> Content:

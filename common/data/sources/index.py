@@ -2,9 +2,8 @@
 
     NAME.DIGEST.safetensors    NAME says what the content depends on, DIGEST what it is
 
-Nothing is synced or locked: a file appears as a whole, two processes that make one at once write
-the same, and a damaged one does not have its digest any more and is made again. They lie in the
-user's cache directory, which XDG_CACHE_HOME may name.
+A file appears as a whole, two processes that make one at once write the same, and a damaged one
+does not have its digest any more and is made again. They lie in the user's cache directory.
 """
 
 from __future__ import annotations
@@ -130,10 +129,7 @@ def kept(
 ) -> Mapping[str, Tensor]:
     """The tensors that were kept, mapped into memory; or those of `make`, kept from then on.
 
-    Args:
-        kind: what they are.
-        depends_on: everything that they depend on, told apart by `repr`.
-        make: gives them. What it raises is raised, and nothing is kept.
+    `depends_on` is everything that they depend on, told apart by `repr`.
     """
     folder = index_folder()
     name = f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"

@@ -1,8 +1,7 @@
 """Image-text pairs: the rows of two towers, made once and kept, and latent classes as labels.
 
-They are what a features file with `paired_features` holds, so that everything that is done with
-such a file is done with pairs. They are made again when the pairs' files, the towers' names, the
-files of their modules or those of `weights=` have changed.
+The rows are those of a features file with `paired_features`. They are made again when the pairs'
+files, the towers' names, the files of their modules or those of `weights=` have changed.
 
 A tower's name is `module:function`. The function is called once, without arguments, and returns
 what is called with batches, such as a module of PyTorch's, which is set to `eval`:
@@ -13,9 +12,8 @@ what is called with batches, such as a module of PyTorch's, which is set to `eva
 The result may be on any device, and is divided by its length here. Row i must depend on example i
 alone.
 
-Named classes are zero-shot: each image's is the text that it is most alike. Without names they are
-clusters: spherical k-means on a sample of the images, 256 for each cluster at the most, and then
-every image's nearest centre.
+Named classes are zero-shot: each image's is the nearest text. Without names they are clusters:
+spherical k-means on a sample of the images, 256 for each cluster at the most.
 
 Shapes: N pairs, B of a batch, C classes, M of the sample, S pixels a side, D features.
 """

@@ -1,8 +1,4 @@
-"""Storage: files on a disk or behind a URL of fsspec's, listed and read in ranges.
-
-Credentials come from the environment or the store's own files: a command line is seen by everybody
-on the machine.
-"""
+"""Storage: files on a disk or behind a URL of fsspec's, listed and read in ranges."""
 
 # ruff: noqa: D102 - methods of io and of `LocalFiles` are described once
 

@@ -1,21 +1,13 @@
 """Rows of a table: its label or targets, and its texts or features as columns.
 
-The label is a column of classes, in the order of their names, those that look like numbers by
-value, so that a training and a test file agree where both have all of them; `classes=a,b,c` names
-them for files that do not. Other targets are no single class:
+Classes are in the order of their names, those that look like numbers by value, so that a training
+and a test file agree where both have all of them; `classes=a,b,c` names them for files that do not.
 
-    target=COLUMN           a number of every row; several between commas
-    labels=COLUMN,COLUMN    1 in every column whose label a row has, 0 in the others
-
-A column of features is of numbers where all its cells are, but for missing ones; they become the
-example's `numbers`, which the pipeline standardizes. Every other one is of categories: a cell's
-code is its text's digest, salted with its column's name, modulo the number of buckets. So files
-that are opened apart agree without a vocabulary, and one table of embeddings serves all columns.
-
-A missing category is a category. A missing number is the mean of the others in its column of the
-same file, which is 0 once standardized.
-
-Where an example is one tensor it has no name, so that a model takes it as its only argument.
+A column of features is of numbers where all its cells are, but for missing ones; they are
+standardized. Every other one is of categories: a cell's code is its text's digest, salted with its
+column's name, modulo the number of buckets. So files that are opened apart agree without a
+vocabulary, and one table of embeddings serves all columns. A missing category is a category; a
+missing number is the mean of the others in its column of the same file.
 
 Shapes: N rows, D columns of numbers, C columns of categories, T targets.
 """

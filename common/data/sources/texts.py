@@ -1,13 +1,11 @@
 """Text columns: texts as tokens of one length, cut or filled up.
 
 The built-in tokenizer needs no file and no vocabulary: lower-cased words and single marks, each
-with the number of its text's digest, so that files that are opened apart agree. Two words share a
-number with a probability of 1 in as many numbers as there are; with the default 32,767, one in six
-of a set's 6,000 words shares its own with another. Number 0 is padding.
+with the number of its text's digest, so that files that are opened apart agree; 0 is padding.
 
-A user's is a file of Hugging Face's `tokenizers`. Its own padding token becomes 0, and the token
-that had 0 takes that one's number; without a padding token, all numbers are 1 more. With
-`names=huggingface` the numbers stay, for a model that was trained on them.
+A user's is a file of Hugging Face's `tokenizers`. Its own padding token and number 0 change places;
+without a padding token, all numbers are 1 more. With `names=huggingface` the numbers stay, for a
+model that was trained on them.
 
 Shapes: N texts, L places.
 """
@@ -83,12 +81,9 @@ def hashing_tokenizer(max_length: int, vocabulary: int = DEFAULT_VOCABULARY) -> 
 
 
 def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokenizer:
-    """A user's.
+    """A user's tokenizer.json; padding may have another number than 0 with `keep_numbers`.
 
-    Args:
-        path: a tokenizer.json.
-        max_length: L; special tokens count, and those at the end stay when a text is cut.
-        keep_numbers: whether padding may have another number than 0.
+    Special tokens count, and those at the end stay when a text is cut.
     """
     tokenizers = import_extra(
         "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"

@@ -173,31 +173,32 @@ def _shards(source: str, storage: Storage, path: str) -> list[str]:
 
 def expand_braces(source: str, pattern: str) -> Iterator[str]:
     """The names that a pattern stands for: {000..099} counts, {train,val} lists."""
-    match = _BRACES.search(pattern)
-    if match is None:
-        if "{" in pattern or "}" in pattern:
-            raise ConfigError(f"{source}: a brace is left open in {pattern}. Close it.")
-        yield pattern
-        return
-    counted = _RANGE.fullmatch(match[1])
-    if counted is not None:
-        first, last = int(counted[1]), int(counted[2])
-        if not first <= last < first + _MOST_SHARDS:
-            raise ConfigError(
-                f"{source}: {match[0]} counts {last - first + 1} shards. Write the lower number "
-                f"first, and at most {_MOST_SHARDS}."
-            )
-        width = len(counted[1])
-        middles: Iterator[str] = (f"{number:0{width}}" for number in range(first, last + 1))
-    elif "," in match[1]:
-        middles = iter(match[1].split(","))
-    else:
+    # Every second part is what stands in braces.
+    parts = _BRACES.split(pattern)
+    if any("{" in text or "}" in text for text in parts[::2]):
+        raise ConfigError(f"{source}: a brace is left open in {pattern}. Close it.")
+    choices = [
+        _choices(source, text) if number % 2 else [text] for number, text in enumerate(parts)
+    ]
+    return map("".join, itertools.product(*choices))
+
+
+def _choices(source: str, text: str) -> list[str]:
+    counted = _RANGE.fullmatch(text)
+    if counted is None and "," in text:
+        return text.split(",")
+    if counted is None:
         raise ConfigError(
-            f"{source}: {match[0]} stands for nothing. Write a range such as {{000000..000099}}, "
+            f"{source}: {{{text}}} stands for nothing. Write a range such as {{000000..000099}}, "
             "or a list such as {a,b}."
         )
-    for middle in middles:
-        yield from expand_braces(source, pattern[: match.start()] + middle + pattern[match.end() :])
+    first, last = int(counted[1]), int(counted[2])
+    if not first <= last < first + _MOST_SHARDS:
+        raise ConfigError(
+            f"{source}: {{{text}}} counts {last - first + 1} shards. Write the lower number first, "
+            f"and at most {_MOST_SHARDS}."
+        )
+    return [f"{number:0{len(counted[1])}}" for number in range(first, last + 1)]
 
 
 def _classes_beside(storage: Storage, shards: list[str]) -> list[str]:

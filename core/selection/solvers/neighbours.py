@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
@@ -100,11 +99,14 @@ def approximate_neighbours(
 ) -> Iterator[tuple[slice, Tensor]]:
     """The rows of a block, and their probably nearest neighbours, B x count; block by block."""
     require_extra("faiss", package="faiss-cpu", extra="neighbours", needed_for="search=approximate")
+    import faiss  # noqa: PLC0415 - an extra
+
     num_examples, num_features = features_ND.shape
-    rows_of = _Comparable(features_ND, normalized=normalized)
+    rows_of = _comparable(features_ND, normalized=normalized)
     num_candidates = min(2 * count + 1, num_examples)
-    with _threads():
-        lists = _lists(rows_of, count)
+    threads_before = faiss.omp_get_max_threads()
+    try:
+        lists = _lists(rows_of, (num_examples, num_features), count)
         for rows in row_blocks(num_examples, 16 * num_candidates * num_features):
             own_BD = rows_of(rows)
             candidates_BM = _search(lists, own_BD, num_candidates).sort(dim=1).values
@@ -113,42 +115,36 @@ def approximate_neighbours(
             distances_BM.masked_fill_(candidates_BM == ids_B[:, None], torch.inf)
             neighbours_BM = candidates_BM.gather(1, nearest(distances_BM, count))
             yield rows, neighbours_BM.to(features_ND.device)
+    finally:
+        faiss.omp_set_num_threads(threads_before)
 
 
-class _Comparable:
+def _comparable(features_ND: Tensor, *, normalized: bool) -> Callable[[slice | Tensor], Tensor]:
     """Rows as they are compared, in float64 on the CPU, and in the range of half precision."""
+    blocks = row_blocks(len(features_ND), 4 * features_ND.shape[1])
+    largest = 1.0 if normalized else max(float(features_ND[rows].abs().max()) for rows in blocks)
 
-    def __init__(self, features_ND: Tensor, *, normalized: bool) -> None:
-        self._features_ND = features_ND
-        self._normalized = normalized
-        num_examples, num_features = features_ND.shape
-        self.shape = num_examples, num_features
-        self._largest = 1.0
+    def rows_of(ids: slice | Tensor) -> Tensor:
+        rows_BD: Tensor = features_ND[ids].cpu().double()
         if not normalized:
-            blocks = row_blocks(num_examples, 4 * num_features)
-            self._largest = max(float(features_ND[rows].abs().max()) for rows in blocks) or 1.0
-
-    def __call__(self, ids: slice | Tensor) -> Tensor:
-        rows_BD: Tensor = self._features_ND[ids].cpu().double()
-        if not self._normalized:
-            return rows_BD / self._largest
+            return rows_BD / (largest or 1.0)
         norms_B1: Tensor = torch.linalg.vector_norm(rows_BD, dim=-1, keepdim=True)
         return rows_BD / norms_B1.masked_fill_(norms_B1 == 0, 1.0)
 
+    return rows_of
 
-def _lists(rows_of: _Comparable, count: int) -> faiss.IndexIVFScalarQuantizer:
+
+def _lists(
+    rows_of: Callable[[slice | Tensor], Tensor], shape: tuple[int, int], count: int
+) -> faiss.IndexIVFScalarQuantizer:
     import faiss  # noqa: PLC0415 - an extra
 
-    num_examples, num_features = rows_of.shape
+    num_examples, num_features = shape
     num_lists = max(1, min(round(4 * math.sqrt(num_examples)), num_examples // _LEAST_OF_LIST))
     # Distances as they are: halves of what differs from a centre are another for each list.
+    quantizer, bits = faiss.IndexFlatL2(num_features), faiss.ScalarQuantizer.QT_fp16
     lists = faiss.IndexIVFScalarQuantizer(
-        faiss.IndexFlatL2(num_features),
-        num_features,
-        num_lists,
-        faiss.ScalarQuantizer.QT_fp16,
-        faiss.METRIC_L2,
-        False,
+        quantizer, num_features, num_lists, bits, faiss.METRIC_L2, False
     )
     lists.cp.seed = _SEED
     lists.cp.max_points_per_centroid = _LEARNT_FROM
@@ -177,18 +173,6 @@ def _search(lists: faiss.IndexIVFScalarQuantizer, rows_BD: Tensor, count: int) -
         everywhere.nprobe = lists.nlist
         found_BM[lacking_B] = lists.search(wanted_BD[lacking_B], count, params=everywhere)[1]
     return torch.from_numpy(found_BM)
-
-
-@contextmanager
-def _threads() -> Iterator[None]:
-    import faiss  # noqa: PLC0415 - an extra
-
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(torch.get_num_threads())
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
 
 
 def nearest(distances_RN: Tensor, count: int) -> Tensor:

@@ -92,10 +92,6 @@ _HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
 _BETAS = {0.1: 0.3, 0.2: 0.2, 0.5: 0.0}
 
 
-def _as_in_the_paper(fraction: float) -> dict[str, str]:
-    return {"score": "aum", "beta": f"{between(_BETAS, fraction):.4g}", "num_strata": "50"}
-
-
 CCS = Strategy(
     function=ccs,
     summary="random, equal shares of every stratum of a score without its hardest end",
@@ -110,7 +106,11 @@ CCS = Strategy(
             "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
             "half of it on (straight lines between are ours); classes as they come; "
             "needs learners",
-            _as_in_the_paper,
+            lambda fraction: {
+                "score": "aum",
+                "beta": f"{between(_BETAS, fraction):.4g}",
+                "num_strata": "50",
+            },
             balanced=False,
         )
     },

@@ -58,8 +58,12 @@ def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer
     |e| sqrt(1 + |h|^2), exact and free; by all parameters it is one gradient per example, some
     hundred times the work.
     """
-    norms = last_layer_norms if parameters == "last_layer" else _all_norms
-    return keep_largest(signals.mean_over_models(norms), budget)
+    if parameters == "last_layer":
+        return keep_largest(signals.mean_over_models(last_layer_norms), budget)
+    norms_N = signals.mean_over_models(
+        lambda model: given(model.gradient_norms_N, "gradient norms")
+    )
+    return keep_largest(norms_N, budget)
 
 
 def last_layer_norms(signals: Signals) -> Tensor:
@@ -68,10 +72,6 @@ def last_layer_norms(signals: Signals) -> Tensor:
         signals.features_ND, dim=-1, dtype=torch.float32
     )
     return error_norms(signals) * (feature_norms_N.square() + float(signals.has_bias)).sqrt()
-
-
-def _all_norms(signals: Signals) -> Tensor:
-    return given(signals.gradient_norms_N, "gradient norms")
 
 
 def score_probabilities(signals: Signals, score: Callable[[Tensor], Tensor]) -> Tensor:

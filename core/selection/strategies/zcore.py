@@ -59,7 +59,9 @@ def score_coverage(
 ) -> Scored:
     """Score all examples; of a single feature both axes of the plane are that one."""
     generator = derive_generator(seed, "zcore")
-    columns_DN = _by_column(signals.features_ND)
+    columns_DN = torch.empty(*signals.features_ND.T.shape, device=signals.features_ND.device)
+    for rows in row_blocks(len(signals), 4 * len(columns_DN)):
+        columns_DN[:, rows] = signals.features_ND[rows].T
     num_draws = num_draws or min(_MOST_DRAWS, _DRAWS_PER_EXAMPLE * len(signals))
     scores_N = torch.rand(len(signals), generator=generator, dtype=torch.float64)
     scores_N = scores_N.to(columns_DN.device)
@@ -100,14 +102,6 @@ def draw_points(
     falling_M2 = high_M2 - ((1 - shares_M2) * (high_M2 - low_M2) * (high_M2 - middle_M2)).sqrt()
     rises_M2 = shares_M2 * (high_M2 - low_M2) < middle_M2 - low_M2
     return features_M2, rising_M2.where(rises_M2, falling_M2).float()
-
-
-def _by_column(features_ND: Tensor) -> Tensor:
-    """One row per feature; D x N float32."""
-    columns_DN = torch.empty(*features_ND.T.shape, device=features_ND.device)
-    for rows in row_blocks(len(features_ND), 4 * features_ND.shape[1]):
-        columns_DN[:, rows] = features_ND[rows].T
-    return columns_DN
 
 
 def plane_scores(

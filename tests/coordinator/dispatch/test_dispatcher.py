@@ -8,75 +8,19 @@ import pytest
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError, StateError
-from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import handing_out
 from lipt.coordinator.dispatch.choosing import Opening, choose_learner
-from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from tests.clock import Clock
+from tests.coordinator.dispatch.conftest import Bench
 
 MakeRun = Callable[..., RunRecord]
 RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
-
-
-class Bench:
-    """A dispatcher over a real database, with a clock that the test moves."""
-
-    def __init__(self, database: Database) -> None:
-        self.clock = Clock()
-        self.events = Events()
-        self.database = database
-        self.store = RunStore(self.database)
-        self.dispatcher = self.new_dispatcher()
-
-    def new_dispatcher(self) -> Dispatcher:
-        return Dispatcher(
-            self.store,
-            lease_seconds=30.0,
-            clock=self.clock,
-            wall_clock=lambda: 1000.0 + self.clock.now,
-            events=self.events,
-        )
-
-    def join(self, name: str) -> str:
-        return self.dispatcher.workers.register(
-            name, name=name, device="cpu", versions={}, allowed_modules=()
-        ).worker_id
-
-    async def take(self, worker_id: str) -> tuple[AssignmentKey, int]:
-        granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)
-        assert granted is not None
-        run, learner = granted
-        return AssignmentKey(run.run_id, learner.index), learner.epoch
-
-    async def leased(self, run: RunRecord) -> tuple[str, AssignmentKey, int]:
-        """A worker, and the learner of this run that it has: its key and its epoch."""
-        await self.store.add(run)
-        worker = self.join("a")
-        return worker, *await self.take(worker)
-
-    def state(self, index: int = 0) -> LearnerState:
-        return self.store.find("r").learners[index].state
-
-    async def expire(self) -> None:
-        """One round of the expiry task."""
-        before = self.events.count(EventKind.LEASE_EXPIRED)
-        task = asyncio.create_task(self.dispatcher.expire_leases())
-        async with asyncio.timeout(10.0):
-            while self.events.count(EventKind.LEASE_EXPIRED) == before:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        task.cancel()
-
-
-@pytest.fixture
-async def bench(database: Database) -> Bench:
-    return Bench(database)
 
 
 async def test_each_learner_goes_to_one_worker(bench: Bench, make_run: MakeRun) -> None:
@@ -224,10 +168,7 @@ async def test_restart_renews_leases_so_that_workers_can_finish(
     bench: Bench, make_run: MakeRun
 ) -> None:
     worker, key, epoch = await bench.leased(make_run())
-    bench.store = RunStore(bench.database)
-    await bench.store.load()
-    bench.dispatcher = bench.new_dispatcher()
-    bench.dispatcher.restore()
+    await bench.restart()
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
     assert bench.state() is LearnerState.DONE
@@ -379,10 +320,7 @@ async def test_quarantine_outlives_a_restart(bench: Bench, make_run: MakeRun) ->
     await bench.store.add(make_run(num_learners=1))
     for name in ("a", "b", "c"):
         await lose(bench, name)
-    bench.store = RunStore(bench.database)
-    await bench.store.load()
-    bench.dispatcher = bench.new_dispatcher()
-    bench.dispatcher.restore()
+    await bench.restart()
     assert await bench.dispatcher.acquire(bench.join("d"), wait_seconds=0.0) is None
     # One of them was not ended, but cut off.
     assert (await bench.take(bench.join("b")))[0] == ("r", 0)

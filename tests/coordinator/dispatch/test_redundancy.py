@@ -7,7 +7,7 @@ import pytest
 from lipt.common.access.roles import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError
-from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Binding
@@ -18,17 +18,15 @@ from lipt.coordinator.dispatch.choosing import (
     why_idle,
     why_waiting,
 )
-from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, judge, may_train
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.contents import Contents
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.needs import needed_blobs
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord
-from tests.clock import Clock
+from tests.coordinator.dispatch.conftest import Bench
 
 MakeRun = Callable[..., RunRecord]
 
@@ -168,51 +166,21 @@ def test_what_is_held_back_is_not_taken_for_rubbish(make_run: MakeRun) -> None:
     assert not set(held.files) & needed(run.with_learner(taken))
 
 
-class Bench:
-    """A dispatcher over a real database, as a new process finds it each time."""
+async def take(bench: Bench, name: str) -> tuple[AssignmentKey, int] | None:
+    granted = await bench.dispatcher.acquire(bench.join(name), wait_seconds=0.0)
+    return granted and (AssignmentKey("r", granted[1].index), granted[1].epoch)
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self.events = Events()
-        self.store = RunStore(database)
-        self.clock = Clock()
-        self.dispatcher = self._dispatcher()
 
-    def _dispatcher(self) -> Dispatcher:
-        return Dispatcher(
-            self.store,
-            lease_seconds=30.0,
-            clock=self.clock,
-            wall_clock=lambda: 1000.0,
-            events=self.events,
-        )
+async def train(bench: Bench, name: str, content: str) -> int:
+    """Take a learner and hand this in; its epoch."""
+    taken = await take(bench, name)
+    assert taken is not None
+    await bench.dispatcher.commit(bench.join(name), *taken, result(content))
+    return taken[1]
 
-    async def restart(self) -> None:
-        """What the database has, and nothing else."""
-        self.store = RunStore(self.database)
-        await self.store.load()
-        self.dispatcher = self._dispatcher()
-        self.dispatcher.restore()
 
-    def join(self, name: str) -> str:
-        return self.dispatcher.workers.register(
-            name, name=name, device="cpu", versions={}, allowed_modules=()
-        ).worker_id
-
-    async def take(self, name: str) -> tuple[AssignmentKey, int] | None:
-        granted = await self.dispatcher.acquire(self.join(name), wait_seconds=0.0)
-        return granted and (AssignmentKey("r", granted[1].index), granted[1].epoch)
-
-    async def train(self, name: str, content: str) -> int:
-        """Take a learner and hand this in; its epoch."""
-        taken = await self.take(name)
-        assert taken is not None
-        await self.dispatcher.commit(self.join(name), *taken, result(content))
-        return taken[1]
-
-    @property
-    def learner(self) -> LearnerRecord:
-        return self.store.find("r").learners[0]
+def learner_of(bench: Bench) -> LearnerRecord:
+    return bench.store.find("r").learners[0]
 
 
 @pytest.fixture
@@ -226,15 +194,15 @@ async def bench(database: Database, make_run: MakeRun) -> Bench:
 async def test_a_learner_is_in_once_another_worker_has_handed_in_the_same(
     bench: Bench, restarting: bool
 ) -> None:
-    first = await bench.train("a", "x")
-    assert (bench.learner.state, bench.learner.result) == (LearnerState.QUEUED, None)
+    first = await train(bench, "a", "x")
+    assert (learner_of(bench).state, learner_of(bench).result) == (LearnerState.QUEUED, None)
     if restarting:
         await bench.restart()
     # Its answer was lost, so it says it again; and there is nothing more for it.
     key = AssignmentKey("r", 0)
     await bench.dispatcher.commit(bench.join("a"), key, first, result("x"))
-    assert await bench.take("a") is None
-    taken = await bench.take("b")
+    assert await take(bench, "a") is None
+    taken = await take(bench, "b")
     assert taken is not None
     assert taken == (key, first + 1)
     # Nor does saying it again end the lease of another.
@@ -244,9 +212,12 @@ async def test_a_learner_is_in_once_another_worker_has_handed_in_the_same(
     if restarting:
         await bench.restart()
     await bench.dispatcher.commit(bench.join("b"), *taken, result("x"))
-    assert (bench.learner.state, bench.learner.result) == (LearnerState.DONE, result("x").blob)
-    assert [held.worker_name for held in bench.learner.copies] == ["a"]
-    assert bench.learner.account == ""
+    assert (learner_of(bench).state, learner_of(bench).result) == (
+        LearnerState.DONE,
+        result("x").blob,
+    )
+    assert [held.worker_name for held in learner_of(bench).copies] == ["a"]
+    assert learner_of(bench).account == ""
     assert bench.events.count(EventKind.LEARNER_DISPUTED) == 0
 
 
@@ -255,27 +226,29 @@ async def test_a_third_worker_settles_it_and_the_one_who_disagreed_is_named(
     bench: Bench, liar: str
 ) -> None:
     for name in "ab":
-        await bench.train(name, "lie" if name == liar else "truth")
-    assert bench.learner.state is LearnerState.QUEUED
+        await train(bench, name, "lie" if name == liar else "truth")
+    assert learner_of(bench).state is LearnerState.QUEUED
     assert bench.events.count(EventKind.LEARNER_DISPUTED, "") == 1
-    assert "workers a handed in" in bench.learner.account
-    assert ", b handed in" in bench.learner.account
+    assert "workers a handed in" in learner_of(bench).account
+    assert ", b handed in" in learner_of(bench).account
     await bench.restart()
     for name in "ab":
-        assert await bench.take(name) is None
-    await bench.train("c", "truth")
-    assert (bench.learner.state, bench.learner.result) == (
+        assert await take(bench, name) is None
+    await train(bench, "c", "truth")
+    assert (learner_of(bench).state, learner_of(bench).result) == (
         LearnerState.DONE,
         result("truth").blob,
     )
     other = "b" if liar == "a" else "a"
-    assert f"workers {other} and c agree on it, and worker {liar} handed" in bench.learner.account
+    assert (
+        f"workers {other} and c agree on it, and worker {liar} handed" in learner_of(bench).account
+    )
     assert bench.events.count(EventKind.LEARNER_DISPUTED, "settled") == 1
 
 
 async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: Bench) -> None:
     for name in "abcde":
-        assert bench.learner.state is LearnerState.QUEUED
-        await bench.train(name, name)
+        assert learner_of(bench).state is LearnerState.QUEUED
+        await train(bench, name, name)
     # The first contradicted nobody, the second is why there was a third; max_attempts is 3.
-    assert (bench.learner.state, bench.learner.failures) == (LearnerState.FAILED, 3)
+    assert (learner_of(bench).state, learner_of(bench).failures) == (LearnerState.FAILED, 3)

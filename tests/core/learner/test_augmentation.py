@@ -20,8 +20,8 @@ from lipt.core.learner.augmentation import (
 )
 
 
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def images() -> torch.Tensor:
@@ -134,18 +134,14 @@ def test_equalize_is_the_hand_computed_table() -> None:
     assert equalized.flatten().tolist() == [0] * 255 + [255] * 255
 
 
-def generator_of(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def noise(*shape: int) -> Tensor:
-    return torch.randint(256, shape, generator=generator_of(1)).to(torch.uint8)
+    return torch.randint(256, shape, generator=seeded(1)).to(torch.uint8)
 
 
 def one_at_a_time(images_BCHW: Tensor, *, num_ops: int, magnitude: int, seed: int) -> Tensor:
     """The slow oracle: the same draws, image by image, operation by operation."""
     operations_OB, negative_OB = draw_operations(
-        len(images_BCHW), num_ops=num_ops, generator=generator_of(seed)
+        len(images_BCHW), num_ops=num_ops, generator=seeded(seed)
     )
     height, width = images_BCHW.shape[-2:]
     done = []
@@ -166,7 +162,7 @@ def test_grouped_execution_equals_one_image_at_a_time(
 ) -> None:
     images_BCHW = noise(*shape)
     before = images_BCHW.clone()
-    got = randaugment(images_BCHW, num_ops=num_ops, magnitude=9, generator=generator_of(5))
+    got = randaugment(images_BCHW, num_ops=num_ops, magnitude=9, generator=seeded(5))
     assert torch.equal(got, one_at_a_time(images_BCHW, num_ops=num_ops, magnitude=9, seed=5))
     assert torch.equal(images_BCHW, before)
 
@@ -174,7 +170,7 @@ def test_grouped_execution_equals_one_image_at_a_time(
 def test_equal_images_in_one_batch_come_out_different() -> None:
     # Values in 30..219: AutoContrast has something to stretch, and Solarize to invert.
     same = (noise(1, 3, 32, 32) // 4 * 3 + 30).expand(256, -1, -1, -1)
-    augmented = randaugment(same, num_ops=1, magnitude=9, generator=generator_of())
+    augmented = randaugment(same, num_ops=1, magnitude=9, generator=seeded())
     # 14 operations, 9 of them with two signs: at most 23 results, and with 256
     # draws the chance that any of them is missing is below 23 * (27/28)**256 < 0.3%.
     assert len({tuple(image.flatten().tolist()) for image in augmented}) == 23
@@ -183,7 +179,7 @@ def test_equal_images_in_one_batch_come_out_different() -> None:
 def test_one_seed_gives_the_same_images() -> None:
     images_BCHW = noise(30, 3, 8, 8)
     first, again, other = (
-        randaugment(images_BCHW, num_ops=2, magnitude=9, generator=generator_of(seed))
+        randaugment(images_BCHW, num_ops=2, magnitude=9, generator=seeded(seed))
         for seed in (3, 3, 4)
     )
     assert torch.equal(first, again)
@@ -192,7 +188,7 @@ def test_one_seed_gives_the_same_images() -> None:
 
 def test_draws_are_uniform_and_independent() -> None:
     num_images = 20_000
-    operations_OB, negative_OB = draw_operations(num_images, num_ops=2, generator=generator_of())
+    operations_OB, negative_OB = draw_operations(num_images, num_ops=2, generator=seeded())
     num_operations = len(OPERATIONS)
     # Every pair of (first, second) operation and sign of the first: 14 * 14 * 2 cells.
     cells = (operations_OB[0] * num_operations + operations_OB[1]) * 2 + negative_OB[0].long()

@@ -63,6 +63,15 @@ def test_none_keeps_every_weight_whatever_the_density() -> None:
     assert all(pruned[name] is not weight for name, weight in WEIGHTS.items())
 
 
+def test_random_depends_on_the_generator_alone() -> None:
+    ones = {"a": torch.ones(30, 10), "b": torch.ones(50)}
+    first, again, other = (
+        prune(PruningMethod.RANDOM, inputs(ones, seed=seed), 0.5) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first["a"], again["a"])
+    assert not torch.equal(first["a"], other["a"])
+
+
 def test_random_keeps_every_weight_equally_often() -> None:
     ones = {"a": torch.ones(10), "b": torch.ones(5, 2)}
     draws = inputs(ones)
@@ -123,6 +132,7 @@ def test_density_outside_the_unit_interval_is_refused(density: float) -> None:
         masks_of_largest({"a": torch.ones(3)}, density)
     assert f"density {density} is outside (0, 1]" in str(raised.value)
     assert "KEEPS" in str(raised.value)
+    assert masks_of_largest({"a": torch.ones(3)}, 1.0)["a"].all()
 
 
 STATE = {"w": torch.tensor([[1.0, -2.0], [3.0, 0.0]]), "steps": torch.tensor(7)}

@@ -71,12 +71,6 @@ def test_a_command_is_within_what_its_environment_names(monkeypatch: pytest.Monk
     assert (f"{parent.trace_id:032x}", f"{parent.span_id:016x}") == (TRACE, SPAN)
 
 
-def test_a_command_is_none_where_nothing_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    assert spans_of(monkeypatch, "strategies", "--json").names() == []
-
-
 COMMANDS = [
     [],
     *(["run", command] for command in ("start", "list", "show", "watch", "cancel")),
@@ -241,9 +235,3 @@ def test_refusal_of_a_plugged_in_command_is_one_sentence(tmp_path: Path) -> None
     assert done.exit_code == 1
     assert done.stderr.startswith(f"lipt: there is no state in {tmp_path}")
     assert "Traceback" not in done.output
-
-
-def test_unknown_command_is_still_refused() -> None:
-    done = CliRunner().invoke(main, ["stat"])
-    assert done.exit_code == 2
-    assert "No such command 'stat'" in done.output

@@ -12,7 +12,6 @@ import typer
 from typer.testing import CliRunner
 
 from lipt.common.access.tokens import Token
-from lipt.common.errors import UnreachableError
 from lipt.trainer.cli.options import (
     grouped,
     modules_of,
@@ -50,14 +49,6 @@ def test_a_coordinator_that_comes_up_late_is_waited_for(service: Service, free_p
         client.reach(60.0, on_pause=come_up)
     assert told
     assert "no coordinator answers at" in told[0]
-
-
-def test_one_that_never_comes_is_given_up(dead_address: str, lipt: Any) -> None:
-    with Client(dead_address) as client, pytest.raises(UnreachableError, match=dead_address):
-        client.reach(0.0)
-    result = lipt("run", "list", "--wait", "0.1", "--coordinator", dead_address)
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"lipt: no coordinator answers at {dead_address}")
 
 
 def test_one_that_refuses_is_there(relay: Relay, lipt: Any) -> None:

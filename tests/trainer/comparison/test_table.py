@@ -13,7 +13,6 @@ from lipt.trainer.comparison.table import (
     answers,
     cells,
     instead,
-    plain,
 )
 from lipt.trainer.comparison.trial import Trial
 from tests.trainer.made_up import made_up_outcome, made_up_trial
@@ -56,13 +55,6 @@ def test_what_people_would_do_instead_has_a_table_of_its_own() -> None:
         ("100%", "everything", "-", "-", "75.4%", "3 of 3", "90", "2.5 s", "0 s"),
     ]
     assert {len(row) for row in rows} == {len(INSTEAD_HEADER)}
-
-
-def test_without_any_of_it_there_is_one_table() -> None:
-    assert instead([RANDOM]) == []
-    lines = plain([RANDOM])
-    assert len(lines) == 2
-    assert lines[1].startswith("10%       random (uniform)  50.0% +- 1.0")
 
 
 def trials(

@@ -16,8 +16,6 @@ from lipt.trainer.report.examination import (
 from tests.trainer.made_up_diagnosis import made_up_columns, made_up_diagnosis, made_up_findings
 from tests.trainer.report.reading import Page, words
 
-DIGITS = open_dataset("digits-test")
-
 
 @pytest.fixture
 def pets(tmp_path: Path) -> str:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -25,13 +23,11 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models import build_model, find_head
+from lipt.common.models import build_model
 from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import pack
-from lipt.trainer.comparison.table import answers
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
-from lipt.trainer.main_training.records import Look
 from lipt.trainer.report.examination import (
     HEIGHT,
     WIDTH,
@@ -89,16 +85,6 @@ def weights(scale: float = 1.0) -> bytes:
     model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=3)
     tensors = model.state_dict().items()
     return pack({n: value * scale if value.is_floating_point() else value for n, value in tensors})
-
-
-def test_features_are_what_enters_the_head_of_the_merged_model() -> None:
-    features, seen_by = features_of(Weights(weights), RUN, DIGITS, IDS)  # type: ignore[arg-type]
-    model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=3)
-    assert features.shape == (3, find_head(model)[1].in_features)
-    assert seen_by == "theta_p"
-    # An example's features depend on nothing but itself.
-    alone, _ = features_of(Weights(weights), RUN, DIGITS, IDS[1:2])  # type: ignore[arg-type]
-    torch.testing.assert_close(alone[0], features[1])
 
 
 @pytest.mark.parametrize(
@@ -223,25 +209,6 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
         assert f"{label} {kept[label]} of {available[label]}" in text
 
 
-def test_the_three_answers_stand_below_their_questions() -> None:
-    looks = (Look(10, 2.0, 0.5), Look(20, 4.0, 0.96))
-    everything = [
-        made_up_trial(
-            seed=seed, strategy="everything", fraction=1.0, test_accuracy=0.98, looks=looks
-        )
-        for seed in range(3)
-    ]
-    trials = [*(replace(trial, looks=looks) for trial in TRIALS), *everything]
-    report = gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, trials))  # type: ignore[arg-type]
-    text = words(render(report))
-    (found,) = answers(report.outcomes)
-    assert f"Is it better than a random subset of its size? {found.better}" in text
-    assert f"Is it faster than training on everything for as long? {found.faster}" in text
-    assert f"What did choosing cost? {found.cost}" in text
-    assert re.search("What people would do instead .*fraction strategy to everything", text)
-    assert render(report).count('<div class="verdict good">') == 1
-
-
 def test_the_map_marks_what_was_chosen(report: Report) -> None:
     assert report.seen_by == "their own values, not by theta_p: there are none yet."
     (drawing,) = re.findall(
@@ -360,49 +327,6 @@ def test_a_class_may_be_called_anything() -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-def test_it_shows_all_settings_and_versions(report: Report) -> None:
-    text = html.unescape(render(report))
-    assert json.dumps(RUN.config.model_dump(mode="json"), indent=2) in text
-    assert json.dumps({"steps": 60}, indent=2) in text
-    assert "2.15.0" in text
-    assert RUN.fingerprint in text
-
-
-SOUP = "Validation accuracy learner by learner"
-
-
-def drawn(*learners: LearnerView) -> ET.Element:
-    """The plot of the soup on the page."""
-    page = render(Report(made_up_run(learners=learners), INFO, (), ()))
-    (found,) = re.findall(rf'<svg[^>]*aria-label="{SOUP}">.*?</svg>', page, re.DOTALL)
-    return ET.fromstring(found)
-
-
-def number(element: ET.Element, name: str) -> float:
-    return float(element.attrib[name])
-
-
-def box(drawing: ET.Element) -> tuple[float, float]:
-    _, _, width, height = map(float, drawing.attrib["viewBox"].split())
-    return width, height
-
-
-def offered(
-    index: int, position: int | None, accuracy: float = 0.5, soup: float = 0.6
-) -> LearnerView:
-    ingredient = None
-    if position is not None:
-        ingredient = IngredientView(
-            position=position,
-            accuracy=accuracy,
-            soup_accuracy=soup,
-            alpha=1.0 if position == 0 else 0.0,
-            kept=position == 0,
-        )
-    state = LearnerState.DONE if ingredient else LearnerState.DROPPED
-    return made_up_learner(index, state=state, ingredient=ingredient)
-
-
 @given(st.floats(0, 1e6), st.floats(0, 1e6))
 def test_ticks_span_the_values_and_are_few(one: float, other: float) -> None:
     low, high = sorted((one, other))
@@ -411,34 +335,6 @@ def test_ticks_span_the_values_and_are_few(one: float, other: float) -> None:
     assert ticks[0] <= low + slack
     assert ticks[-1] >= high - slack
     assert 2 <= len(ticks) <= 8
-
-
-def test_a_bar_is_as_high_as_the_accuracy_and_the_soup_is_a_line_of_steps() -> None:
-    learners = [offered(0, 1, 0.25, 0.75), offered(1, 0, 0.5, 0.5), offered(2, None)]
-    plot = drawn(*learners)
-    first, second = plot.iter("rect")
-    assert (first.attrib["class"], second.attrib["class"]) == ("learner kept", "learner")
-    assert first.findtext("title") == "learner 1: 50.0%, kept, alpha 1; soup 50.0%"
-    assert second.findtext("title") == "learner 0: 25.0%, discarded; soup 75.0%"
-    assert number(first, "height") == 2 * number(second, "height")
-    zero, *_ = plot.iter("line")
-    for bar in (first, second):
-        assert number(bar, "y") + number(bar, "height") == number(zero, "y1")
-    assert x_labels(plot) == ["1", "0"]
-    (line,) = plot.iter("polyline")
-    points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
-    (left, low), (middle, same), (again, high), (right, end) = points
-    assert (left, right) == (number(zero, "x1"), number(zero, "x2"))
-    assert middle == again
-    assert low == same > high == end  # up is less
-    width, height = box(plot)
-    assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
-
-
-def x_labels(plot: ET.Element) -> list[str]:
-    """The texts in the middle below their places, without the axis's own."""
-    middle = [text for text in plot.iter("text") if text.attrib["text-anchor"] == "middle"]
-    return [text.text or "" for text in middle if "class" not in text.attrib]
 
 
 def test_points_fill_the_map_and_keep_their_proportions() -> None:

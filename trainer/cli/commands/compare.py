@@ -46,6 +46,9 @@ class Design:
     ] = "uniform,uniform_per_class,redrawn,everything"
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds of the whole pipeline.")] = 3
     proxy: Proxy = None
+    soft_labels: Annotated[
+        bool, typer.Option("--soft-labels", help="Train every subset with soft labels, too.")
+    ] = False
     run_settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,6 +73,7 @@ class Design:
                 run_overrides=collect_overrides({}, self.run_settings or [], None),
                 baselines=parse_names(self.baselines),
                 proxy=self.proxy,
+                soft_labels=self.soft_labels,
             )
 
 

@@ -10,7 +10,7 @@ import typer
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.common.terminal import say
-from lipt.trainer.cli.display.output import print_result, run_counting
+from lipt.trainer.cli.display.output import print_result, run_talking
 from lipt.trainer.cli.options import Coordinator, Json, RunArgument, grouped
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
@@ -90,10 +90,8 @@ def start(
     weights = None if initial_weights is None else checkpoint_source(initial_weights)
     with coordinator.connect() as client:
         if weights is not None:
-            blob = run_counting(
-                f"uploading {initial_weights}",
-                lambda on_bytes: client.upload_weights(weights, on_bytes=on_bytes),
-            )
+            activity = f"uploading {initial_weights}"
+            blob = run_talking(lambda _: client.upload_weights(weights), activity=activity)
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
         told = [f"fitted to the data: {run.fitted}"] if run.fitted else []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lipt.common.text import format_bytes
-from lipt.trainer.cli.display.output import print_result, run_counting, run_talking
+from lipt.trainer.cli.display.output import print_result, run_talking
 from lipt.trainer.cli.options import (
     AllowModule,
     Budget,
@@ -210,10 +210,8 @@ def get_weights(
         raise typer.BadParameter(f"{kind!r} is none of {WEIGHTS_KINDS}.", param_hint="--kind")
     require_replaceable(out)
     with coordinator.connect() as client:
-        blob = run_counting(
-            f"downloading the {found} weights of {run}",
-            lambda on_bytes: client.save_weights(out, run, found, on_bytes=on_bytes),
-        )
+        activity = f"downloading the {found} weights of {run}"
+        blob = run_talking(lambda _: client.save_weights(out, run, found), activity=activity)
     written = {"path": out, "kind": found, **vars(blob)}
     line = f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}"
     print_result(written, [line], as_json=json)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.terminal import say, say_json
 from lipt.common.terminal import say as say_line
-from lipt.common.text import format_bytes
 from lipt.trainer.writing.formatting import to_jsonable
 
 if TYPE_CHECKING:
@@ -85,9 +84,10 @@ def run_talking(
     work: Callable[[Say], ResultT],
     say: Say = partial(say_line, err=True),
     *,
+    activity: str = "working",
     silence_seconds: float = SILENCE_SECONDS,
 ) -> ResultT:
-    """Do `work` and `say` how it goes, at least every `silence_seconds`."""
+    """Do `work` and `say` its reports, from `activity` on, at least every `silence_seconds`."""
     reports: queue.SimpleQueue[str] = queue.SimpleQueue()
     results: list[ResultT] = []
 
@@ -95,7 +95,7 @@ def run_talking(
         results.append(work(reports.put))
         yield from ()
 
-    latest, started, said = "working", time.monotonic(), time.monotonic()
+    latest, started, said = activity, time.monotonic(), time.monotonic()
     tick = min(TICK_SECONDS, silence_seconds)
     for _ in in_background(items(), tick_seconds=tick):
         while not reports.empty():
@@ -105,22 +105,6 @@ def run_talking(
             say(f"{latest} ({now - started:.0f} s)")
             said = now
     return results[0]
-
-
-def run_counting(activity: str, move: Callable[[Callable[[int], None]], ResultT]) -> ResultT:
-    """As `run_talking`, for what moves bytes: says how many have moved."""
-
-    def work(report: Say) -> ResultT:
-        total = 0
-
-        def on_bytes(count: int) -> None:
-            nonlocal total
-            total += count
-            report(f"{activity}: {format_bytes(total)}")
-
-        return move(on_bytes)
-
-    return run_talking(work)
 
 
 @contextmanager

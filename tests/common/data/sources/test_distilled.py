@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources.distilled import FILE_NAME, read_distilled
+from lipt.common.data.sources.image_files import FILE_NAME, read_distilled
 from lipt.common.errors import DataError
 from lipt.common.weights.files import pack
 

@@ -129,6 +129,15 @@ def test_refuses_labels_of_no_class(
         open_dataset(f"parquet:{path}")
 
 
+def test_refuses_labels_beyond_64_bits(tmp_path: Path, encode: Encode) -> None:
+    made = table([encode()] * 2, [0, 1]).drop_columns("label")
+    made = made.append_column("label", pa.array([0, 2**63], pa.uint64()))
+    path = write(tmp_path / "x.parquet", made)
+    words = rf"x\.parquet, row 1: the label is {2**63}, .*numbers counted from 0"
+    with pytest.raises(DataError, match=words):
+        open_dataset(f"parquet:{path}")
+
+
 def test_lists_the_columns_when_none_fits(tmp_path: Path, encode: Encode) -> None:
     made = table([encode()], [0])
     path = write(tmp_path / "x.parquet", made.rename_columns(["img", "target"]))

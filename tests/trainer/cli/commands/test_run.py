@@ -135,17 +135,6 @@ def test_runs_are_listed_in_short_for_scripts_and_whole_where_asked(
     assert whole["config"]["learners"]["num_learners"] == 10
 
 
-def test_a_run_is_shown_with_its_learners(lipt: Any) -> None:
-    result = lipt("run", "show", READY)
-    assert re.search(r"soup \d+\.\d% on 200 validation examples", result.stdout)
-    assert re.search(r"training \d+\.\d s", result.stdout)
-    assert re.search(r"[\d.]+ \w?B to and [\d.]+ \w?B from workers", result.stdout)
-    assert result.stdout.count(WORKER) == 2
-    shown = json.loads(lipt("run", "show", READY, "--json").stdout)
-    assert [learner["worker"] for learner in shown["learners"]] == [WORKER] * 2
-    assert shown["state"] == "ready"
-
-
 STATES = (run_pb2.RUN_STATE_PENDING, run_pb2.RUN_STATE_MERGING, run_pb2.RUN_STATE_READY)
 
 
@@ -205,3 +194,14 @@ def test_a_run_is_cancelled(client: Client, lipt: Any) -> None:
     client.start_run(SMALLEST, name="unwanted")
     assert lipt("run", "cancel", "unwanted").stdout == "run unwanted is cancelled.\n"
     assert json.loads(lipt("run", "cancel", "unwanted", "--json").stdout)["state"] == "cancelled"
+
+
+def test_a_run_is_shown_with_its_learners(lipt: Any) -> None:
+    result = lipt("run", "show", READY)
+    assert re.search(r"soup \d+\.\d% on 200 validation examples", result.stdout)
+    assert re.search(r"training \d+\.\d s", result.stdout)
+    assert re.search(r"[\d.]+ \w?B to and [\d.]+ \w?B from workers", result.stdout)
+    assert result.stdout.count(WORKER) == 2
+    shown = json.loads(lipt("run", "show", READY, "--json").stdout)
+    assert [learner["worker"] for learner in shown["learners"]] == [WORKER] * 2
+    assert shown["state"] == "ready"

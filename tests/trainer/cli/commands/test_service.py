@@ -202,12 +202,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return addresses
 
 
-def test_the_link_is_all_that_is_printed(lipt: Any, opened: list[str]) -> None:
-    result = lipt("dashboard")
-    assert result.exit_code == 0, result.output
+def test_the_link_is_printed_alone_and_opened_where_asked(lipt: Any, opened: list[str]) -> None:
+    result = lipt("dashboard", "--open")
     assert LINK.fullmatch(result.output.removesuffix("\n"))
-    assert opened == []
-    assert LINK.fullmatch(json.loads(lipt("dashboard", "--json").stdout)["url"])
+    assert opened == [result.output.removesuffix("\n")]
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "javascript:alert(1)", "--help"])

@@ -128,11 +128,6 @@ def seen(*observations: tuple[float, RunView]) -> Pace:
     return pace
 
 
-def test_a_stage_goes_on_as_fast_as_it_went() -> None:
-    # 20 evaluations in 10 s: the 70 that are left take 35 s.
-    assert seen((100.0, merging(1)), (110.0, merging(21))).seconds_left(110.0) == 35.0
-
-
 def test_in_training_steps_count_of_all_learners() -> None:
     # Of 3 learners' 5 steps 2 are done at first, and 7 after 10 s: the other 8 take 16 s.
     def run(*learners: LearnerView) -> RunView:

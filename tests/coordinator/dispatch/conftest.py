@@ -1,0 +1,77 @@
+"""A dispatcher over a real database, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.states import LearnerState
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import RunRecord
+from tests.clock import Clock
+
+
+class Bench:
+    """A dispatcher over a real database, with a clock that the test moves."""
+
+    def __init__(self, database: Database) -> None:
+        self.clock = Clock()
+        self.events = Events()
+        self.database = database
+        self.store = RunStore(self.database)
+        self.dispatcher = self.new_dispatcher()
+
+    def new_dispatcher(self) -> Dispatcher:
+        return Dispatcher(
+            self.store,
+            lease_seconds=30.0,
+            clock=self.clock,
+            wall_clock=lambda: 1000.0 + self.clock.now,
+            events=self.events,
+        )
+
+    async def restart(self) -> None:
+        """What the database has, and nothing else."""
+        self.store = RunStore(self.database)
+        await self.store.load()
+        self.dispatcher = self.new_dispatcher()
+        self.dispatcher.restore()
+
+    def join(self, name: str) -> str:
+        return self.dispatcher.workers.register(
+            name, name=name, device="cpu", versions={}, allowed_modules=()
+        ).worker_id
+
+    async def take(self, worker_id: str) -> tuple[AssignmentKey, int]:
+        granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)
+        assert granted is not None
+        run, learner = granted
+        return AssignmentKey(run.run_id, learner.index), learner.epoch
+
+    async def leased(self, run: RunRecord) -> tuple[str, AssignmentKey, int]:
+        """A worker, and the learner of this run that it has: its key and its epoch."""
+        await self.store.add(run)
+        worker = self.join("a")
+        return worker, *await self.take(worker)
+
+    def state(self, index: int = 0) -> LearnerState:
+        return self.store.find("r").learners[index].state
+
+    async def expire(self) -> None:
+        """One round of the expiry task."""
+        before = self.events.count(EventKind.LEASE_EXPIRED)
+        task = asyncio.create_task(self.dispatcher.expire_leases())
+        async with asyncio.timeout(10.0):
+            while self.events.count(EventKind.LEASE_EXPIRED) == before:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        task.cancel()
+
+
+@pytest.fixture
+async def bench(database: Database) -> Bench:
+    return Bench(database)
