@@ -53,11 +53,10 @@ class Unit(Enum):
 class Part:
     """What one setting's value costs.
 
-    Attributes:
-        knob: the setting, dotted; empty for a fixed cost.
-        value: the count; `each` is the cost of one.
-        lowest: the smallest value of the setting; None where it is no number.
-        name: the setting's value where that is not `value`.
+    knob: the setting, dotted; empty for a fixed cost.
+    value: the count; `each` is the cost of one.
+    lowest: the smallest value of the setting; None where it is no number.
+    name: the setting's value where that is not `value`.
     """
 
     knob: str

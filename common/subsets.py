@@ -70,11 +70,8 @@ class Examples:
 def budget_from_fraction(fraction: float, num_examples: int) -> int:
     """The budget that a fraction of the data set stands for, half an example rounded up.
 
-    The fraction is taken as the decimal number it is written as: 0.145 of 100
-    examples is 14.5 and so 15, though the nearest double is below 0.145.
-
-    Raises:
-        BudgetError: the fraction is outside (0, 1], or keeps no example.
+    The fraction is taken as the decimal number it is written as: 0.145 of 100 examples is 14.5 and
+    so 15, though the nearest double is below 0.145.
     """
     if not math.isfinite(fraction) or not 0.0 < fraction <= 1.0:
         raise BudgetError(
@@ -117,13 +114,9 @@ def subset_digest(
 ) -> str:
     """Lower-case hexadecimal digest of a subset.
 
-    Args:
-        indices: K integers, ascending and distinct; an array, a tensor or a sequence.
-        weights: K numbers, one per index; taken as float32.
-        soft_labels: K x C numbers, taken as float16; None for a subset without.
-
-    Raises:
-        InvalidRequestError: the lengths differ, or the indices are not ascending.
+    indices: K integers, ascending and distinct.
+    weights: K numbers, taken as float32.
+    soft_labels: K x C numbers, taken as float16; None for a subset without.
     """
     indices_K = _as(indices, "<i8")
     weights_K = _as(weights, "<f4")

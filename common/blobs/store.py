@@ -205,10 +205,7 @@ class BlobStore:
         return True
 
     def keep_if_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored as its digest says; a damaged one makes way for the right one.
-
-        One that seems to be there would not be stored again.
-        """
+        """Whether a blob is stored as its digest says; a damaged one is removed."""
         try:
             self.verified_path(name)
         except UnknownBlobError:
@@ -263,22 +260,13 @@ class BlobStore:
         return _file(self.part(name)) is not None
 
     def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
-        """Begin or continue to receive a blob, as the only one who does.
-
-        Raises:
-            BlobTooLargeError: over the store's limit; nothing is written.
-            WrongOffsetError: what is kept ends elsewhere.
-            UploadInProgressError: someone else is sending the same blob.
-        """
+        """Begin or continue to receive a blob, as the only one who does."""
         self._check_size(name)
         self._make_uploads()
         return Upload(self, name, offset_bytes)
 
     def take_arrival(self, name: BlobName) -> bool:
-        """Whether a blob was compared with its digest as this process received it.
-
-        True for the first who asks only: a disk may change it later.
-        """
+        """Whether this process compared a blob with its digest on arrival; true once."""
         with self._arriving:
             return self._arrivals.pop(name, False)
 

@@ -45,12 +45,9 @@ _MENDED = (UnreachableError, TooManyCallsError, TransferError)
 class Transfers:
     """Downloads and uploads over one connection.
 
-    Both may raise `UnreachableError`, and `CorruptBlobError` where bytes came damaged each time.
-
-    Attributes:
-        on_bytes: called with the number of bytes moved; what it raises ends the transfer, and the
-            partial file stays.
-        idle_seconds: a call without bytes for so long is cut and tried again.
+    on_bytes: called with the number of bytes moved; what it raises ends the transfer, and the
+        partial file stays.
+    idle_seconds: a call without bytes for so long is cut and tried again.
     """
 
     stub: blob_pb2_grpc.BlobServiceStub

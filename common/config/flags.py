@@ -57,12 +57,8 @@ def with_flags(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command a flag for each of these settings, and their values as its `flags`.
 
-    `flags` is nested as the settings are; what was not given is None.
-
-    Args:
-        model: has the settings.
-        names: those whose flags are named like them, separated by spaces.
-        renamed: the dotted settings of other flags, by the name of the flag.
+    `flags` is nested as the settings are; what was not given is None. `names` are settings whose
+    flags are named like them, separated by spaces; `renamed` has the dotted settings of others.
     """
     settings = dict.fromkeys(names.split())
     paths = {flag: flag for flag in settings} | renamed

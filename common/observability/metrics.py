@@ -40,11 +40,7 @@ Labels: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """A metric's declaration; compared by identity.
-
-    Attributes:
-        most: values of each label that are told apart; further ones are called `OTHER`.
-    """
+    """A metric's declaration; of each label `most` values are told apart, others are `OTHER`."""
 
     name: str
     text: str
@@ -54,10 +50,7 @@ class Instrument:
 
 @dataclass(frozen=True, eq=False)
 class Counter(Instrument):
-    """Grows from 0 since the process started.
-
-    `at_zero` are label values that are shown before the first event.
-    """
+    """Grows from 0; the label values `at_zero` are shown before the first event."""
 
     at_zero: tuple[Labels, ...] = ()
 

@@ -125,12 +125,9 @@ def read_checkpoint(
     new_head: bool,
     max_bytes: int,
 ) -> tuple[Weights, Match]:
-    """Read what a model begins with from a safetensors file.
+    """What a model begins with: tensors of a safetensors file by the model's names, in its dtypes.
 
     With `new_head` the checkpoint may have another head, or none; else all tensors must match.
-
-    Returns:
-        The tensors by the model's names, in its dtypes, on the CPU; and how they fit.
     """
     container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + SPARE_TENSORS)
     match = match_checkpoint(container.specs, like, new=head if new_head else ())

@@ -81,13 +81,9 @@ def plan(
 ) -> Plan:
     """What to do about the number of workers.
 
-    Args:
-        demand: what there is to do.
-        num_present: workers that were started and have not ended, placed or not.
-        settings: the pool's.
-        quiet_since: when `demand` last had an open learner.
-        not_before: no worker is started earlier; see `Restraint`.
-        now: on the same clock.
+    num_present: workers that were started and have not ended, placed or not.
+    quiet_since: when `demand` last had an open learner.
+    not_before: no worker is started earlier; see `Restraint`.
     """
     wanted = max(settings.min_workers, min(settings.workers, demand.num_open))
     missing = wanted - num_present
@@ -286,14 +282,8 @@ def opened(
 ) -> Iterator[Pool]:
     """A pool that has not begun; its workers end with the block.
 
-    Args:
-        settings: the pool's.
-        worker_arguments: what every `lipt-worker` is told besides.
-        say: takes the lines of workers that run on this machine.
-
-    Raises:
-        ConfigError: a file or an address does not work.
-        UnreachableError: there is no such Ray cluster.
+    Every `lipt-worker` is told `worker_arguments` besides its own; `say` takes the lines of those
+    that run on this machine.
     """
     split_address(settings.coordinator)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
