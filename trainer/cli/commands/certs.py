@@ -126,6 +126,10 @@ def _add_peer(role: Role, may: str) -> None:
         from lipt.common.network.tls import utc_now
         from lipt.trainer.cli import certificates
 
+        if hosts and role is not Role.WORKER:
+            raise typer.BadParameter(
+                f"a {role} serves nothing, and a worker only its metrics.", param_hint="--host"
+            )
         files, named = certificates.Folder(folder), hosts or []
         authority, now = files.authority(), utc_now()
         pair = certificates.issue_client(authority, name, role, hosts=named, now=now, days=days)

@@ -104,3 +104,12 @@ def test_what_is_refused_writes_nothing(certs: Any) -> None:
     assert "is not a host's name" in certs("init", "--host", "head:50051").stderr
     assert not Path("certs").exists()
     assert certs("init", "--days", "0").exit_code == 2
+
+
+@pytest.mark.parametrize("role", [Role.TRAINER, Role.ADMIN])
+def test_who_serves_nothing_has_no_certificate_of_a_server(certs: Any, role: Role) -> None:
+    certs("init")
+    refused = certs(role, "--host", "head")
+    assert refused.exit_code == 2
+    assert "--host" in refused.stderr
+    assert not Path(f"certs/{role}.key").exists()
