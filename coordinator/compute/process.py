@@ -14,9 +14,9 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe, connection, parent_process
 from multiprocessing.connection import Connection
@@ -162,6 +162,7 @@ class ComputeProcess:
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._opening: Future[None] | None = None
+        self._watch = MemoryWatch(0)
         # Its own thread: hashing and writing elsewhere must not delay the pipe.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
@@ -215,11 +216,11 @@ class ComputeProcess:
     async def _run(self, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
         for attempt in range(1, _MAX_DEATHS + 1):
             pipe = self.start()
-            with self._watching() as watch:
-                try:
-                    return await self._ask(pipe, job, on_progress)
-                except (EOFError, OSError):
-                    how = self._death(job, watch.seen())
+            self._watch = MemoryWatch(self.pid or 0)
+            try:
+                return await self._ask(pipe, job, on_progress)
+            except (EOFError, OSError):
+                how = self._death(job, self._watch.seen())
             if self._dropped:
                 raise DroppedError
             if attempt == _MAX_DEATHS or self._stopped:
@@ -236,21 +237,6 @@ class ComputeProcess:
             f"{_MAX_DEATHS}; see the log. The next job starts a new one."
         )
 
-    @contextmanager
-    def _watching(self) -> Iterator[MemoryWatch]:
-        watch = MemoryWatch(self.pid or 0)
-
-        async def look() -> None:
-            while True:
-                watch.look()
-                await asyncio.sleep(_LOOK_SECONDS)
-
-        looking = asyncio.create_task(look())
-        try:
-            yield watch
-        finally:
-            looking.cancel()
-
     async def _ask(self, pipe: Connection, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
         await self._in_thread(lambda: pipe.send(job))
         told = False
@@ -265,14 +251,17 @@ class ComputeProcess:
             on_progress(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
-        """Use the pipe in the thread; when that is cancelled, end the child first.
+        """Use the pipe in the thread, and watch the child; when cancelled, end the child first.
 
         The thread sees the end of the pipe then, and is waited for: were the pipe closed
         under it, it could read from whatever gets the pipe's number next.
         """
         acting = asyncio.get_running_loop().run_in_executor(self._thread, action)
         try:
-            return await asyncio.shield(acting)
+            while not acting.done():
+                self._watch.look()
+                await asyncio.wait({acting}, timeout=_LOOK_SECONDS)
+            return acting.result()
         except asyncio.CancelledError:
             if self._child is not None:
                 self._child.kill()

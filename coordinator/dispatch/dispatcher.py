@@ -335,7 +335,7 @@ class Dispatcher:
 
     async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
         if key.is_range:
-            self.scans.give_back(key, lease.worker_id)
+            self.scans.give_back(key, lease.worker_id, lease.epoch)
             return
         name = self.workers.name(lease.worker_id)
         reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"

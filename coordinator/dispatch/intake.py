@@ -225,7 +225,7 @@ class RangeIntake:
             try:
                 await in_thread(self._keep, grant, result)
             except LearnerRejectedError:
-                self._scans.give_back(key, worker_id, failed=True)
+                self._scans.give_back(key, worker_id, epoch, failed=True)
                 raise
         self._scans.finish(grant)
         # The scan's folder has it now.

@@ -99,6 +99,8 @@ class Scans:
         opened = self._open.get(news.scan_id)
         match news:
             case ScanOpened(scan=Scan() as scan, present=present):
+                # A repeated job opens it once more, without having closed it.
+                self._leases.end_all(scan.scan_id)
                 free = [index for index in range(scan.num_ranges) if index not in present]
                 self._open[scan.scan_id] = _Open(scan, set(present), free, len(free))
             case ScanClosed():
@@ -187,24 +189,34 @@ class Scans:
             self._wake()
 
     def give_back(
-        self, key: AssignmentKey, worker_id: str, *, failed: bool = False, declined: bool = False
+        self,
+        key: AssignmentKey,
+        worker_id: str,
+        epoch: int,
+        *,
+        failed: bool = False,
+        declined: bool = False,
     ) -> None:
         """End a worker's lease of a range that is not done.
 
         Args:
             key: of the range.
             worker_id: of the worker.
+            epoch: of the lease; a later one of the range goes on.
             failed: the job computes the range itself, and sees why.
             declined: the worker gets no more ranges of the scan.
         """
-        self._leases.end(key)
+        held = self._leases.has(key, epoch)
+        if held:
+            self._leases.end(key)
         opened = self._open.get(key.run_id)
         if opened is not None:
             if declined:
                 opened.excluded.add(worker_id)
             if failed:
                 opened.failed.add(key.learner)
-            opened.set_free(key.learner)
+            if held:
+                opened.set_free(key.learner)
             self._wake()
 
     def may_read(self, name: BlobName, worker_ids: Iterable[str]) -> bool:

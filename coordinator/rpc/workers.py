@@ -192,7 +192,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 name = self._dispatcher.workers.name(worker_id)
                 logger.warning("worker %s gave %s back: %s", name, grant, request.error[:1000])
             failed = bool(request.error) and not request.over_limits
-            scans.give_back(key, worker_id, failed=failed, declined=request.over_limits)
+            scans.give_back(key, worker_id, epoch, failed=failed, declined=request.over_limits)
 
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self._dispatcher.workers.require(worker_id, shown_by(context))

@@ -158,20 +158,24 @@ def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> tuple
     # Nearly all runs are of the same few kinds of data: each is parsed, and kept, once.
     same = cache(str)
     inputs_of = cache(_INPUTS.validate_json)
-    for *columns, state, ended_at, fingerprint, inputs in connection.execute(_SUMMARIES):
+    for row in connection.execute(_SUMMARIES):
+        run_id, name, request_id, created_at, state, ended_at, fingerprint, inputs = row
         try:
             summaries.append(
                 RunSummary(
-                    *columns,
-                    state=RunState(state),
-                    ended_at=ended_at,
-                    fingerprint=same(fingerprint),
-                    inputs=None if inputs is None else inputs_of(inputs),
+                    run_id,
+                    name,
+                    request_id,
+                    created_at,
+                    RunState(state),
+                    ended_at,
+                    same(fingerprint),
+                    None if inputs is None else inputs_of(inputs),
                 )
             )
         except ValueError as error:
             why = str(error)[:500]
-            problems.append(f"the record of run {columns[0]} cannot be read: {why}")
+            problems.append(f"the record of run {run_id} cannot be read: {why}")
     return tuple(summaries)
 
 

@@ -78,6 +78,7 @@ def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
         "features_sha256": job.features and job.features.sha256,
     }
     same = all(manifest[name] == value for name, value in asked.items())
+    same = same and (manifest["soft_labels"] is None) == (job.teacher is None)
     return same and (proxy["proxy"], proxy.get("backbone")) == (job.judged_by, job.backbone)
 
 
@@ -219,7 +220,9 @@ class Subsets:
             LiptError: its blob is gone, or damaged.
         """
         return await asyncio.to_thread(
-            lambda: unpack(self._blobs.read_bytes(subset.blob), subset.num_examples)
+            lambda: unpack(
+                self._blobs.read_bytes(subset.blob), subset.num_examples, subset.num_classes
+            )
         )
 
     async def stop(self) -> None:
@@ -307,6 +310,7 @@ class Subsets:
             run_id=run.run_id,
             strategy=job.strategy,
             num_examples=selected.num_examples,
+            num_classes=selected.num_classes,
             balanced=job.balanced,
             fingerprint=run.fingerprint,
             digest=selected.digest,

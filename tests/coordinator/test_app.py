@@ -15,7 +15,6 @@ from lipt.common.errors import (
     ConfigError,
     DataError,
     LiptError,
-    OtherDataError,
     StateError,
     UnknownNameError,
     UnknownWorkerError,
@@ -144,45 +143,6 @@ QUERY = SubsetQuery(
     options={},
     weights=None,
 )
-
-
-async def ask(app: App) -> str:
-    """The digest of the run's subset."""
-    return (await app.subsets.get(QUERY, lambda _: None, "caller")).subset.digest
-
-
-OTHER = replace(DATA, source="other", class_counts=(40,) * 10, fingerprint="0" * 64)
-
-
-async def test_coordinator_of_other_data_gives_a_run_s_stored_subsets_and_computes_no_new_ones(
-    tmp_path: Path,
-) -> None:
-    settings = make_settings(tmp_path)
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        await complete(app)
-        before = await ask(app)
-    assert compute.kinds[-1] == "SelectSubset"
-
-    compute = pretraining(settings.state_dir)
-    compute.answers[DescribeData] = OTHER
-    async with opened(settings, compute) as app:
-        # A tenth of its own data, which has more examples.
-        stored = (await app.subsets.get(QUERY, lambda _: None, "caller")).subset
-        assert (stored.digest, stored.fingerprint) == (before, DATA.fingerprint)
-        with pytest.raises(OtherDataError) as refused:
-            await app.subsets.get(replace(QUERY, fraction=0.2), lambda _: None, "caller")
-        with pytest.raises(OtherDataError, match=r"run's own data, or leave the run out\.$"):
-            await app.diagnoses.get(DiagnosisQuery(run="mine"), lambda _: None, "caller")
-    assert f"fingerprint {DATA.fingerprint} (fake), this coordinator now serves other" in str(
-        refused.value
-    )
-    assert compute.kinds == ["DescribeData"]
-
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        assert await ask(app) == before
-    assert compute.kinds == ["DescribeData"]
 
 
 async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path: Path) -> None:

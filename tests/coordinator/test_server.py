@@ -224,15 +224,6 @@ def tls_flags(tmp_path: Path) -> dict[str, Path]:
     return flags
 
 
-async def test_certificate_that_expires_soon_is_served_with_and_said(
-    tmp_path: Path, tls_flags: dict[str, Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    asked = asyncio.Event()
-    asked.set()
-    await serve(make_settings(tmp_path, **tls_flags), asked=asked, opening=opened)
-    assert "expires in 6 days" in caplog.text
-
-
 async def test_end_that_is_asked_for_while_the_data_is_opened_does_not_wait_for_it(
     tmp_path: Path,
 ) -> None:
@@ -248,25 +239,6 @@ async def test_end_that_is_asked_for_while_the_data_is_opened_does_not_wait_for_
     assert hanging.given_up
     assert compute.stopped
     assert not (tmp_path / "address").exists()
-
-
-async def test_process_serves_until_it_is_asked_to_end_and_then_frees_its_state(
-    tmp_path: Path,
-) -> None:
-    file, asked = tmp_path / "address", asyncio.Event()
-    settings = make_settings(tmp_path, address_file=file)
-    process = asyncio.create_task(serve(settings, asked=asked, opening=opened))
-    while not file.exists():
-        assert not process.done()
-        await asyncio.sleep(0)
-    async with AsyncExitStack() as stack:
-        channel = own_user_channel(file.read_text().strip())
-        info: Any = info_pb2_grpc.InfoServiceStub(await stack.enter_async_context(channel))
-        assert (await info.GetInfo(info_pb2.GetInfoRequest())).dataset.source == "fake"
-    asked.set()
-    await process
-    async with opened(settings) as app:
-        assert app.store.runs() == ()
 
 
 async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_starts_and_ends(

@@ -57,13 +57,6 @@ def test_keeps_the_upper_bits_of_16() -> None:
     assert check_file(io.BytesIO(data)) == Header(2, 2, grayscale=True)
 
 
-@pytest.mark.parametrize("values", [[[0.5, 1.0]], [[1e9, 0.0]]])
-def test_refuses_floating_point_brightness(values: list[list[float]]) -> None:
-    data = saved(Image.fromarray(np.array(values, np.float32)), "TIFF")
-    with pytest.raises(DataError, match="floating-point values; save it with 8 bits"):
-        decode_image(data, (1, 1, 2))
-
-
 def test_crops_the_longer_side_at_the_centre() -> None:
     # 2 x 6 to 2 x 2: the scale is 1, so columns 2 and 3 stay as they are.
     image = gray([[0, 1, 2, 3, 4, 5], [10, 11, 12, 13, 14, 15]])

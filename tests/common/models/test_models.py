@@ -121,31 +121,6 @@ def test_every_value_of_an_example_goes_into_the_first_layer(
         assert call_model(model.to(device), inputs.zeros(5, device)).shape == (5, 7)
 
 
-def test_places_of_a_column_share_its_embedding() -> None:
-    inputs = ColumnsSpec((Column("", ColumnType.INT16, (2,), num_values=5),))
-    model = linear(num_classes=2, inputs=inputs)
-    embedded = model.get_submodule("inputs")(torch.tensor([[3, 3]], dtype=torch.int16))
-    assert torch.equal(embedded[0, :16], embedded[0, 16:])
-
-
-@pytest.mark.parametrize("build", [linear, mlp])
-def test_a_class_that_a_category_or_a_number_decides_is_learned_in_20_steps(build: Build) -> None:
-    torch.manual_seed(0)
-    numbers_BD, codes_B = torch.randn(64, 6), torch.randint(0, 2, (64,))
-    labels_B = 2 * codes_B + (numbers_BD[:, 0] > 0)
-    batch = {
-        "numbers": numbers_BD.view(64, 2, 3),
-        "categories": codes_B[:, None].expand(64, 4).contiguous(),
-    }
-    model = build(num_classes=4, inputs=ColumnsSpec((NUMBERS, CATEGORIES)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for _ in range(20):
-        optimizer.zero_grad()
-        cross_entropy(call_model(model, batch), labels_B).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    assert (call_model(model, batch).argmax(dim=1) == labels_B).float().mean() > 0.9
-
-
 @pytest.mark.parametrize("build", [linear, mlp])
 def test_whole_numbers_of_an_unknown_range_are_refused(build: Build) -> None:
     column = Column("age", ColumnType.INT64, (1,))

@@ -207,28 +207,6 @@ def test_a_damaged_file_is_not_guessed_at(tmp_path: Path, content: str) -> None:
         quarantined(tmp_path, 3)
 
 
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "no space left")
-
-    monkeypatch.setattr("os.fsync", full)
-
-
-@pytest.mark.usefixtures("full_disk")
-def test_whole_data_is_served_from_a_full_disk(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert quarantined(tmp_path) == ()
-    assert "is not noted" in caplog.text
-
-
-@pytest.mark.usefixtures("full_disk")
-def test_what_is_left_out_has_to_be_kept(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=r"cannot be kept .* Make room"):
-        quarantined(tmp_path, 3)
-
-
 def keep_text(folder: Path, name: str, made: list[str], *, kind: str = "kind") -> str:
     found = find_cached(folder, kind, (name,))
     if found is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -42,10 +43,9 @@ class Bench:
         self.dispatcher = self.new_dispatcher()
         self.dispatcher.restore()
 
-    def join(self, name: str) -> str:
-        return self.dispatcher.workers.register(
-            name, name=name, device="cpu", versions={}, allowed_modules=()
-        ).worker_id
+    def join(self, name: str, **facts: Any) -> str:
+        known = {"name": name, "device": "cpu", "versions": {}, "allowed_modules": ()}
+        return self.dispatcher.workers.register(name, **(known | facts)).worker_id
 
     async def take(self, worker_id: str) -> tuple[AssignmentKey, int]:
         granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)

@@ -28,17 +28,16 @@ from lipt.coordinator.compute.scan import (
     ScanOpened,
     WorkerDistrusted,
 )
-from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher, demand_of
+from lipt.coordinator.dispatch.dispatcher import Demand, demand_of
 from lipt.coordinator.dispatch.intake import RangeIntake
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable
 from lipt.coordinator.dispatch.scans import RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
-from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import leased
-from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
+from tests.coordinator.dispatch.conftest import Bench
 
 MakeRun = Callable[..., RunRecord]
 VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
@@ -181,17 +180,29 @@ def test_what_a_liar_has_done_is_wanted_again_from_others(scans: Scans) -> None:
 
 def test_a_worker_with_other_data_is_given_none_and_another_is(scans: Scans) -> None:
     held = grant(scans, "a")
-    scans.give_back(held.key, "a", declined=True)
+    scans.give_back(held.key, "a", held.epoch, declined=True)
     assert scans.take(seeing_worker("a")) is None
     assert grant(scans, "b").key == held.key
 
 
 def test_a_range_that_was_given_back_is_free_and_one_that_failed_is_not(scans: Scans) -> None:
-    scans.give_back(grant(scans, "a").key, "a", failed=True)
+    failed = grant(scans, "a")
+    scans.give_back(failed.key, "a", failed.epoch, failed=True)
     held = grant(scans, "b")
-    scans.give_back(held.key, "b")
+    scans.give_back(held.key, "b", held.epoch)
     assert [index(scans, name) for name in "cd"] == [1, 2]
+    scans.give_back(held.key, "b", held.epoch)  # late: it is another's by now
+    assert index(scans, "c") == held.key.learner
     assert scans.take(seeing_worker("e")) is None
+
+
+def test_a_scan_that_is_opened_once_more_has_no_leases(scans: Scans) -> None:
+    first = grant(scans, "a")
+    scans.note(OPENED)
+    assert scans.held_by("a") is None
+    assert grant(scans, "b").key == first.key
+    with pytest.raises(StaleLeaseError):
+        scans.require("a", first.key, first.epoch)
 
 
 def test_weights_of_its_range_are_a_worker_s_to_read_and_two_files_to_send(scans: Scans) -> None:
@@ -230,7 +241,7 @@ def test_however_workers_behave_every_range_is_done_in_the_end(
         elif held is not None and turn == "finish":
             scans.finish(held)
         elif held is not None:
-            scans.give_back(held.key, worker)
+            scans.give_back(held.key, worker, held.epoch)
     for worker in "abc":
         while (taken := scans.take(seeing_worker(worker))) is not None:
             scans.finish(taken)
@@ -296,82 +307,61 @@ async def test_a_result_that_was_not_uploaded_is_asked_for(
     assert grant(scans, "a") == held
 
 
-class Bench:
-    """A dispatcher, and what it says of the work that there is."""
-
-    def __init__(self, database: Database) -> None:
-        self.clock = Clock()
-        self.store = RunStore(database)
-        self.dispatcher = Dispatcher(
-            self.store, lease_seconds=30.0, clock=self.clock, wall_clock=self.clock
-        )
-
-    def join(self, name: str, *, has_data: bool = True) -> str:
-        workers = self.dispatcher.workers
-        return workers.register(
-            name,
-            name=name,
-            device="cpu",
-            versions=VERSIONS,
-            allowed_modules=(),
-            has_data=has_data,
-        ).worker_id
-
-    async def next(self, worker_id: str) -> object:
-        return await self.dispatcher.next_work(worker_id, wait_seconds=60.0)
-
-    def waiting(self, known: Demand) -> asyncio.Task[Demand]:
-        return asyncio.create_task(self.dispatcher.wait_for_demand(known, wait_seconds=60.0))
+def join(bench: Bench, name: str, *, has_data: bool = True) -> str:
+    return bench.join(name, versions=VERSIONS, has_data=has_data)
 
 
-@pytest.fixture
-async def bench(database: Database) -> Bench:
-    return Bench(database)
+async def next_work(bench: Bench, worker_id: str) -> object:
+    return await bench.dispatcher.next_work(worker_id, wait_seconds=60.0)
+
+
+def waiting_for(bench: Bench, known: Demand) -> asyncio.Task[Demand]:
+    return asyncio.create_task(bench.dispatcher.wait_for_demand(known, wait_seconds=60.0))
 
 
 async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    seeing, blind = bench.join("seeing"), bench.join("blind", has_data=False)
+    seeing, blind = join(bench, "seeing"), join(bench, "blind", has_data=False)
     await bench.store.add(make_run(num_learners=2))
     bench.dispatcher.scans.note(OPENED)
-    assert isinstance(await bench.next(seeing), RangeGrant)
-    assert isinstance(await bench.next(blind), tuple)
+    assert isinstance(await next_work(bench, seeing), RangeGrant)
+    assert isinstance(await next_work(bench, blind), tuple)
 
 
 async def test_a_worker_that_has_a_learner_is_told_of_it_first(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    worker = bench.join("a")
+    worker = join(bench, "a")
     await bench.store.add(make_run(num_learners=1))
-    learner = await bench.next(worker)
+    learner = await next_work(bench, worker)
     bench.dispatcher.scans.note(OPENED)
-    assert await bench.next(worker) == learner
+    assert await next_work(bench, worker) == learner
 
 
 async def test_a_worker_that_waits_gets_whichever_comes_first(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    worker = bench.join("a")
-    waits = asyncio.create_task(bench.next(worker))
+    worker = join(bench, "a")
+    waits = asyncio.create_task(next_work(bench, worker))
     for _ in range(3):
         await asyncio.sleep(0)
     bench.dispatcher.scans.note(OPENED)
     assert isinstance(await waits, RangeGrant)
     bench.dispatcher.scans.note(CLOSED)
-    waits = asyncio.create_task(bench.next(worker))
+    waits = asyncio.create_task(next_work(bench, worker))
     await asyncio.sleep(0)
     await bench.store.add(make_run(num_learners=1))
     assert isinstance(await waits, tuple)
 
 
 async def test_a_silent_worker_s_range_is_another_s_from_then_on(bench: Bench) -> None:
-    gone, heir = bench.join("gone"), bench.join("heir")
+    gone, heir = join(bench, "gone"), join(bench, "heir")
     one = replace(SCAN, whole=replace(SCAN.whole, stop=4))
     bench.dispatcher.scans.note(replace(OPENED, scan_id=one.scan_id, scan=one))
-    held = cast("RangeGrant", await bench.next(gone))
+    held = cast("RangeGrant", await next_work(bench, gone))
     bench.clock.now += 31.0
-    waits = asyncio.create_task(bench.next(heir))
+    waits = asyncio.create_task(next_work(bench, heir))
     expiry = asyncio.create_task(bench.dispatcher.expire_leases())
     again = cast("RangeGrant", await waits)
     expiry.cancel()
@@ -393,13 +383,13 @@ def test_demand_is_learners_queued_leased_and_to_come(make_run: MakeRun) -> None
 async def test_demand_is_told_when_it_changes_or_is_not_known(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    waiting = bench.waiting(Demand())
+    waiting = waiting_for(bench, Demand())
     await asyncio.sleep(0)
     assert not waiting.done()
     await bench.store.add(make_run(num_learners=2))
     known = Demand(num_queued=2)
     assert await waiting == known
-    assert await bench.waiting(Demand(num_leased=1)) == known
+    assert await waiting_for(bench, Demand(num_leased=1)) == known
     assert await bench.dispatcher.wait_for_demand(known, wait_seconds=0.01) == known
     bench.store.hold("r", "its data is elsewhere")
     assert bench.dispatcher.demand() == Demand()
@@ -407,11 +397,11 @@ async def test_demand_is_told_when_it_changes_or_is_not_known(
 
 async def test_ranges_count_while_one_waits_for_a_worker(bench: Bench) -> None:
     scans = bench.dispatcher.scans
-    waiting = bench.waiting(Demand())
+    waiting = waiting_for(bench, Demand())
     await asyncio.sleep(0)
     scans.note(OPENED)
     assert await waiting == Demand(num_ranges=3)
-    waiting = bench.waiting(Demand(num_ranges=3))
+    waiting = waiting_for(bench, Demand(num_ranges=3))
     for name in ("a", "b"):
         grant(scans, name)
         await asyncio.sleep(0)

@@ -9,12 +9,9 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.access.worker_identity import Evidence
-from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.worker_blobs import LearnerFiles, WorkerBlobs
-from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from tests.clock import Clock
+from tests.coordinator.dispatch.conftest import Bench
 
 MakeRun = Callable[..., RunRecord]
 THETA, OTHER = BlobName.of(b"theta*"), BlobName.of(b"other")
@@ -34,83 +31,72 @@ def test_every_file_may_be_sent_twice_at_twice_the_size_and_a_header(make_run: M
     assert LearnerFiles.of(run) == LearnerFiles(max_files=2, max_file_bytes=2**20)
 
 
-class Bench:
-    """Workers with learners, and what decides on their blobs."""
+class Blobs(WorkerBlobs):
+    """What decides on the blobs of workers that have learners of one run."""
 
-    def __init__(self, database: Database) -> None:
-        self.clock = Clock()
-        self.store = RunStore(database)
-        self.dispatcher = Dispatcher(
-            self.store, lease_seconds=30.0, clock=self.clock, wall_clock=self.clock
-        )
-        self.blobs = WorkerBlobs(self.dispatcher)
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench.dispatcher)
+        self.bench = bench
 
     async def leased(self, instance_id: str, shown: Evidence) -> tuple[str, RunRecord, BlobName]:
         """A worker that registers so: its id, the run, and the shard of the learner it has."""
-        worker = self.dispatcher.workers.register(
-            instance_id, name="w", device="cpu", versions={}, allowed_modules=(), shown=shown
-        )
-        granted = await self.dispatcher.acquire(worker.worker_id, wait_seconds=0.0)
-        assert granted is not None
-        run, learner = granted
-        return worker.worker_id, run, learner.shard
+        worker_id = self.bench.join(instance_id, shown=shown)
+        key, _ = await self.bench.take(worker_id)
+        run = self.bench.store.find(key.run_id)
+        return worker_id, run, run.learners[key.learner].shard
 
 
 @pytest.fixture
-async def bench(database: Database, make_run: MakeRun) -> Bench:
-    bench = Bench(database)
+async def blobs(bench: Bench, make_run: MakeRun) -> Blobs:
     await bench.store.add(make_run())
-    return bench
+    return Blobs(bench)
 
 
-async def test_whoever_shows_no_worker_reads_and_sends_as_a_trainer(bench: Bench) -> None:
-    await bench.leased(SECRET, Evidence(ANYBODY, SECRET))
+async def test_whoever_shows_no_worker_reads_and_sends_as_a_trainer(blobs: Blobs) -> None:
+    await blobs.leased(SECRET, Evidence(ANYBODY, SECRET))
     trainer = Evidence(Caller("t", "t", frozenset({Role.TRAINER})))
     for shown in (Evidence(ANYBODY), trainer):
-        bench.blobs.require_readable(OTHER, shown)
-        bench.blobs.require_sendable(OTHER, shown)
+        blobs.require_readable(OTHER, shown)
+        blobs.require_sendable(OTHER, shown)
 
 
-async def test_a_worker_s_blobs_follow_its_lease(bench: Bench) -> None:
+async def test_a_worker_s_blobs_follow_its_lease(blobs: Blobs) -> None:
     shown = Evidence(ANYBODY, SECRET)
     with pytest.raises(ForeignBlobError):
-        bench.blobs.require_readable(THETA, shown)
-    worker_id, run, shard = await bench.leased(SECRET, shown)
+        blobs.require_readable(THETA, shown)
+    worker_id, run, shard = await blobs.leased(SECRET, shown)
     for name in (THETA, shard):
-        bench.blobs.require_readable(name, shown)
+        blobs.require_readable(name, shown)
     for other in (OTHER, run.learners[1].shard):
         with pytest.raises(ForeignBlobError, match="not of this worker's assignment name-r/0"):
-            bench.blobs.require_readable(other, shown)
+            blobs.require_readable(other, shown)
     large = BlobName("1" * 64, 2 * THETA.size_bytes + 2**20)
     with pytest.raises(ForeignBlobError, match=r"is larger than the .* of learner name-r/0 may"):
-        bench.blobs.require_sendable(BlobName("1" * 64, large.size_bytes + 1), shown)
+        blobs.require_sendable(BlobName("1" * 64, large.size_bytes + 1), shown)
     for name in (named(0), large, named(0), large):
-        bench.blobs.require_sendable(name, shown)
+        blobs.require_sendable(name, shown)
     with pytest.raises(ForeignBlobError, match="one more than the 2"):
-        bench.blobs.require_sendable(named(2), shown)
-    held = bench.dispatcher.leases.held_by(worker_id)
+        blobs.require_sendable(named(2), shown)
+    held = blobs.bench.dispatcher.leases.held_by(worker_id)
     assert held is not None
-    await bench.dispatcher.release(worker_id, held, 1)
-    for refused in (bench.blobs.require_readable, bench.blobs.require_sendable):
+    await blobs.bench.dispatcher.release(worker_id, held, 1)
+    for refused in (blobs.require_readable, blobs.require_sendable):
         with pytest.raises(ForeignBlobError, match="this one has none"):
             refused(THETA, shown)
     # Another lease of the same learner begins anew.
-    _, again, _ = await bench.leased(SECRET, shown)
+    _, again, _ = await blobs.leased(SECRET, shown)
     assert again.learners[held.learner].epoch == 2
-    bench.blobs.require_sendable(named(2), shown)
-    assert len(bench.blobs._named) == 1
+    blobs.require_sendable(named(2), shown)
+    assert len(blobs._named) == 1
 
 
 async def test_a_lease_that_outlived_the_coordinator_goes_on_before_anybody_registers(
-    bench: Bench,
+    blobs: Blobs,
 ) -> None:
     shown = Evidence(ANYBODY, SECRET)
-    _, _, shard = await bench.leased(SECRET, shown)
-    restarted = Dispatcher(
-        bench.store, lease_seconds=30.0, clock=bench.clock, wall_clock=bench.clock
-    )
-    restarted.restore()
-    blobs = WorkerBlobs(restarted)
+    _, _, shard = await blobs.leased(SECRET, shown)
+    await blobs.bench.restart()
+    blobs = Blobs(blobs.bench)
     blobs.require_readable(shard, shown)
     blobs.require_sendable(named(0), shown)
     with pytest.raises(ForeignBlobError):

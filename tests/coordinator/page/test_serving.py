@@ -133,18 +133,6 @@ async def test_a_peer_has_so_many_streams_at_once_and_another_its_own(tmp_path: 
         assert answer.status_code == 200
 
 
-async def test_streams_end_when_the_coordinator_does(tmp_path: Path) -> None:
-    async with AsyncExitStack() as stack, AsyncExitStack() as serving:
-        page = await serving.enter_async_context(page_served(tmp_path))
-        browser = await stack.enter_async_context(page.signed_in(Role.TRAINER))
-        answer = await stack.enter_async_context(browser.stream("GET", "/api/live"))
-        each = events(answer)
-        await anext(each)
-        ending = asyncio.create_task(serving.aclose())
-        assert [event async for event in each] == []
-        await ending
-
-
 class Reader:
     """Takes the first parts of a stream, and no more."""
 

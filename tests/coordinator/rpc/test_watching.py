@@ -11,7 +11,7 @@ import pytest
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import InvalidRequestError
-from lipt.common.states import LearnerPhase, RunState
+from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.compute.progress import Progressed
@@ -93,32 +93,6 @@ async def test_first_answer_has_all_and_the_next_what_has_changed(
     assert [run.run_id for run in first.runs] == ["c", "b", "a"]
     assert [(run.run_id, run.state) for run in second.runs] == [("b", run_pb2.RUN_STATE_HELD)]
     assert first.num_runs == 3
-
-
-async def test_of_ended_runs_only_those_that_are_shown_are_read_and_once(
-    database: Database, clock: Clock, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(6):
-        run = make_run(f"e{number}", state=RunState.READY).changed(created_at=number)
-        await database.save_run(run, run.learners)
-    bench = Bench(database, clock)
-    await bench.store.load()
-    # Gone from the disk, and about to be gone from the store.
-    await database.remove_run("e4")
-    read: list[str] = []
-    read_run = database.read_run
-
-    def note(run_id: str) -> RunRecord | None:
-        read.append(run_id)
-        return read_run(run_id)
-
-    monkeypatch.setattr(database, "read_run", note)
-    answers = bench.watching.states(interval_seconds=0.0, num_runs=3)
-    assert [run.run_id for run in (await anext(answers)).runs] == ["e5", "e3"]
-    bench.store.hold("e3", "its data is away.")
-    assert [run.run_id for run in (await anext(answers)).runs] == ["e3"]
-    await answers.aclose()  # type: ignore[attr-defined]
-    assert read == ["e5", "e4", "e3"]
 
 
 async def test_learner_is_shown_with_its_times_and_what_its_worker_does(

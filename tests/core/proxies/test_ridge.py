@@ -148,6 +148,23 @@ def test_nothing_is_said_of_the_only_example(num_features: int) -> None:
     assert found.outputs_NC.tolist() == [[0, 0, 0]]
 
 
+@pytest.mark.parametrize("num_features", [4, 40])
+def test_features_in_other_units_change_nothing(num_features: int) -> None:
+    features_ND, labels_N = made_up(20, num_features)
+    torch.testing.assert_close(
+        fit(features_ND * 1e4 - 5e4, labels_N).outputs_NC,
+        fit(features_ND, labels_N).outputs_NC,
+        rtol=0,
+        atol=1e-3,
+    )
+
+
+def test_every_class_has_the_same_say() -> None:
+    # 8 of the first class, 2 of the second: each example of these counts four times as much.
+    labels_N = torch.tensor([0] * 8 + [2] * 2)
+    assert class_weights(labels_N).tolist() == [0.625] * 8 + [2.5] * 2
+
+
 def test_the_penalty_is_the_one_of_the_best_leave_one_out_accuracy() -> None:
     features_ND, labels_N = made_up(60, 40)
     penalties = (1e-4, 0.1, 10.0)

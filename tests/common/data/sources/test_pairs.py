@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from lipt.common.data import open_dataset, open_pairs
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.sources import pairs as pairs_module
 from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.data.sources.pairs import Tower, clusters, find_tower, nearest
 from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
@@ -200,15 +199,6 @@ def test_nearest_is_the_largest_product_and_the_first_of_equals() -> None:
     centres = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     rows = torch.tensor([[0.6, 0.8], [0.8, 0.6], [0.0, 0.0]])
     assert nearest(rows, centres).tolist() == [1, 0, 0]
-
-
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(1)
-    rows, centres = (torch.randn(size, 4, generator=generator) for size in (57, 5))
-    expected = [int((centres @ row).argmax()) for row in rows]
-    assert nearest(rows, centres).tolist() == expected
-    monkeypatch.setattr(pairs_module, "_BLOCK_VALUES", 40)
-    assert nearest(rows, centres).tolist() == expected
 
 
 def test_clusters_that_lie_apart_are_found() -> None:

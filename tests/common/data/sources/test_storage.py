@@ -122,20 +122,6 @@ def test_what_is_read_in_order_is_fetched_in_ever_larger_parts() -> None:
     ]
 
 
-def test_what_is_read_here_and_there_is_fetched_alone() -> None:
-    file = Fetched(1000 * KIB)
-    ranges = Ranges(file)
-    for place in (500, 100, 900):
-        ranges.read(place * KIB, 512)
-    assert file.parts == [(p * KIB, p * KIB + 16 * KIB) for p in (500, 100, 900)]
-
-
-def test_a_large_range_is_one_request() -> None:
-    file = Fetched(1000 * KIB)
-    Ranges(file).read(0, 900 * KIB)
-    assert file.parts == [(0, 900 * KIB)]
-
-
 @given(
     size=st.integers(0, 100_000),
     reads=st.lists(st.tuples(st.integers(0, 110_000), st.integers(0, 40_000)), max_size=12),

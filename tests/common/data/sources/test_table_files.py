@@ -11,7 +11,7 @@ from lipt.common.data.sources.query import did_you_mean, split_query
 from lipt.common.data.sources.table_files import CHUNK_ROWS, CsvTable, JsonlTable, ParquetTable
 from lipt.common.errors import ConfigError, DataError
 
-Write = Callable[[str], Path]
+Write = Callable[..., Path]
 
 
 def test_cells_come_by_the_columns_that_are_asked_for(write: Write) -> None:
@@ -77,9 +77,6 @@ def test_files_that_are_not_there_and_delimiters_that_are_none_are_refused(tmp_p
     bad.write_bytes(b"a,b\n")
     with pytest.raises(DataError, match="Not a gzipped file"):
         CsvTable(bad, ",")
-
-
-Write = Callable[[str], Path]
 
 
 def test_columns_are_those_of_all_lines_and_what_a_line_lacks_is_missing(write: Write) -> None:

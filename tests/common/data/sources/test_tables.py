@@ -121,9 +121,6 @@ def test_json_lines_and_parquet_are_read_alike(write: Write, tmp_path: Path) -> 
         assert [rows.raw(row) for row in range(3)] == [expected.raw(row) for row in range(3)]
 
 
-Write = Callable[[str], Path]
-
-
 def test_columns_whose_cells_are_all_numbers_or_missing_are_of_numbers(write: Write) -> None:
     table = CsvTable(write("a,b,c,d\n1,x,,NA\n 2e1 ,3,n/a,?\n,4,5,\n"), ",")
     numbers = read_numbers(table, ["a", "b", "c", "d"], required=[])
@@ -166,9 +163,6 @@ def test_buckets_are_the_same_for_ever() -> None:
         410,
         1,
     ]
-
-
-Write = Callable[[str], Path]
 
 
 def table(write: Write, *labels: object) -> CsvTable:

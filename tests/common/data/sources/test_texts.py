@@ -76,13 +76,6 @@ def test_words_and_marks_have_the_same_numbers_in_every_text() -> None:
     assert encode(hashing_tokenizer(9), "The cat, the DOG!")[0] == first
 
 
-def test_numbers_are_above_padding_and_below_the_vocabulary() -> None:
-    tokenizer = hashing_tokenizer(500, 3)
-    ((numbers, _),) = encode(tokenizer, " ".join(map(str, range(500))))
-    assert set(numbers) == {1, 2}
-    assert (tokenizer.padding, tokenizer.num_values) == (0, 3)
-
-
 def test_the_padding_token_of_a_file_changes_places_with_0(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "t.json", "<s>", "<pad>", "cat", "<unk>", "</s>")
     tokenizer = file_tokenizer(path, 3, keep_numbers=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ class StoredAtoms:
 def pursue_stored(
     vectors_NP: Tensor, target_P: Tensor, budget: int, *, ridge: float = 0, rounding: float = 0
 ) -> Pursuit:
-    atoms = StoredAtoms(vectors_NP, target_P, rounding=rounding)
+    atoms: Any = StoredAtoms(vectors_NP, target_P, rounding=rounding)
     return pursue(atoms, ridge=ridge, is_enough=lambda used: len(used) >= budget)
 
 
