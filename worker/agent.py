@@ -166,7 +166,11 @@ class Agent:
             self._worker.metering.phases.enter(Phase.WAITING)
             wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
             assignment = self._client.acquire(worker_id, wait_seconds=wait_seconds)
-            self._say_why_idle(self._client.idle_reason)
+            reason, told = self._client.idle_reason, self._idle_reason
+            # At every poll it is the same; what was mended is seen by the learner that comes.
+            if reason and reason != told:
+                logger.warning("no learner for this worker: it %s.", reason)
+            self._idle_reason = reason
             if assignment is not None:
                 about: dict[str, object] = {"assignment": assignment.assignment_id}
                 if isinstance(assignment, Assignment):
@@ -174,12 +178,6 @@ class Agent:
                 with logging_about(**about), attached(assignment.traceparent):
                     self._carry_out(worker_id, assignment)
                 self._idle_since = self._clock()
-
-    def _say_why_idle(self, reason: str) -> None:
-        # At every poll it is the same; what was mended is seen by the learner that comes.
-        if reason and reason != self._idle_reason:
-            logger.warning("no learner for this worker: it %s.", reason)
-        self._idle_reason = reason
 
     def _carry_out(self, worker_id: str, assignment: Assignment | ScoringAssignment) -> None:
         # On a thread of its own, so that a signal is answered at once.

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partialmethod
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import grpc
@@ -347,12 +346,7 @@ class RenewingChannel(grpc.Channel):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
