@@ -302,8 +302,9 @@ def named_slowly(directory: Path) -> set[str]:
     contents = read_contents(directory)
     of_runs = {blob.sha256 for run in contents.runs for blob in named_by(run)}
     given = (run.config.initialization.weights_sha256 for run in contents.runs)
-    others = (*contents.subsets, *contents.diagnoses)
-    return of_runs | set(filter(None, given)) | {record.blob.sha256 for record in others}
+    subsets = {subset.blob.sha256 for subset in contents.subsets}
+    diagnoses = {diagnosis.blob.sha256 for diagnosis in contents.diagnoses}
+    return of_runs | set(filter(None, given)) | subsets | diagnoses
 
 
 async def test_named_digests_are_those_of_the_records_in_full(state: StateBench) -> None:
