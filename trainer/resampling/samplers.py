@@ -139,7 +139,7 @@ class RedrawingSampler(EpochSampler):
         budget: examples per epoch; this or `fraction`.
         seed: of the draws; the same on every rank.
         labels: one integer per example; where given, every epoch has its share of each class.
-        rank, num_ranks, uneven: as in `SubsetSampler`.
+        rank: as in `SubsetSampler`, and so are `num_ranks` and `uneven`.
 
     Raises:
         BudgetError: not one of `fraction` and `budget`, or one out of range.

@@ -83,7 +83,7 @@ class Reselection:
         every: epochs between selections, R.
         options: the strategy's own, by name; a warm-up (`pretraining`) is that of the first
             subset alone.
-        preset, balanced, proxy, soft_labels: as in `client.subset`.
+        preset: as in `client.subset`, and so are `balanced`, `proxy` and `soft_labels`.
         prefetch: ask one epoch early, in a thread, on weights one epoch old.
         num_epochs: of the whole training, where known: no subset is requested for later ones.
         first: the subset of the first epochs; selected on theta_p where None.
