@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +36,17 @@ class Page:
         return found
 
 
+def toml_of(settings: Mapping[str, object], prefix: str = "") -> str:
+    """Nested settings as lines of dotted keys."""
+    lines = []
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            lines.append(toml_of(value, f"{prefix}{name}."))
+        else:
+            lines.append(f"{prefix}{name} = {json.dumps(value)}")
+    return "\n".join(lines)
+
+
 def test_run_is_watched_chosen_from_and_looked_at(
     cluster: Cluster, small_run: dict[str, object]
 ) -> None:
@@ -43,7 +55,7 @@ def test_run_is_watched_chosen_from_and_looked_at(
     link = cluster.lipt("dashboard").stdout.strip()
     page = Page(link)
     with closing(page.http) as http:
-        started = http.post("/api/runs", json={"name": "mine", "overrides": small_run})
+        started = http.post("/api/runs", json={"name": "mine", "settings": toml_of(small_run)})
         assert started.status_code == 200, started.text
         with http.stream("GET", "/api/live") as told:
             lines = (line for line in told.iter_lines() if line.startswith("data: "))
