@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -41,8 +42,8 @@ _TILE = 8192
 
 # From P ids that stand for a picture and P later ones: which of these pairs are alike.
 Alike = Callable[[Tensor, Tensor], Tensor]
-# From K ids that stand for a picture and B later ones: which of all these pairs may be; B x K.
-MayBeAlike = Callable[[Tensor, Tensor], Tensor]
+# From K ids that stand for a picture: which of their pairs with B later ones may be; B x K.
+MayBeAlike = Callable[[Tensor], Tensor]
 # Below that share of pairs that are near, to compare these is cheaper than to bound all.
 _WORTH_A_BOUND = 0.002
 
@@ -55,14 +56,14 @@ class Likeness:
     near: the least cosine of two sketches of a pair that may be alike.
     alike: decides about such pairs.
     threshold: what it decides by, for people.
-    may_be_alike: rules out most of many such pairs at little cost; None without such a bound.
+    bound_of: of B later ids, what rules out most of many such pairs at little cost; None without.
     """
 
     sketches_of: Callable[[Tensor], Tensor]
     near: float
     alike: Alike
     threshold: float
-    may_be_alike: MayBeAlike | None = None
+    bound_of: Callable[[Tensor], MayBeAlike] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,19 +109,27 @@ def likeness_of_pictures(
             found_P[pairs] = aligned_correlation(standing, later) >= threshold
         return found_P
 
-    def may_be_alike(standing_K: Tensor, later_B: Tensor) -> Tensor:
-        inner_KM = pictures.inner_NM[standing_K]
-        found_BK = torch.zeros(len(later_B), len(standing_K), dtype=torch.bool)
-        for moved in _moved(images_of(later_B)):
-            found_BK |= _split(moved) @ inner_KM.T >= threshold - _ROUNDING
-        return found_BK
+    def bound_of(later_B: Tensor) -> MayBeAlike:
+        # Read and moved once, however often it is asked, and not before.
+        @cache
+        def moved() -> list[Tensor]:
+            return [_split(unit_BCHW) for unit_BCHW in _moved(images_of(later_B))]
+
+        def may_be_alike(standing_K: Tensor) -> Tensor:
+            inner_MK = pictures.inner_NM[standing_K].T
+            found_BK = torch.zeros(len(later_B), len(standing_K), dtype=torch.bool)
+            for moved_BM in moved():
+                found_BK |= moved_BM @ inner_MK >= threshold - _ROUNDING
+            return found_BK
+
+        return may_be_alike
 
     return Likeness(
         lambda ids_B: pictures.thumbnails_NP[ids_B],
         _THUMBNAILS_ALIKE,
         alike,
         threshold,
-        may_be_alike,
+        bound_of,
     )
 
 
@@ -164,19 +173,20 @@ def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int],
         sketches_BM = likeness.sketches_of(ids_B)
         kept_B = kept_U[block]
         own_B = kept_B.clone()
+        may_be_alike = None if likeness.bound_of is None else likeness.bound_of(ids_B)
         for tile in row_blocks(num_kept, 1, _TILE):
             near_BK = sketches_BM @ sketches_KM[tile].T >= likeness.near
-            near_BK = _bounded(near_BK, likeness, first_U[numbers_K[tile]], ids_B)
+            near_BK = _bounded(near_BK, may_be_alike, first_U[numbers_K[tile]])
             row_P, column_P = torch.nonzero(near_BK, as_tuple=True)
             numbers_P = numbers_K[tile][column_P]
             is_alike_P = likeness.alike(first_U[numbers_P], ids_B[row_P])
             # The first one that was kept: own numbers are larger than any of these.
             kept_B.scatter_reduce_(0, row_P[is_alike_P], numbers_P[is_alike_P], "amin")
         # Those of the block that none of them is like: all with all, and then one after the other.
-        open_O = torch.nonzero(kept_B == own_B).flatten()
-        near_OO = (sketches_BM[open_O] @ sketches_BM[open_O].T >= likeness.near).tril_(-1)
-        near_OO = _bounded(near_OO, likeness, ids_B[open_O], ids_B[open_O])
-        later_P, earlier_P = open_O[torch.nonzero(near_OO)].unbind(dim=1)
+        open_B = kept_B == own_B
+        near_BB = (sketches_BM @ sketches_BM.T >= likeness.near).tril_(-1)
+        near_BB = _bounded(near_BB & open_B[:, None] & open_B, may_be_alike, ids_B)
+        later_P, earlier_P = torch.nonzero(near_BB, as_tuple=True)
         is_alike_P = likeness.alike(ids_B[earlier_P], ids_B[later_P])
         later_P, earlier_P = later_P[is_alike_P], earlier_P[is_alike_P]
         for row in sorted(set(earlier_P.tolist())):
@@ -193,12 +203,12 @@ def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int],
     return kept_U
 
 
-def _bounded(near_BK: Tensor, likeness: Likeness, standing_K: Tensor, later_B: Tensor) -> Tensor:
+def _bounded(near_BK: Tensor, may_be_alike: MayBeAlike | None, standing_K: Tensor) -> Tensor:
     """Without most of the near pairs that are not alike, where there are many."""
     few = int(near_BK.sum()) <= _WORTH_A_BOUND * near_BK.numel()
-    if likeness.may_be_alike is None or few:
+    if may_be_alike is None or few:
         return near_BK
-    return near_BK & likeness.may_be_alike(standing_K, later_B)
+    return near_BK & may_be_alike(standing_K)
 
 
 @dataclass(frozen=True)
@@ -295,8 +305,9 @@ def look_at(
     for rows in row_blocks(num_images, image_bytes):
         images_BCHW = images_of(torch.arange(rows.start, rows.stop))
         digests += [hashlib.sha256(image.tobytes()).digest() for image in images_BCHW.numpy()]
-        thumbnails.append(_unit(_averaged(images_BCHW.float(), _CELLS)))
-        inner.append(_split(_inner(_averaged(images_BCHW.float(), _SIDE))))
+        pixels_BCHW = images_BCHW.float()
+        thumbnails.append(_unit(_averaged(pixels_BCHW, _CELLS)))
+        inner.append(_split(_inner(_averaged(pixels_BCHW, _SIDE))))
         on_progress(rows.stop, num_images)
     return Pictures(digests, torch.cat(thumbnails), torch.cat(inner))
 

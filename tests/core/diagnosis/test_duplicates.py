@@ -106,9 +106,9 @@ def test_low_frequencies_rule_out_most_pairs_and_none_that_is_alike(
     images[5] = 7
     pictures = look_at(lambda ids: images[ids], len(images))
     likeness = likeness_of_pictures(pictures, lambda ids: images[ids], threshold=0.9)
-    assert likeness.may_be_alike is not None
+    assert likeness.bound_of is not None
     ids = torch.arange(len(images))
-    may_be = likeness.may_be_alike(ids, ids)
+    may_be = likeness.bound_of(ids)(ids)
     standing, later = (pairs.flatten() for pairs in torch.meshgrid(ids, ids, indexing="xy"))
     alike = likeness.alike(standing, later).view(len(ids), len(ids))
     assert not bool((alike & ~may_be).any())
