@@ -24,7 +24,7 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
-from lipt.core.proxies.ridge import class_weights, leave_one_out
+from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.signals.signals import Signals, probabilities_of
 
 # Of 20,000 images of cifar10-jpeg, with a head that is right on 66.5%, a random tenth gains most by
@@ -94,9 +94,9 @@ def _alone(
         generator=generator,
         trust_N=teach,
     )
-    right_M = head.outputs_NC[num_chosen:].argmax(dim=-1) == labels_N[others_M]
-    weights_M = class_weights(labels_N[others_M], trust_N[others_M])
-    return float(weights_M @ right_M.double() / weights_M.sum())
+    labels_M = labels_N[others_M]
+    weights_M = class_weights(labels_M, trust_N[others_M])
+    return weighted_accuracy(head.outputs_NC[num_chosen:], labels_M, weights_M)
 
 
 def _probabilities(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Tensor:

@@ -30,7 +30,6 @@ _EXPORTERS = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _DELAY = "OTEL_BSP_SCHEDULE_DELAY"
-_SERVICE_NAME = "OTEL_SERVICE_NAME"
 # Where OpenTelemetry's packages say which exporters they bring.
 _GROUP = "opentelemetry_traces_exporter"
 _OF_PROTOCOL = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}

@@ -70,6 +70,11 @@ class Proxy:
         return self.features == ()
 
     @property
+    def teacher(self) -> Self:
+        """The proxy whose head gives soft labels: itself, or `auto` in place of a model's own."""
+        return type(self)(None) if self.is_own_head else self
+
+    @property
     def judges_before_learners(self) -> bool:
         """Whether theta* is all that its signals need of a run."""
         kinds = set(self.features or ())

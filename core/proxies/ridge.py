@@ -152,9 +152,7 @@ def leave_one_out(
         outputs_NC[ids_B] = outputs_BLC[:, 0].float()
         on_progress(num_examples + int(ids_B[-1]) + 1, 2 * num_examples)
     if wanted is None:
-        right_N = (outputs_NC.argmax(dim=-1) == labels_N).double()
-        # The sum's rounding may be above 1.
-        accuracy = min(1.0, float(weights_N @ right_N / weights_N.sum()))
+        accuracy = weighted_accuracy(outputs_NC, labels_N, weights_N)
     else:
         accuracy = wanted.score(outputs_NC)
     return LeaveOneOut(
@@ -326,6 +324,13 @@ class WeightedRows:
         every_N = torch.arange(len(self.labels_N), device=self.labels_N.device)
         for rows in row_blocks(len(every_N), 8 * self.features_ND.shape[1]):
             yield every_N[rows]
+
+
+def weighted_accuracy(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:
+    """How often the largest output is the label's, by weights; in [0, 1]."""
+    right_N = (outputs_NC.argmax(dim=-1) == labels_N).double()
+    # The sum's rounding may be above 1.
+    return min(1.0, float(weights_N @ right_N / weights_N.sum()))
 
 
 def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:

@@ -115,7 +115,9 @@ def question_of(
         proxy = Proxy.parse(query.proxy or strategy.proxy)
         wanted = strategy.preset(query.preset).balanced
         balanced = strategy.resolve_balance(wanted if query.balanced is None else query.balanced)
-    teacher = _teacher(proxy, labels, kind) if query.soft_labels else None
+    if query.soft_labels:
+        _require_soft_labels(labels, kind)
+    teacher = proxy.teacher if query.soft_labels else None
     needs = strategy.needs_for(strategy.parse_options(given))
     if not needs & OF_A_PROXY:
         proxy = SOUP
@@ -143,8 +145,8 @@ def question_of(
     )
 
 
-def _teacher(proxy: Proxy, labels: Labels, kind: TargetKind) -> Proxy:
-    """The proxy whose head gives soft labels: the query's, or the best of what there is."""
+def _require_soft_labels(labels: Labels, kind: TargetKind) -> None:
+    """Refuse soft labels where they cannot be."""
     if labels is Labels.NONE:
         raise InvalidRequestError(
             "soft labels are made of labels, which this request leaves out. Ask for one of the two."
@@ -153,7 +155,6 @@ def _teacher(proxy: Proxy, labels: Labels, kind: TargetKind) -> Proxy:
         raise InvalidRequestError(
             f"soft labels are chances of classes, and this is {kind.words} data. Ask without them."
         )
-    return Proxy(None) if proxy.is_own_head else proxy
 
 
 def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
@@ -188,7 +189,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
         return Training.LEARNERS
     proxy = Proxy.parse(query.proxy or strategy.proxy)
     if query.soft_labels:
-        needs, proxy = needs | {Need.SIGNALS}, Proxy(None) if proxy.is_own_head else proxy
+        needs, proxy = needs | {Need.SIGNALS}, proxy.teacher
     if not needs & OF_A_PROXY:
         return Training.NOTHING
     if proxy.is_own_head:

@@ -124,6 +124,18 @@ def made_up_trial(**changes: Any) -> Trial:
     return replace(_TRIAL, **changes)
 
 
+def trials(
+    strategy: str, accuracies: Sequence[float], fraction: float = 0.1, **changes: Any
+) -> list[Trial]:
+    """A training per seed, in order of their accuracies."""
+    return [
+        made_up_trial(
+            seed=seed, strategy=strategy, fraction=fraction, test_accuracy=accuracy, **changes
+        )
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
 def made_up_outcome(**changes: Any) -> Outcome:
     """A strategy that nothing tells apart from random."""
     return replace(_OUTCOME, **changes)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from lipt.trainer.comparison.outcomes import (
 from lipt.trainer.comparison.table import cells, verdict
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import Look
-from tests.trainer.made_up import made_up_trial
+from tests.trainer.made_up import made_up_trial, trials
 
 
 def test_the_interval_is_students() -> None:
@@ -74,17 +72,6 @@ def test_seconds_are_compared_seed_by_seed() -> None:
     assert value.to_everything.low == pytest.approx(5.5 - 12.7062 / 2, abs=1e-4)
     assert value.to_redrawn is not None
     assert value.to_redrawn.mean == 5.0
-
-
-def trials(
-    strategy: str, accuracies: Sequence[float], fraction: float = 0.1, **changes: Any
-) -> list[Trial]:
-    return [
-        made_up_trial(
-            seed=seed, strategy=strategy, fraction=fraction, test_accuracy=accuracy, **changes
-        )
-        for seed, accuracy in enumerate(accuracies)
-    ]
 
 
 RANDOM = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -15,7 +14,7 @@ from lipt.trainer.comparison.table import (
     instead,
 )
 from lipt.trainer.comparison.trial import Trial
-from tests.trainer.made_up import made_up_outcome, made_up_trial
+from tests.trainer.made_up import made_up_outcome, trials
 
 RANDOM = made_up_outcome(strategy="uniform", difference=None)
 EVERYTHING = made_up_outcome(
@@ -55,17 +54,6 @@ def test_what_people_would_do_instead_has_a_table_of_its_own() -> None:
         ("100%", "everything", "-", "-", "75.4%", "3 of 3", "90", "2.5 s", "0 s"),
     ]
     assert {len(row) for row in rows} == {len(INSTEAD_HEADER)}
-
-
-def trials(
-    strategy: str, accuracies: Sequence[float], fraction: float = 0.1, **changes: Any
-) -> list[Trial]:
-    return [
-        made_up_trial(
-            seed=seed, strategy=strategy, fraction=fraction, test_accuracy=accuracy, **changes
-        )
-        for seed, accuracy in enumerate(accuracies)
-    ]
 
 
 TRIALS = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]

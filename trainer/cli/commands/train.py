@@ -308,13 +308,6 @@ _PAUSED = 75
 _Subset = Annotated[
     Path | None, typer.Option(help="A file of 'lipt subset get'; without it, all examples.")
 ]
-_Coreset = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file of 'lipt subset get': copies of its examples are trained on as well, and they "
-        "alone are augmented strongly."
-    ),
-]
 _SoftLabels = Annotated[
     float,
     typer.Option(
