@@ -15,15 +15,12 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients.pairs import proximity, scaled_cosine, weighing
 from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, Vectors, in_space
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.solvers.neighbours import Search, approximate_neighbours, is_approximate
 from lipt.core.selection.solvers.representatives import Partitions, choose_representatives
 from lipt.core.selection.strategy import FEATURES, Strategy, needs_of_space
 from lipt.core.signals.signals import Signals
 
 # Of radii: below what float32 features can say of them.
 _NO_SPREAD = 1e-7
-# Of squared norms: below it there is no direction.
-_TINY = 1e-300
 
 
 def facility_location(
@@ -62,7 +59,6 @@ def subzerocore(
         float, Field(gt=0, lt=1), "share that a random subset would cover; sets the neighbours"
     ] = 0.6,
     partitions: Partitions = 0,
-    search: Search = "auto",
 ) -> Selection:
     """Keep the examples that represent all by density and similarity, greedily.
 
@@ -78,7 +74,7 @@ def subzerocore(
     """
     vectors = Vectors(signals.features_ND)
     count = num_neighbours(len(signals), budget, coverage)
-    radii_N = neighbour_radii(vectors, count, search=search)
+    radii_N = neighbour_radii(vectors, count)
     chosen_K, _ = choose_representatives(
         weighing(scaled_cosine(vectors), density_weights(radii_N)),
         budget,
@@ -99,7 +95,7 @@ def num_neighbours(num_examples: int, budget: int, coverage: float) -> int:
     return num_examples - 1
 
 
-def neighbour_radii(vectors: Vectors, count: int, *, search: Search = "auto") -> Tensor:
+def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
     """1 - similarity of each example's `count`-th most similar other one; N float32.
 
     Computed in float64 and rounded, so that equal examples have equal radii wherever they
@@ -107,14 +103,6 @@ def neighbour_radii(vectors: Vectors, count: int, *, search: Search = "auto") ->
     """
     radii_N = torch.zeros(len(vectors), device=vectors.device)
     if count == 0:
-        return radii_N
-    if is_approximate(search, len(vectors)):
-        features_ND = vectors.features_ND
-        for rows, nearest_BM in approximate_neighbours(features_ND, count, normalized=True):
-            own_BD, last_BD = features_ND[rows].double(), features_ND[nearest_BM[:, -1]].double()
-            radii_N[rows] = (
-                (1 - torch.cosine_similarity(own_BD, last_BD, dim=1, eps=_TINY)) / 2
-            ).float()
         return radii_N
     similarity = ScaledCosine(Rows(vectors))
     for rows in row_blocks(len(vectors), 32 * len(vectors)):
@@ -152,6 +140,6 @@ SUBZEROCORE = Strategy(
     ),
     cost="N^2 d",
     needs=FEATURES,
-    # Before, neighbours among more than 100,000 examples were exact.
-    revision=1,
+    # Before 2, neighbours among more than 100,000 examples were searched approximately.
+    revision=2,
 )
