@@ -31,7 +31,7 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients.vectors import Rows, Vectors
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
 from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
-from lipt.core.selection.strategies.one_by_one import choose_one_by_one
+from lipt.core.selection.strategies.one_by_one import farthest_first
 from lipt.core.selection.strategy import FEATURES, Strategy
 from lipt.core.signals.signals import Signals
 
@@ -118,36 +118,13 @@ def stochastic_greedy(
 
 
 def disparity_gains(rows_ND: Tensor) -> Tensor:
-    """How far each example is from those taken before it, in [0, 1]; N float64.
-
-    All unit rows are taken, the one nearest to the mean first: alone it has no distance, and gains
-    0.
-    """
+    """How far each unit row is from those taken before it, in [0, 1]; N float64."""
     rows = Rows(Vectors(rows_ND))
     gains_N = torch.zeros_like(rows.squares_N)
     farthest = torch.zeros_like(gains_N[:1])
-    started = False
-
-    def approach(distances_N: Tensor, row_N: Tensor, position: int) -> None:
-        nonlocal started
-        torch.maximum(farthest, row_N.max(), out=farthest)
-        if started:
-            gains_N[position] = distances_N[position]
-            torch.minimum(distances_N, row_N, out=distances_N)
-        else:
-            distances_N.copy_(row_N)
-            started = True
-
-    order_N = choose_one_by_one(
-        -rows.squared_distances_from_mean(),
-        len(rows),
-        rows_of=rows.squared_distances,
-        update=approach,
-    ).indices_K
-    # Nothing has to be updated for the last one, but it has a gain, too.
-    row_N = rows.squared_distances(order_N[-1:])[0]
-    others = order_N[:-1]
-    gains_N[order_N[-1:]] = row_N[others].min() if len(others) else 0.0
+    for position, distance, row_N in farthest_first(rows, len(rows)):
+        gains_N[position] = distance
+        farthest = torch.maximum(farthest, row_N.max())
     # Where all directions are the same there is nothing to compare with.
     return torch.where(farthest > 0, gains_N / farthest, 0.0)
 
