@@ -33,8 +33,8 @@ def select(
 ) -> Selection:
     """Choose exactly `budget` examples, or fewer and say why.
 
-    Balanced, the strategy sees one class at a time, with the class's own seed and
-    the quota of `class_quotas`, unless it balances by itself.
+    Balanced, a strategy sees one class at a time, with the class's own seed and its quota of the
+    budget, unless it balances by itself.
 
     Args:
         strategy: from the registry.
@@ -49,7 +49,7 @@ def select(
 
     Raises:
         BudgetError: the budget is outside 1..N.
-        SignalsError: signals are missing, not finite, or of targets that it does not work with.
+        SignalsError: signals are missing, not finite, or of other targets than the strategy's.
     """
     require_budget(budget, len(signals))
     kinds = strategy.kinds_for(options)

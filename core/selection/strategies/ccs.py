@@ -15,18 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.selection.options import Preset, between
-from lipt.core.selection.selection import (
-    Selection,
-    class_quotas,
-    draw_from_groups,
-    unweighted,
-)
+from lipt.core.selection.options import Preset
+from lipt.core.selection.selection import Selection, class_quotas, draw_from_groups, unweighted
 from lipt.core.selection.strategies.learners import mean_margins
 from lipt.core.selection.strategies.scores import (
     entropies,
@@ -65,7 +61,7 @@ def ccs(
 
 
 def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
-    """The number of each score's interval of equal width; R, int64. All equal are one stratum."""
+    """Each score's interval of equal width; R, int64. Equal scores are one stratum."""
     lowest, highest = scores_R.double().aminmax()
     if lowest == highest:
         return torch.zeros(len(scores_R), dtype=torch.int64, device=scores_R.device)
@@ -74,7 +70,7 @@ def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
 
 
 def hardness(signals: Signals, score: Score) -> Tensor:
-    """A score of every example, turned so that a larger one is harder; N, float32."""
+    """A score of every example, larger for harder ones; N, float32."""
     return _HARDNESS[score](signals)
 
 
@@ -88,9 +84,8 @@ _HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
 }
 
 
-# By the fraction that is kept.
-_BETAS = {0.1: 0.3, 0.2: 0.2, 0.5: 0.0}
-
+# The paper's beta, by the fraction that is kept.
+_FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
 
 CCS = Strategy(
     function=ccs,
@@ -108,7 +103,7 @@ CCS = Strategy(
             "needs learners",
             lambda fraction: {
                 "score": "aum",
-                "beta": f"{between(_BETAS, fraction):.4g}",
+                "beta": f"{np.interp(fraction, _FRACTIONS, _BETAS):.4g}",
                 "num_strata": "50",
             },
             balanced=False,

@@ -251,12 +251,12 @@ def test_soft_labels_train_what_their_head_looks_at(
     ("strategy", "pretraining", "asked", "error", "message"),
     [
         ("uniform", "epochs:1", {}, StrategyOptionError, "looks at no model.*grand"),
-        ("forgetting", "epochs:1", {}, StrategyOptionError, "learners.*Leave 'pretraining' out"),
-        ("auto", "epochs:1", {}, StrategyOptionError, "by the proxy auto.*Leave"),
+        ("forgetting", "epochs:1", {}, StrategyOptionError, "learners.*leave 'pretraining' out"),
+        ("auto", "epochs:1", {}, StrategyOptionError, "by the proxy auto.*leave"),
         ("grand", "15", {}, StrategyOptionError, "cannot be '15'.*epochs:N, epochs:NxR"),
         ("grand", "epochs:1", {"labels": "none"}, InvalidRequestError, "all labels.*Leave one"),
         ("grand", "epochs:1", {"weights": FILE}, InvalidRequestError, "on yours.*Leave one"),
-        ("grand", "epochs:1", {"proxy": "auto"}, InvalidRequestError, "own head.*proxy soup"),
+        ("grand", "epochs:1", {"proxy": "auto"}, InvalidRequestError, "own head, soup.*Leave one"),
         ("kcenter", "epochs:1", {"features": FILE}, InvalidRequestError, "or the features"),
         (
             *("el2n", "epochs:1", {"options": {"models": "learners"}}),
