@@ -129,16 +129,18 @@ def test_weights_are_optimal_for_the_chosen(
         assert float(products_N.max()) <= 1e-5 * scale
 
 
-@pytest.mark.parametrize("keep_rows", [False, True])
+# Rows of products are kept where a gradient has many more numbers than its factors.
+@pytest.mark.parametrize(("num_classes", "num_features", "keeps_rows"), [(3, 7, 0), (10, 40, 1)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_atoms_are_the_gradients(*, keep_rows: bool, bias: bool) -> None:
-    signals = random_predictions(50, 3, 7, has_bias=bias)
+def test_atoms_are_the_gradients(
+    num_classes: int, num_features: int, keeps_rows: int, *, bias: bool
+) -> None:
+    signals = random_predictions(50, num_classes, num_features, has_bias=bias)
     all_NP = written_out(signals)
     target_P = all_NP.sum(dim=0)
     vectors = gradients_of(signals)
-    atoms = GradientAtoms(
-        vectors, weighted_sum(vectors, block_bytes=2**20), capacity=4, keep_rows=keep_rows
-    )
+    atoms = GradientAtoms(vectors, weighted_sum(vectors, block_bytes=2**20), capacity=4)
+    assert (atoms._rows_KN is not None) == keeps_rows
     torch.testing.assert_close(atoms.squares_N, all_NP.square().sum(dim=1))
     torch.testing.assert_close(atoms.target_products_N, all_NP @ target_P)
     assert atoms.target_square == pytest.approx(float(target_P @ target_P))
