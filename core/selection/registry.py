@@ -35,23 +35,23 @@ from lipt.core.selection.strategy import Strategy
 
 _BUILT_IN = (
     # the default
-    auto.AUTO,
+    auto.auto,
     # baselines
-    *(random_draws.UNIFORM, random_draws.UNIFORM_PER_CLASS),
+    *(random_draws.uniform, random_draws.uniform_per_class),
     # scores of one model
-    *(scores.EL2N, scores.GRAND, scores.ENTROPY, scores.MARGIN, scores.LEAST_CONFIDENCE),
+    *(scores.el2n, scores.grand, scores.entropy, scores.margin, scores.least_confidence),
     # gradient matching, or descent of the validation loss
-    *(craig.ADACORE, craig.CRAIG, crest.CREST, gradmatch.GRADMATCH, glister.GLISTER),
+    *(craig.adacore, craig.craig, crest.crest, gradmatch.gradmatch, glister.glister),
     # coverage of the data
-    *(facility_location.FACILITY_LOCATION, facility_location.SUBZEROCORE),
-    *(one_by_one.GRAPH_CUT, one_by_one.LOG_DET, one_by_one.KCENTER),
-    *(one_by_one.HERDING, cal.CAL, moderate.MODERATE, ccs.CCS),
+    *(facility_location.facility_location, facility_location.subzerocore),
+    *(one_by_one.graph_cut, one_by_one.log_det, one_by_one.kcenter),
+    *(one_by_one.herding, cal.cal, moderate.moderate, ccs.ccs),
     # random coverage of the features
-    *(random_draws.STRATIFIED, zcore.ZCORE, milo.MILO),
+    *(random_draws.stratified, zcore.zcore, milo.milo),
     # training dynamics of the learners
-    *(learners.FORGETTING, learners.AUM, learners.DUAL, learners.DISAGREEMENT),
+    *(learners.forgetting, learners.aum, learners.dual, learners.disagreement),
     # the user's own features
-    *(latent_classes.SAS, latent_classes.CLIPCOV, latent_classes.CLIP_SCORE),
+    *(latent_classes.sas, latent_classes.clipcov, latent_classes.clip_score),
 )
 STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
 ENTRY_POINTS = "lipt.strategy"

@@ -94,6 +94,10 @@ class Strategy:
     averages: bool = False
     kinds: frozenset[TargetKind] | Callable[[Mapping[str, Any]], frozenset[TargetKind]] = ALL_KINDS
 
+    def __call__(self, *arguments: Any, **options: Any) -> Selection:
+        """The function itself, unchecked."""
+        return self.function(*arguments, **options)
+
     @property
     def is_linear(self) -> bool:
         """Whether its cost is one look at every example."""
@@ -204,6 +208,11 @@ class Strategy:
         return (
             self.balance in {Balance.BY_DEFAULT, Balance.ALWAYS} if balanced is None else balanced
         )
+
+
+def built_in(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
+    """The decorated function as a strategy of this package, which the registry lists."""
+    return lambda function: Strategy(function, **about)
 
 
 def _arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from lipt.core.selection.selection import (
 )
 from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
-from lipt.core.selection.strategy import SIGNALS, Need, Strategy
+from lipt.core.selection.strategy import SIGNALS, Need, built_in
 from lipt.core.signals.signals import Signals, given
 
 # How long main training is: to the end, or stopped early, as in a search of hyper-parameters.
@@ -86,6 +86,13 @@ _SKILL = 0.2
 _MAX_NAMED = 1000
 
 
+@built_in(
+    summary="by what is found in the data; class-balanced random where no gain is known",
+    cost="N (C + d) + N^2 d / C",
+    needs=SIGNALS | {Need.COPIES},
+    revision=1,
+    proxy="auto",
+)
 def auto(
     signals: Signals,
     budget: int,
@@ -350,13 +357,3 @@ def surplus_pictures(pictures_N: Tensor) -> Tensor:
     surplus_N = torch.zeros_like(pictures_N, dtype=torch.bool)
     surplus_N[order_N[1:]] = sorted_N[1:] == sorted_N[:-1]
     return surplus_N
-
-
-AUTO = Strategy(
-    function=auto,
-    summary="by what is found in the data; class-balanced random where no gain is known",
-    cost="N (C + d) + N^2 d / C",
-    needs=SIGNALS | {Need.COPIES},
-    revision=1,
-    proxy="auto",
-)

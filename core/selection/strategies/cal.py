@@ -21,7 +21,7 @@ from torch import Tensor
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients.vectors import Rows, Vectors
 from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.strategy import CLASSES, Strategy
+from lipt.core.selection.strategy import CLASSES, built_in
 from lipt.core.signals.signals import Signals, probabilities_of
 
 # Probabilities are read off float32 errors, which resolve the label's to about 1e-7.
@@ -33,6 +33,17 @@ _BLOCK_BYTES = 8 * 1024**2
 _RESOLUTION = 1e-12
 
 
+@built_in(
+    summary="predictions that differ most from those of the nearest neighbors",
+    paper=(
+        'Margatina et al. 2021, "Active Learning by Acquiring Contrastive Examples" '
+        "(arXiv:2109.03764)"
+    ),
+    cost="N^2 d",
+    # Before 3, neighbours among more than 100,000 examples were searched approximately.
+    revision=3,
+    kinds=CLASSES,
+)
 def cal(
     signals: Signals,
     budget: int,
@@ -101,17 +112,3 @@ def nearest(distances_RN: Tensor, count: int) -> Tensor:
     keys_RN.add_(1 << (id_bits - 1)).bitwise_and_(-(1 << id_bits))
     keys_RN.bitwise_or_(torch.arange(num_columns, device=keys_RN.device))
     return keys_RN.topk(count, dim=-1, largest=False).indices
-
-
-CAL = Strategy(
-    function=cal,
-    summary="predictions that differ most from those of the nearest neighbors",
-    paper=(
-        'Margatina et al. 2021, "Active Learning by Acquiring Contrastive Examples" '
-        "(arXiv:2109.03764)"
-    ),
-    cost="N^2 d",
-    # Before 3, neighbours among more than 100,000 examples were searched approximately.
-    revision=3,
-    kinds=CLASSES,
-)

@@ -30,12 +30,37 @@ from lipt.core.selection.strategies.scores import (
     last_layer_norms,
     probability_margins,
 )
-from lipt.core.selection.strategy import DYNAMICS, SIGNALS, Strategy
+from lipt.core.selection.strategy import DYNAMICS, SIGNALS, built_in
 from lipt.core.signals.signals import Signals
 
 Score = Literal["el2n", "grand", "entropy", "margin", "aum"]
+# The paper's beta, by the fraction that is kept.
+_FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
 
 
+@built_in(
+    summary="random, equal shares of every stratum of a score without its hardest end",
+    paper=(
+        'Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates" '
+        "(arXiv:2210.15809)"
+    ),
+    cost="N (C + log N)",
+    needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
+    presets={
+        "paper": Preset(
+            "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
+            "half of it on (straight lines between are ours); classes as they come; "
+            "needs learners",
+            lambda fraction: {
+                "score": "aum",
+                "beta": f"{np.interp(fraction, _FRACTIONS, _BETAS):.4g}",
+                "num_strata": "50",
+            },
+            balanced=False,
+        )
+    },
+    revision=1,
+)
 def ccs(
     signals: Signals,
     budget: int,
@@ -82,32 +107,3 @@ _HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
     "margin": lambda signals: -probability_margins(signals),
     "aum": lambda signals: -mean_margins(signals).float(),
 }
-
-
-# The paper's beta, by the fraction that is kept.
-_FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
-
-CCS = Strategy(
-    function=ccs,
-    summary="random, equal shares of every stratum of a score without its hardest end",
-    paper=(
-        'Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates" '
-        "(arXiv:2210.15809)"
-    ),
-    cost="N (C + log N)",
-    needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
-    presets={
-        "paper": Preset(
-            "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
-            "half of it on (straight lines between are ours); classes as they come; "
-            "needs learners",
-            lambda fraction: {
-                "score": "aum",
-                "beta": f"{np.interp(fraction, _FRACTIONS, _BETAS):.4g}",
-                "num_strata": "50",
-            },
-            balanced=False,
-        )
-    },
-    revision=1,
-)

@@ -25,10 +25,20 @@ from lipt.core.selection.solvers.representatives import (
     StoredLevels,
     choose_representatives,
 )
-from lipt.core.selection.strategy import Strategy
+from lipt.core.selection.strategy import built_in
 from lipt.core.signals.signals import Signals
 
 
+@built_in(
+    summary="nearest to all gradients, weighted by how many each one stands for",
+    paper=(
+        'Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training of Machine Learning '
+        'Models" (arXiv:1906.01827)'
+    ),
+    cost="N^2 (C + d)",
+    returns_weights=True,
+    revision=1,
+)
 def craig(
     signals: Signals,
     budget: int,
@@ -84,39 +94,6 @@ def cluster_sizes(levels: StoredLevels | ComputedLevels, chosen_K: Tensor) -> Te
     return sizes_K
 
 
-def adacore(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
-    """CRAIG on gradients divided by the Hessian's diagonal, by which Newton steps are compared.
-
-    The paper estimates the diagonal by Hutchinson's probes; of the last layer it is known in closed
-    form, mean_i p_ic (1 - p_ic) h_if^2 (the squared error of numbers bends by 1 everywhere). A
-    gradient divided by it is no outer product, so the diagonal is factored into its row and column
-    means, a curvature per class and one per feature, as in Adafactor.
-    """
-    return craig(signals, budget, seed=seed, partitions=partitions)
-
-
-def precondition(
-    signals: Signals,
-    *,
-    damping: Annotated[float, Field(gt=0), "added to curvatures, as a share of their mean"] = 0.01,
-) -> Signals:
-    """Signals whose gradients are divided by the Hessian's factored diagonal.
-
-    Damping keeps features that hardly bend the loss (nearly always 0) from being blown up.
-
-    Returns:
-        Errors and features in their own types, the bias as one more feature.
-    """
-    by_class_C, by_feature_F = (_relative(means_n) for means_n in mean_curvatures(signals))
-    features_NF = signals.features_ND.new_empty(len(signals), len(by_feature_F))
-    errors_NC = torch.empty_like(signals.errors_NC)
-    for rows in row_blocks(len(signals), 16 * (len(by_class_C) + len(by_feature_F))):
-        errors_NC[rows] = signals.errors_NC[rows] / (by_class_C + damping)
-        features_BF = with_bias(signals.features_ND[rows], float(signals.has_bias))
-        features_NF[rows] = features_BF / (by_feature_F + damping)
-    return replace(signals, errors_NC=errors_NC, features_ND=features_NF, has_bias=False)
-
-
 def _relative(curvatures_n: Tensor) -> Tensor:
     # Distances are compared with each other only, so their common scale is left out.
     mean = curvatures_n.mean()
@@ -148,19 +125,29 @@ def mean_curvatures(signals: Signals) -> tuple[Tensor, Tensor]:
     return by_class_C / num_examples, by_feature_F / num_examples
 
 
-CRAIG = Strategy(
-    function=craig,
-    summary="nearest to all gradients, weighted by how many each one stands for",
-    paper=(
-        'Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training of Machine Learning '
-        'Models" (arXiv:1906.01827)'
-    ),
-    cost="N^2 (C + d)",
-    returns_weights=True,
-    revision=1,
-)
-ADACORE = Strategy(
-    function=adacore,
+def precondition(
+    signals: Signals,
+    *,
+    damping: Annotated[float, Field(gt=0), "added to curvatures, as a share of their mean"] = 0.01,
+) -> Signals:
+    """Signals whose gradients are divided by the Hessian's factored diagonal.
+
+    Damping keeps features that hardly bend the loss (nearly always 0) from being blown up.
+
+    Returns:
+        Errors and features in their own types, the bias as one more feature.
+    """
+    by_class_C, by_feature_F = (_relative(means_n) for means_n in mean_curvatures(signals))
+    features_NF = signals.features_ND.new_empty(len(signals), len(by_feature_F))
+    errors_NC = torch.empty_like(signals.errors_NC)
+    for rows in row_blocks(len(signals), 16 * (len(by_class_C) + len(by_feature_F))):
+        errors_NC[rows] = signals.errors_NC[rows] / (by_class_C + damping)
+        features_BF = with_bias(signals.features_ND[rows], float(signals.has_bias))
+        features_NF[rows] = features_BF / (by_feature_F + damping)
+    return replace(signals, errors_NC=errors_NC, features_ND=features_NF, has_bias=False)
+
+
+@built_in(
     summary="craig on gradients divided by the diagonal of the last layer's Hessian",
     paper=(
         'Pooladzandi et al. 2022, "Adaptive Second Order Coresets for Data-efficient Machine '
@@ -171,3 +158,12 @@ ADACORE = Strategy(
     prepare=precondition,
     revision=1,
 )
+def adacore(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
+    """CRAIG on gradients divided by the Hessian's diagonal, by which Newton steps are compared.
+
+    The paper estimates the diagonal by Hutchinson's probes; of the last layer it is known in closed
+    form, mean_i p_ic (1 - p_ic) h_if^2 (the squared error of numbers bends by 1 everywhere). A
+    gradient divided by it is no outer product, so the diagonal is factored into its row and column
+    means, a curvature per class and one per feature, as in Adafactor.
+    """
+    return craig(signals, budget, seed=seed, partitions=partitions)

@@ -30,7 +30,7 @@ from lipt.core.selection.gradients.pairs import proximity
 from lipt.core.selection.gradients.vectors import Vectors
 from lipt.core.selection.selection import Selection, class_quotas
 from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
-from lipt.core.selection.strategy import CLASSES, Strategy
+from lipt.core.selection.strategy import CLASSES, built_in
 from lipt.core.signals.signals import Signals
 
 _MAX_BATCH_SIZE = 4096
@@ -38,6 +38,17 @@ _MAX_SET_SIZE = 2 * _MAX_BATCH_SIZE
 _MIN_SETS_PER_BATCH = 4
 
 
+@built_in(
+    summary="mini-batch coresets of stratified random sets of what is not learned yet",
+    paper=(
+        'Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep '
+        'Learning" (arXiv:2306.01244)'
+    ),
+    cost="N + k C",
+    returns_weights=True,
+    rechecks=True,
+    kinds=CLASSES,
+)
 def crest(
     signals: Signals,
     budget: int,
@@ -181,17 +192,3 @@ class RandomSets:
     def _shuffled(self, ids: Tensor) -> Tensor:
         order = torch.randperm(len(ids), generator=self._generator).to(ids.device)
         return ids[order][mixed_evenly(self._labels_N[ids[order]])]
-
-
-CREST = Strategy(
-    function=crest,
-    summary="mini-batch coresets of stratified random sets of what is not learned yet",
-    paper=(
-        'Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep '
-        'Learning" (arXiv:2306.01244)'
-    ),
-    cost="N + k C",
-    returns_weights=True,
-    rechecks=True,
-    kinds=CLASSES,
-)

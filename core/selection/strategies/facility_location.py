@@ -16,13 +16,20 @@ from lipt.core.selection.gradients.pairs import proximity, scaled_cosine, weighi
 from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, Vectors, in_space
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.solvers.representatives import Partitions, choose_representatives
-from lipt.core.selection.strategy import FEATURES, Strategy, needs_of_space
+from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
 from lipt.core.signals.signals import Signals
 
 # Of radii: below what float32 features can say of them.
 _NO_SPREAD = 1e-7
 
 
+@built_in(
+    summary="one example like each of all others, by gradient or feature",
+    paper='Wei et al. 2015, "Submodularity in Data Subset Selection and Active Learning" (ICML)',
+    cost="N^2 (C + d)",
+    needs=needs_of_space,
+    revision=1,
+)
 def facility_location(
     signals: Signals,
     budget: int,
@@ -50,6 +57,17 @@ def facility_location(
     return unweighted(chosen_K)
 
 
+@built_in(
+    summary="one example like each of all others, weighed by how usual its density is",
+    paper=(
+        'Moser et al. 2025, "SubZeroCore: A Submodular Approach with Zero Training for Coreset '
+        'Selection" (arXiv:2509.21748)'
+    ),
+    cost="N^2 d",
+    needs=FEATURES,
+    # Before 2, neighbours among more than 100,000 examples were searched approximately.
+    revision=2,
+)
 def subzerocore(
     signals: Signals,
     budget: int,
@@ -121,25 +139,3 @@ def density_weights(radii_N: Tensor) -> Tensor:
     if float(variance.sqrt()) <= _NO_SPREAD:
         return torch.ones_like(radii_N)
     return (-deviations_N.square() / (2 * variance)).exp().float()
-
-
-FACILITY_LOCATION = Strategy(
-    function=facility_location,
-    summary="one example like each of all others, by gradient or feature",
-    paper='Wei et al. 2015, "Submodularity in Data Subset Selection and Active Learning" (ICML)',
-    cost="N^2 (C + d)",
-    needs=needs_of_space,
-    revision=1,
-)
-SUBZEROCORE = Strategy(
-    function=subzerocore,
-    summary="one example like each of all others, weighed by how usual its density is",
-    paper=(
-        'Moser et al. 2025, "SubZeroCore: A Submodular Approach with Zero Training for Coreset '
-        'Selection" (arXiv:2509.21748)'
-    ),
-    cost="N^2 d",
-    needs=FEATURES,
-    # Before 2, neighbours among more than 100,000 examples were searched approximately.
-    revision=2,
-)

@@ -46,7 +46,7 @@ from lipt.core.selection.gradients.vectors import (
 )
 from lipt.core.selection.gradients.vectors import alignments as plain_alignments
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, Strategy
+from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
 # Evaluated first by the exact solver: the best of them rules most others out.
@@ -65,6 +65,16 @@ _LEAST_LABEL_PROBABILITY = 2.0**-25
 _LEAST_ERROR = 1e-150
 
 
+@built_in(
+    summary="gradient steps that lower the validation loss the most, layer updated on the way",
+    paper=(
+        'Killamsetty et al. 2021, "GLISTER: Generalization based Data Subset Selection for '
+        'Efficient and Robust Learning" (arXiv:2012.10630)'
+    ),
+    cost="r N C d",
+    needs=SIGNALS | {Need.VALIDATION},
+    kinds=CLASSES,
+)
 def glister(
     signals: Signals,
     budget: int,
@@ -322,16 +332,3 @@ def _projected(features_ND: Tensor, bias: float, basis_FQ: Tensor) -> Tensor:
     if bias:
         features_NQ += basis_FQ[num_features]
     return features_NQ
-
-
-GLISTER = Strategy(
-    function=glister,
-    summary="gradient steps that lower the validation loss the most, layer updated on the way",
-    paper=(
-        'Killamsetty et al. 2021, "GLISTER: Generalization based Data Subset Selection for '
-        'Efficient and Robust Learning" (arXiv:2012.10630)'
-    ),
-    cost="r N C d",
-    needs=SIGNALS | {Need.VALIDATION},
-    kinds=CLASSES,
-)

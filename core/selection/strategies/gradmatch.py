@@ -28,7 +28,7 @@ from lipt.core.selection.gradients.vectors import LayerGradient, gradients_of, w
 from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuit, pursue
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, Strategy
+from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
 from lipt.core.signals.signals import Signals, given
 
 Target = Literal["train", "validation"]
@@ -43,6 +43,36 @@ _NAMES = {"train": "the examples", "validation": "the validation examples"}
 _CANCELLED = 1e-12
 
 
+@built_in(
+    summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
+    paper=(
+        'Killamsetty et al. 2021, "GRAD-MATCH: Gradient Matching based Data Subset Selection '
+        'for Efficient Deep Model Training" (arXiv:2103.00123)'
+    ),
+    cost="k N (C + d + k)",
+    returns_weights=True,
+    needs=lambda options: (
+        SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
+    ),
+    kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
+    presets={
+        "paper": Preset(
+            "class by class, of each gradient the own class's row, ridge 0.5 as it is",
+            {
+                "mode": "per_example",
+                "gradient": "own_class",
+                "ridge": "0.5",
+                "ridge_scale": "absolute",
+            },
+            balanced=True,
+        ),
+        "paper-per-batch": Preset(
+            "batches of 128 of all classes together, without a ridge",
+            {"mode": "per_batch", "batch_size": "128", "gradient": "all", "ridge": "0"},
+            balanced=False,
+        ),
+    },
+)
 def gradmatch(
     signals: Signals,
     budget: int,
@@ -158,36 +188,3 @@ def _nothing_to_match(signals: Signals, budget: int, target: str) -> Selection:
         f"{_NAMES[target]} add up to zero: there is nothing to match."
     )
     return Selection(nothing, nothing.float(), stopped_early=reason)
-
-
-GRADMATCH = Strategy(
-    function=gradmatch,
-    summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
-    paper=(
-        'Killamsetty et al. 2021, "GRAD-MATCH: Gradient Matching based Data Subset Selection '
-        'for Efficient Deep Model Training" (arXiv:2103.00123)'
-    ),
-    cost="k N (C + d + k)",
-    returns_weights=True,
-    needs=lambda options: (
-        SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
-    ),
-    kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
-    presets={
-        "paper": Preset(
-            "class by class, of each gradient the own class's row, ridge 0.5 as it is",
-            {
-                "mode": "per_example",
-                "gradient": "own_class",
-                "ridge": "0.5",
-                "ridge_scale": "absolute",
-            },
-            balanced=True,
-        ),
-        "paper-per-batch": Preset(
-            "batches of 128 of all classes together, without a ridge",
-            {"mode": "per_batch", "batch_size": "128", "gradient": "all", "ridge": "0"},
-            balanced=False,
-        ),
-    },
-)

@@ -40,7 +40,7 @@ from lipt.core.selection.solvers.linear_cut import (
     spherical_kmeans,
     unit_rows,
 )
-from lipt.core.selection.strategy import FEATURES, Balance, Need, Strategy
+from lipt.core.selection.strategy import FEATURES, Balance, Need, built_in
 from lipt.core.signals.signals import Signals, given
 
 EASINESS_WEIGHT = 2.0
@@ -48,6 +48,16 @@ LABEL_WEIGHT = 0.5
 CENTRE_WEIGHT = 1.0
 
 
+@built_in(
+    summary="image-caption pairs whose halves are most alike; the least alike are dropped",
+    paper=(
+        'Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning" '
+        '(arXiv:2104.08718); as a filter Gadre et al. 2023, "DataComp" (arXiv:2304.14108)'
+    ),
+    cost="N d",
+    balance=Balance.ON_REQUEST,
+    needs=frozenset({Need.PAIRED_FEATURES}),
+)
 def clip_score(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` pairs with the largest cosine of image and caption; of zeros it is 0.
 
@@ -81,22 +91,6 @@ class Pairs(Signals):
     """Signals of pairs, with own_N: easiness, label and centre terms, weighted, float64."""
 
     own_N: Tensor = field(kw_only=True)
-
-
-def clipcov(signals: Signals, budget: int) -> Selection:
-    """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
-
-    Each pick has the largest gain in F: cross term, easiness, label term and centre terms. The
-    cross term keeps each latent class's cross-covariance and its centre. Easiness wants captions
-    that fit their own image. The label term wants captions close to what the class is called. The
-    centre terms keep pairs away from other latent classes. Zeros are similar to nothing.
-    """
-    pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
-    # Gains within a class do not depend on the others: the best of all is always the best of
-    # the classes' next ones.
-    picks = heapq.merge(*(_class_picks(pairs, label) for label in torch.unique(pairs.labels_N)))
-    chosen = [position for _, position in islice(picks, budget)]
-    return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
 
 
 def pair_terms(signals: Signals) -> Pairs:
@@ -133,6 +127,32 @@ def pair_terms(signals: Signals) -> Pairs:
     return Pairs(**vars(signals), own_N=own_N)
 
 
+@built_in(
+    summary="image-caption pairs that preserve the cross-covariance of their latent class",
+    paper=(
+        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
+        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
+    ),
+    cost="k N d",
+    needs=frozenset({Need.PAIRED_FEATURES}),
+    prepare=pair_terms,
+)
+def clipcov(signals: Signals, budget: int) -> Selection:
+    """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
+
+    Each pick has the largest gain in F: cross term, easiness, label term and centre terms. The
+    cross term keeps each latent class's cross-covariance and its centre. Easiness wants captions
+    that fit their own image. The label term wants captions close to what the class is called. The
+    centre terms keep pairs away from other latent classes. Zeros are similar to nothing.
+    """
+    pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
+    # Gains within a class do not depend on the others: the best of all is always the best of
+    # the classes' next ones.
+    picks = heapq.merge(*(_class_picks(pairs, label) for label in torch.unique(pairs.labels_N)))
+    chosen = [position for _, position in islice(picks, budget)]
+    return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
+
+
 def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
     """Greedy choice within a latent class: minus the gain in F, and the position, of each pick."""
     positions_M = torch.nonzero(pairs.labels_N == label).flatten()
@@ -153,6 +173,16 @@ def _swapped(rows_B2D: Tensor) -> Tensor:
     return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
 
 
+@built_in(
+    summary="most similar to what is not selected of the same latent class",
+    paper=(
+        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
+        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
+        "(arXiv:2302.09195)"
+    ),
+    cost="k N d",
+    needs=FEATURES,
+)
 def sas(
     signals: Signals,
     budget: int,
@@ -182,38 +212,3 @@ def sas(
         picks = islice(cut_picks(rows_MD, nothing_M, scale=1.0), quota)
         chosen.append(positions[[place for _, place in picks]])
     return unweighted(torch.cat(chosen))
-
-
-CLIPCOV = Strategy(
-    function=clipcov,
-    summary="image-caption pairs that preserve the cross-covariance of their latent class",
-    paper=(
-        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
-        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
-    ),
-    cost="k N d",
-    needs=frozenset({Need.PAIRED_FEATURES}),
-    prepare=pair_terms,
-)
-CLIP_SCORE = Strategy(
-    function=clip_score,
-    summary="image-caption pairs whose halves are most alike; the least alike are dropped",
-    paper=(
-        'Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning" '
-        '(arXiv:2104.08718); as a filter Gadre et al. 2023, "DataComp" (arXiv:2304.14108)'
-    ),
-    cost="N d",
-    balance=Balance.ON_REQUEST,
-    needs=frozenset({Need.PAIRED_FEATURES}),
-)
-SAS = Strategy(
-    function=sas,
-    summary="most similar to what is not selected of the same latent class",
-    paper=(
-        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
-        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
-        "(arXiv:2302.09195)"
-    ),
-    cost="k N d",
-    needs=FEATURES,
-)

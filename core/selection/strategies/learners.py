@@ -19,7 +19,7 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection, draw_by_weight, keep_largest, unweighted
-from lipt.core.selection.strategy import DYNAMICS, Strategy
+from lipt.core.selection.strategy import DYNAMICS, built_in
 from lipt.core.signals.dynamics import deviation_over_moments, mean_over_moments
 from lipt.core.signals.signals import Signals
 
@@ -32,6 +32,16 @@ _EDGE = 1e-6
 _MIN_LEARNERS = 2
 
 
+@built_in(
+    summary="smallest mean margin of the own label's logit while learners train",
+    paper=(
+        'Pleiss et al. 2020, "Identifying Mislabeled Data using the Area Under the Margin '
+        'Ranking" (arXiv:2001.10528)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+    revision=1,
+)
 def aum(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest mean margin, smallest first.
 
@@ -47,6 +57,16 @@ def mean_margins(signals: Signals) -> Tensor:
     return mean_over_moments(dynamics.margins_NLT, dynamics.counted_NL)
 
 
+@built_in(
+    summary="most often right and then wrong again while learners train; never right first",
+    paper=(
+        'Toneva et al. 2019, "An Empirical Study of Example Forgetting during Deep Neural '
+        'Network Learning" (arXiv:1812.05159)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+    revision=1,
+)
 def forgetting(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples that are forgotten most often, never learned ones first.
 
@@ -73,6 +93,29 @@ def forgetting_events(margins_NLT: Tensor, counted_NL: Tensor) -> Tensor:
     return events_N.masked_fill_(~learned_N, math.inf)
 
 
+def _of_data(name: str, exponent: str) -> Preset:
+    return Preset(
+        f"{name}: exponent {exponent}, windows of 10 moments; classes as they come",
+        {"sampling": "beta", "exponent": exponent, "window": "10"},
+        balanced=False,
+    )
+
+
+@built_in(
+    summary="hard and uncertain while learners train, drawn easier the fewer are kept",
+    paper=(
+        'Cho et al. 2025, "Lightweight Dataset Pruning without Full Training via Example '
+        'Difficulty and Prediction Uncertainty" (arXiv:2502.06905)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+    revision=1,
+    presets={
+        "paper": _of_data("on CIFAR-10", "5.5"),
+        "paper-cifar100": _of_data("on CIFAR-100", "4"),
+        "paper-imagenet": _of_data("on ImageNet", "11"),
+    },
+)
 def dual(
     signals: Signals,
     budget: int,
@@ -151,6 +194,16 @@ def log_beta_density(means_N: Tensor, a: float, b: float) -> Tensor:
     return (a - 1) * inside_N.log() + (b - 1) * (1 - inside_N).log()
 
 
+@built_in(
+    summary="largest variance of the probabilities among the learners",
+    paper=(
+        'Lakshminarayanan et al. 2017, "Simple and Scalable Predictive Uncertainty '
+        'Estimation using Deep Ensembles" (arXiv:1612.01474)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+    revision=1,
+)
 def disagreement(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the largest variance among learners, largest first.
 
@@ -168,62 +221,3 @@ def disagreement(signals: Signals, budget: int) -> Selection:
             "in the run. Start a run with a larger learners.num_learners, or take el2n."
         )
     return keep_largest(dynamics.disagreement_N, budget)
-
-
-def _of_data(name: str, exponent: str) -> Preset:
-    return Preset(
-        f"{name}: exponent {exponent}, windows of 10 moments; classes as they come",
-        {"sampling": "beta", "exponent": exponent, "window": "10"},
-        balanced=False,
-    )
-
-
-FORGETTING = Strategy(
-    function=forgetting,
-    summary="most often right and then wrong again while learners train; never right first",
-    paper=(
-        'Toneva et al. 2019, "An Empirical Study of Example Forgetting during Deep Neural '
-        'Network Learning" (arXiv:1812.05159)'
-    ),
-    cost="N",
-    needs=DYNAMICS,
-    revision=1,
-)
-AUM = Strategy(
-    function=aum,
-    summary="smallest mean margin of the own label's logit while learners train",
-    paper=(
-        'Pleiss et al. 2020, "Identifying Mislabeled Data using the Area Under the Margin '
-        'Ranking" (arXiv:2001.10528)'
-    ),
-    cost="N",
-    needs=DYNAMICS,
-    revision=1,
-)
-DUAL = Strategy(
-    function=dual,
-    summary="hard and uncertain while learners train, drawn easier the fewer are kept",
-    paper=(
-        'Cho et al. 2025, "Lightweight Dataset Pruning without Full Training via Example '
-        'Difficulty and Prediction Uncertainty" (arXiv:2502.06905)'
-    ),
-    cost="N",
-    needs=DYNAMICS,
-    revision=1,
-    presets={
-        "paper": _of_data("on CIFAR-10", "5.5"),
-        "paper-cifar100": _of_data("on CIFAR-100", "4"),
-        "paper-imagenet": _of_data("on ImageNet", "11"),
-    },
-)
-DISAGREEMENT = Strategy(
-    function=disagreement,
-    summary="largest variance of the probabilities among the learners",
-    paper=(
-        'Lakshminarayanan et al. 2017, "Simple and Scalable Predictive Uncertainty '
-        'Estimation using Deep Ensembles" (arXiv:1612.01474)'
-    ),
-    cost="N",
-    needs=DYNAMICS,
-    revision=1,
-)

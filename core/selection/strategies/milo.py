@@ -32,13 +32,22 @@ from lipt.core.selection.gradients.vectors import Rows, Vectors
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
 from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
 from lipt.core.selection.strategies.one_by_one import farthest_first
-from lipt.core.selection.strategy import FEATURES, Strategy
+from lipt.core.selection.strategy import FEATURES, built_in
 from lipt.core.signals.signals import Signals
 
 REPULSION = 0.4
 _EPSILON = 0.1
 
 
+@built_in(
+    summary="a curriculum of random subsets: typical examples, then diverse ones",
+    paper=(
+        'Killamsetty et al. 2023, "MILO: Model-Agnostic Subset Selection Framework for Efficient '
+        'Model Training and Tuning" (arXiv:2301.13287)'
+    ),
+    cost="N d; diverse: N^2 d",
+    needs=FEATURES,
+)
 def milo(
     signals: Signals,
     budget: int,
@@ -127,15 +136,3 @@ def disparity_gains(rows_ND: Tensor) -> Tensor:
         farthest = torch.maximum(farthest, row_N.max())
     # Where all directions are the same there is nothing to compare with.
     return torch.where(farthest > 0, gains_N / farthest, 0.0)
-
-
-MILO = Strategy(
-    function=milo,
-    summary="a curriculum of random subsets: typical examples, then diverse ones",
-    paper=(
-        'Killamsetty et al. 2023, "MILO: Model-Agnostic Subset Selection Framework for Efficient '
-        'Model Training and Tuning" (arXiv:2301.13287)'
-    ),
-    cost="N d; diverse: N^2 d",
-    needs=FEATURES,
-)

@@ -15,13 +15,25 @@ from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.strategy import FEATURES, Balance, Strategy
+from lipt.core.selection.strategy import FEATURES, Balance, built_in
 from lipt.core.signals.signals import Signals
 
 # What the columns of one class take that are sorted together.
 _SORTED_BYTES = 64 * 1024**2
 
 
+@built_in(
+    summary="kept: in the middle of the distances from the center of their class",
+    paper=(
+        'Xia et al. 2023, "Moderate Coreset: A Universal Method of Data Selection for '
+        'Real-world Data-efficient Deep Learning" (ICLR)'
+    ),
+    cost="N (d + log N)",
+    balance=Balance.ON_REQUEST,
+    needs=FEATURES,
+    # Before, centers were means, and kept was what came nearest to the median distance.
+    revision=1,
+)
 def moderate(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples in the middle of the order by distance, nearest first.
 
@@ -77,18 +89,3 @@ def _medians(signals: Signals) -> Tensor:
             middle_2d = sorted_nd[[(count - 1) // 2, count // 2]]
             medians_CD[label, columns] = middle_2d.double().mean(dim=0)
     return medians_CD
-
-
-MODERATE = Strategy(
-    function=moderate,
-    summary="kept: in the middle of the distances from the center of their class",
-    paper=(
-        'Xia et al. 2023, "Moderate Coreset: A Universal Method of Data Selection for '
-        'Real-world Data-efficient Deep Learning" (ICLR)'
-    ),
-    cost="N (d + log N)",
-    balance=Balance.ON_REQUEST,
-    needs=FEATURES,
-    # Before, centers were means, and kept was what came nearest to the median distance.
-    revision=1,
-)

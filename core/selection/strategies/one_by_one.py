@@ -21,7 +21,7 @@ from torch import Tensor
 from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
 from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.strategy import FEATURES, Strategy, needs_of_space
+from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
 from lipt.core.signals.signals import Signals
 
 ROWS_AHEAD = 64
@@ -67,6 +67,15 @@ def best_first(
         gains_N[position] = -torch.inf
 
 
+@built_in(
+    summary="repeatedly the example farthest from all chosen ones",
+    paper=(
+        'Sener and Savarese 2018, "Active Learning for Convolutional Neural Networks: A '
+        'Core-Set Approach" (arXiv:1708.00489)'
+    ),
+    cost="N k d",
+    needs=needs_of_space,
+)
 def kcenter(signals: Signals, budget: int, *, space: Space = "features") -> Selection:
     """Keep `budget` examples that are near to all, each farthest from those before it.
 
@@ -91,6 +100,15 @@ def farthest_first(rows: Rows, budget: int) -> Iterator[tuple[int, float, Tensor
             distances_N.copy_(row_N)
 
 
+@built_in(
+    summary="like all examples but not like each other, by gradient or feature",
+    paper=(
+        'Iyer et al. 2021, "Submodular Combinatorial Information Measures with '
+        'Applications in Machine Learning" (arXiv:2006.15412)'
+    ),
+    cost="N k (C + d)",
+    needs=needs_of_space,
+)
 def graph_cut(
     signals: Signals,
     budget: int,
@@ -115,6 +133,15 @@ def graph_cut(
     return _chosen(gains_N, picks)
 
 
+@built_in(
+    summary="directions that span the largest volume, by gradient or feature",
+    paper=(
+        'Chen et al. 2018, "Fast Greedy MAP Inference for Determinantal Point Process to '
+        'Improve Recommendation Diversity" (arXiv:1709.05135)'
+    ),
+    cost="N k (C + d + k)",
+    needs=needs_of_space,
+)
 def log_det(
     signals: Signals,
     budget: int,
@@ -157,6 +184,12 @@ def log_det(
     return _chosen(distances_N, picks)
 
 
+@built_in(
+    summary="features whose mean is that of all",
+    paper='Welling 2009, "Herding Dynamical Weights to Learn" (ICML)',
+    cost="N k d",
+    needs=FEATURES,
+)
 def herding(signals: Signals, budget: int) -> Selection:
     """Keep examples whose mean approaches the mean of all, like 1 / i.
 
@@ -196,42 +229,3 @@ def _chosen(like: Tensor, picks: list[int]) -> Selection:
 
 def _products(features_ND: Tensor, vector_D: Tensor, blocks: Sequence[slice]) -> Tensor:
     return torch.cat([features_ND[rows].to(vector_D.dtype) @ vector_D for rows in blocks])
-
-
-KCENTER = Strategy(
-    function=kcenter,
-    summary="repeatedly the example farthest from all chosen ones",
-    paper=(
-        'Sener and Savarese 2018, "Active Learning for Convolutional Neural Networks: A '
-        'Core-Set Approach" (arXiv:1708.00489)'
-    ),
-    cost="N k d",
-    needs=needs_of_space,
-)
-GRAPH_CUT = Strategy(
-    function=graph_cut,
-    summary="like all examples but not like each other, by gradient or feature",
-    paper=(
-        'Iyer et al. 2021, "Submodular Combinatorial Information Measures with '
-        'Applications in Machine Learning" (arXiv:2006.15412)'
-    ),
-    cost="N k (C + d)",
-    needs=needs_of_space,
-)
-LOG_DET = Strategy(
-    function=log_det,
-    summary="directions that span the largest volume, by gradient or feature",
-    paper=(
-        'Chen et al. 2018, "Fast Greedy MAP Inference for Determinantal Point Process to '
-        'Improve Recommendation Diversity" (arXiv:1709.05135)'
-    ),
-    cost="N k (C + d + k)",
-    needs=needs_of_space,
-)
-HERDING = Strategy(
-    function=herding,
-    summary="features whose mean is that of all",
-    paper='Welling 2009, "Herding Dynamical Weights to Learn" (ICML)',
-    cost="N k d",
-    needs=FEATURES,
-)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.strategy import CLASSES, DYNAMICS, SIGNALS, Need, Strategy
+from lipt.core.selection.strategy import CLASSES, DYNAMICS, SIGNALS, Need, built_in
 from lipt.core.signals.dynamics import mean_over_learners
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
@@ -27,8 +27,21 @@ Parameters = Annotated[
 ]
 # Probabilities and their scores, in float32 and float64.
 _BYTES_PER_CLASS = 24
+_PAUL = 'Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)'
+_COLEMAN = (
+    'Coleman et al. 2020, "Selection via Proxy: Efficient Data Selection for Deep Learning" '
+    "(arXiv:1906.11829)"
+)
 
 
+@built_in(
+    summary="largest error norm |softmax - onehot|, of the merged model or of the learners",
+    paper=_PAUL,
+    cost="N C",
+    averages=True,
+    needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
+    revision=1,
+)
 def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selection:
     """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first.
 
@@ -50,6 +63,15 @@ def error_norms(signals: Signals) -> Tensor:
     return norms_N
 
 
+@built_in(
+    summary="largest gradient norm, by the last layer or by all parameters",
+    paper=_PAUL,
+    cost="N (C + d)",
+    averages=True,
+    needs=lambda options: (
+        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
+    ),
+)
 def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
     """Keep the `budget` examples with the largest gradient norm, largest first.
 
@@ -85,6 +107,12 @@ def score_probabilities(signals: Signals, score: Callable[[Tensor], Tensor]) -> 
     return scores_N
 
 
+@built_in(
+    summary="most uncertain: largest entropy of the probabilities",
+    paper=_COLEMAN,
+    cost="N C",
+    kinds=CLASSES,
+)
 def entropy(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the largest entropy, most uncertain first.
 
@@ -103,6 +131,12 @@ def entropies(signals: Signals) -> Tensor:
     return score_probabilities(signals, entropies_of)
 
 
+@built_in(
+    summary="most uncertain: smallest margin between the two largest probabilities",
+    paper=_COLEMAN,
+    cost="N C",
+    kinds=CLASSES,
+)
 def margin(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest margin, most uncertain first."""
     return keep_largest(-probability_margins(signals), budget)
@@ -123,6 +157,12 @@ def probability_margins(signals: Signals) -> Tensor:
     return score_probabilities(signals, margins_of)
 
 
+@built_in(
+    summary="most uncertain: smallest probability of the most likely class",
+    paper=_COLEMAN,
+    cost="N C",
+    kinds=CLASSES,
+)
 def least_confidence(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest confidence, most uncertain first.
 
@@ -134,50 +174,3 @@ def least_confidence(signals: Signals, budget: int) -> Selection:
 def confidences(signals: Signals) -> Tensor:
     """The probability of the most likely class, in [1/C, 1]; N."""
     return score_probabilities(signals, lambda probabilities_BC: probabilities_BC.amax(dim=-1))
-
-
-_PAUL = 'Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)'
-_COLEMAN = (
-    'Coleman et al. 2020, "Selection via Proxy: Efficient Data Selection for Deep Learning" '
-    "(arXiv:1906.11829)"
-)
-EL2N = Strategy(
-    function=el2n,
-    summary="largest error norm |softmax - onehot|, of the merged model or of the learners",
-    paper=_PAUL,
-    cost="N C",
-    averages=True,
-    needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
-    revision=1,
-)
-GRAND = Strategy(
-    function=grand,
-    summary="largest gradient norm, by the last layer or by all parameters",
-    paper=_PAUL,
-    cost="N (C + d)",
-    averages=True,
-    needs=lambda options: (
-        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
-    ),
-)
-ENTROPY = Strategy(
-    function=entropy,
-    summary="most uncertain: largest entropy of the probabilities",
-    paper=_COLEMAN,
-    cost="N C",
-    kinds=CLASSES,
-)
-MARGIN = Strategy(
-    function=margin,
-    summary="most uncertain: smallest margin between the two largest probabilities",
-    paper=_COLEMAN,
-    cost="N C",
-    kinds=CLASSES,
-)
-LEAST_CONFIDENCE = Strategy(
-    function=least_confidence,
-    summary="most uncertain: smallest probability of the most likely class",
-    paper=_COLEMAN,
-    cost="N C",
-    kinds=CLASSES,
-)

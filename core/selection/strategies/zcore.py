@@ -26,7 +26,7 @@ from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.gradients.vectors import can_compile
 from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.strategy import FEATURES, Strategy
+from lipt.core.selection.strategy import FEATURES, built_in
 from lipt.core.signals.signals import Signals
 
 _DRAWS_PER_EXAMPLE = 20
@@ -38,12 +38,6 @@ class Scored(Signals):
     """Signals of examples with their scores, float32."""
 
     scores_N: Tensor = field(kw_only=True)
-
-
-def zcore(signals: Signals, budget: int, *, seed: int) -> Selection:
-    """Keep the `budget` examples with the largest scores, largest first."""
-    scored = signals if isinstance(signals, Scored) else score_coverage(signals, seed=seed)
-    return keep_largest(scored.scores_N, budget)
 
 
 def score_coverage(
@@ -71,6 +65,22 @@ def score_coverage(
         features_M2, points_M2 = draw_points(corners_D3, count, generator)
         scores_N += plane_scores(columns_DN, features_M2, points_M2, num_neighbours)
     return Scored(**vars(signals), scores_N=scores_N.float())
+
+
+@built_in(
+    summary="covers random points of the feature space, without others beside it",
+    paper=(
+        'Griffin et al. 2026, "Zero-Shot Coreset Selection via Iterative Subspace Sampling" '
+        "(arXiv:2411.15349)"
+    ),
+    cost="N (d + m), m draws",
+    needs=FEATURES,
+    prepare=score_coverage,
+)
+def zcore(signals: Signals, budget: int, *, seed: int) -> Selection:
+    """Keep the `budget` examples with the largest scores, largest first."""
+    scored = signals if isinstance(signals, Scored) else score_coverage(signals, seed=seed)
+    return keep_largest(scored.scores_N, budget)
 
 
 def feature_corners(columns_DN: Tensor) -> Tensor:
@@ -161,16 +171,3 @@ def plane_scores_torch(
 
 def _distances(first_BN: Tensor, second_BN: Tensor, x_B: Tensor, y_B: Tensor) -> Tensor:
     return (first_BN - x_B[:, None]).abs_().add_((second_BN - y_B[:, None]).abs_())
-
-
-ZCORE = Strategy(
-    function=zcore,
-    summary="covers random points of the feature space, without others beside it",
-    paper=(
-        'Griffin et al. 2026, "Zero-Shot Coreset Selection via Iterative Subspace Sampling" '
-        "(arXiv:2411.15349)"
-    ),
-    cost="N (d + m), m draws",
-    needs=FEATURES,
-    prepare=score_coverage,
-)
