@@ -2,7 +2,7 @@
 
 Import it only where numba is installed (`can_compile`); without it torch gives the same answers.
 Distances are not negative, so their float32 bits, read as whole numbers, have the same order. With
-few classes a loop over products of gradients is six times as fast as a BLAS product.
+few classes the loop over products of gradients is six times as fast as a BLAS product.
 
 Shapes: N examples to choose from, T to be represented, C classes, D features, M draws, n of the
     examples, S of a sample, K budget.
@@ -22,10 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function, *, fastmath: bool | set[str] = False) -> Function:
-    """The function in machine code: sequential, kept on disk where that can be written.
-
-    Sums keep their order, except for what `fastmath` allows.
-    """
+    """The function in machine code, sequential, cached on disk if that is possible."""
     try:
         return cast("Function", numba.njit(cache=True, nogil=True, fastmath=fastmath)(function))
     except RuntimeError:
@@ -36,7 +33,7 @@ def compiled(function: Function, *, fastmath: bool | set[str] = False) -> Functi
 def _sift_down(
     heap_N: NDArray[np.int64], size: int, gains_N: NDArray[np.int64], position: int
 ) -> None:
-    """Let the example at `position` sink below all with larger gain, or equal and lower id."""
+    """Sink the example at `position` below all with a larger gain, or an equal one and lower id."""
     example = heap_N[position]
     gain = gains_N[example]
     while True:
@@ -69,7 +66,7 @@ def _sum_of_highest(row_T: NDArray[np.int32], best_T: NDArray[np.int32]) -> int:
 def lazy_greedy_compiled(
     matrix_NT: NDArray[np.int32], gains_N: NDArray[np.int64], budget: int
 ) -> NDArray[np.int64]:
-    """Ids in the order of choice; `gains_N`, each example's gain as the first, is overwritten."""
+    """Ids in the order of choice; `gains_N`, the first gains, is overwritten."""
     num_examples = len(matrix_NT)
     size = num_examples
     heap_N = np.arange(num_examples)
@@ -81,7 +78,7 @@ def lazy_greedy_compiled(
     chosen_K = np.empty(budget, np.int64)
     for pick in range(budget):
         top = heap_N[0]
-        # Gains only fall: one that is up to date and above all others' old ones is the largest.
+        # Gains only fall: one that is current and above all old ones is the largest.
         while known_at_N[top] != pick and gains_N[top] > 0:
             gains_N[top] = _sum_of_highest(matrix_NT[top], best_T) - best_sum
             known_at_N[top] = pick
@@ -99,7 +96,7 @@ def lazy_greedy_compiled(
     return chosen_K
 
 
-# Of the neighbours, how many a sample of the distances should have among it.
+# How many of the neighbours a sample of the distances should have.
 _SAMPLED_NEIGHBOURS = 64
 _LARGEST = np.int32(2**31 - 1)
 
@@ -129,12 +126,12 @@ def _first_smallest(bits_N: NDArray[np.int32]) -> int:
 
 @compiled
 def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
-    """The number of that rank, from 1: digit by digit; `counts` has room for 2048."""
+    """The number of that rank, from 1, digit by digit; `counts` has 2048 places."""
     found = np.int32(0)
     for shift, width in ((20, 11), (10, 10), (0, 10)):
         counts[:] = 0
         for position in range(len(bits_n)):
-            # Those that agree in the digits that are known.
+            # Those that agree in the known digits.
             if bits_n[position] >> np.int32(shift + width) == found:
                 counts[(bits_n[position] >> np.int32(shift)) & ((1 << width) - 1)] += 1
         digit = 0
@@ -215,8 +212,8 @@ def plane_scores_compiled(
                 scores_N[example] -= _share(np.float64(distances_N[example]), least) / total
 
 
-# Sums in any order, so that many terms are added at a time: they are float64 and compared in
-# float32, where the order cannot be seen.
+# Sums in any order, so that many terms are added at a time: gains are compared in float32, which
+# hides the order.
 @partial(compiled, fastmath={"reassoc", "contract", "nsz"})
 def alignments_compiled(
     errors_NC: NDArray[np.float32],

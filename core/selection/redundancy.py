@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipt.core.selection.gradients.pairs import scaled_cosine
-from lipt.core.selection.gradients.vectors import Vectors
+from lipt.core.selection.pairs import scaled_cosine
 from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
+from lipt.core.selection.vectors import Vectors
 
 CARRIED = 0.9
 # Of all classes together, and of each.

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import (
+from lipt.core.selection.vectors import (
     LayerGradient,
     Vectors,
     alignments,

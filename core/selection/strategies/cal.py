@@ -19,9 +19,9 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import Rows, Vectors
 from lipt.core.selection.selection import Selection, keep_largest
 from lipt.core.selection.strategy import CLASSES, built_in
+from lipt.core.selection.vectors import Rows, Vectors
 from lipt.core.signals.signals import Signals, probabilities_of
 
 # Probabilities are read off float32 errors, which resolve the label's to about 1e-7.

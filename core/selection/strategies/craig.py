@@ -16,8 +16,7 @@ from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.selection.gradients.pairs import proximity
-from lipt.core.selection.gradients.vectors import CACHED_BYTES, Vectors, gradients_of, with_bias
+from lipt.core.selection.pairs import proximity
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.representatives import (
     ComputedLevels,
@@ -26,6 +25,7 @@ from lipt.core.selection.solvers.representatives import (
     choose_representatives,
 )
 from lipt.core.selection.strategy import built_in
+from lipt.core.selection.vectors import CACHED_BYTES, Vectors, gradients_of, with_bias
 from lipt.core.signals.signals import Signals
 
 

@@ -12,11 +12,11 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.pairs import proximity, scaled_cosine, weighing
-from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, Vectors, in_space
+from lipt.core.selection.pairs import proximity, scaled_cosine, weighing
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.solvers.representatives import Partitions, choose_representatives
 from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
+from lipt.core.selection.vectors import Rows, ScaledCosine, Space, Vectors, in_space
 from lipt.core.signals.signals import Signals
 
 # Of radii: below what float32 features can say of them.

@@ -35,7 +35,9 @@ from torch.nn import functional
 
 from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import (
+from lipt.core.selection.selection import Selection, keep_largest, unweighted
+from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
+from lipt.core.selection.vectors import (
     CACHED_BYTES,
     LayerGradient,
     Vectors,
@@ -44,9 +46,7 @@ from lipt.core.selection.gradients.vectors import (
     squared_norms,
     with_bias,
 )
-from lipt.core.selection.gradients.vectors import alignments as plain_alignments
-from lipt.core.selection.selection import Selection, keep_largest, unweighted
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
+from lipt.core.selection.vectors import alignments as plain_alignments
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
 # Evaluated first by the exact solver: the best of them rules most others out.

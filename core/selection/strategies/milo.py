@@ -28,11 +28,11 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import Rows, Vectors
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
 from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
 from lipt.core.selection.strategies.one_by_one import farthest_first
 from lipt.core.selection.strategy import FEATURES, built_in
+from lipt.core.selection.vectors import Rows, Vectors
 from lipt.core.signals.signals import Signals
 
 REPULSION = 0.4

@@ -19,9 +19,9 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
-from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
+from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.signals.signals import Signals
 
 ROWS_AHEAD = 64

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import can_compile
 from lipt.core.selection.selection import Selection, keep_largest
 from lipt.core.selection.strategy import FEATURES, built_in
+from lipt.core.selection.vectors import can_compile
 from lipt.core.signals.signals import Signals
 
 _DRAWS_PER_EXAMPLE = 20

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.gradients.vectors import Space
 from lipt.core.selection.strategies.glister import LastLayer
+from lipt.core.selection.vectors import Space
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals

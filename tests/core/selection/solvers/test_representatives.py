@@ -14,13 +14,12 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.core.selection.compiled_loops import lazy_greedy_compiled
-from lipt.core.selection.gradients.pairs import (
+from lipt.core.selection.pairs import (
     PairwiseSimilarity,
     proximity,
     scaled_cosine,
     weighing,
 )
-from lipt.core.selection.gradients.vectors import Vectors, gradients_of
 from lipt.core.selection.solvers import representatives
 from lipt.core.selection.solvers.representatives import (
     ComputedLevels,
@@ -37,6 +36,7 @@ from lipt.core.selection.solvers.representatives import (
     store_levels,
     store_levels_between,
 )
+from lipt.core.selection.vectors import Vectors, gradients_of
 from tests.core.selection.builders import random_signals
 
 precisions = pytest.mark.parametrize("precision", ["24-bit", "16-bit", "8-bit"])

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.gradients.vectors import with_bias
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.solvers.representatives import StoredLevels
@@ -19,6 +18,7 @@ from lipt.core.selection.strategies.craig import (
     mean_curvatures,
     precondition,
 )
+from lipt.core.selection.vectors import with_bias
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (

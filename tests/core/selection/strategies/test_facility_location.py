@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.gradients.vectors import Space, Vectors
 from lipt.core.selection.strategies.facility_location import (
     density_weights,
     facility_location,
@@ -15,6 +14,7 @@ from lipt.core.selection.strategies.facility_location import (
     num_neighbours,
     subzerocore,
 )
+from lipt.core.selection.vectors import Space, Vectors
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_signals,

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.errors import SignalsError
-from lipt.core.selection.gradients.vectors import LayerGradient, Vectors, gradients_of
 from lipt.core.selection.strategies import glister as module
 from lipt.core.selection.strategies.glister import (
     GlisterObjective,
@@ -28,6 +27,7 @@ from lipt.core.selection.strategies.glister import (
     round_sizes,
     validation_gradient,
 )
+from lipt.core.selection.vectors import LayerGradient, Vectors, gradients_of
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (

@@ -13,10 +13,10 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from lipt.common.errors import BudgetError
-from lipt.core.selection.gradients.vectors import gradients_of, weighted_sum
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import GradientAtoms
 from lipt.core.selection.strategies.gradmatch import gradmatch
+from lipt.core.selection.vectors import gradients_of, weighted_sum
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_predictions,

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.selection.strategies.one_by_one import (
     best_first,
     graph_cut,
@@ -18,6 +17,7 @@ from lipt.core.selection.strategies.one_by_one import (
     kcenter,
     log_det,
 )
+from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_signals,
