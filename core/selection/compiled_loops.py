@@ -10,6 +10,7 @@ Shapes: N examples to choose from, T to be represented, C classes, D features, M
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -30,30 +31,6 @@ def compiled(function: Function, *, fastmath: bool | set[str] = False) -> Functi
 
 
 @compiled
-def _sift_down(
-    heap_N: NDArray[np.int64], size: int, gains_N: NDArray[np.int64], position: int
-) -> None:
-    """Sink the example at `position` below all with a larger gain, or an equal one and lower id."""
-    example = heap_N[position]
-    gain = gains_N[example]
-    while True:
-        child = 2 * position + 1
-        if child >= size:
-            break
-        other = child + 1
-        if other < size:
-            left, right = heap_N[child], heap_N[other]
-            if gains_N[right] > gains_N[left] or (gains_N[right] == gains_N[left] and right < left):
-                child = other
-        below = heap_N[child]
-        if gains_N[below] < gain or (gains_N[below] == gain and below > example):
-            break
-        heap_N[position] = below
-        position = child
-    heap_N[position] = example
-
-
-@compiled
 def _sum_of_highest(row_T: NDArray[np.int32], best_T: NDArray[np.int32]) -> int:
     # Whole numbers, so the compiler may add many at a time.
     total = np.int64(0)
@@ -64,33 +41,26 @@ def _sum_of_highest(row_T: NDArray[np.int32], best_T: NDArray[np.int32]) -> int:
 
 @compiled
 def lazy_greedy_compiled(
-    matrix_NT: NDArray[np.int32], gains_N: NDArray[np.int64], budget: int
+    matrix_NT: NDArray[np.int32], first_gains_N: NDArray[np.int64], budget: int
 ) -> NDArray[np.int64]:
-    """Ids in the order of choice; `gains_N`, the first gains, is overwritten."""
-    num_examples = len(matrix_NT)
-    size = num_examples
-    heap_N = np.arange(num_examples)
-    for position in range(size // 2 - 1, -1, -1):
-        _sift_down(heap_N, size, gains_N, position)
+    """Ids in the order of choice."""
+    heap = [(-first_gains_N[example], example) for example in range(len(matrix_NT))]
+    heapq.heapify(heap)
     best_T = np.zeros(matrix_NT.shape[1], matrix_NT.dtype)
     best_sum = 0
-    known_at_N = np.zeros(num_examples, np.int64)
+    known_at_N = np.zeros(len(matrix_NT), np.int64)
     chosen_K = np.empty(budget, np.int64)
     for pick in range(budget):
-        top = heap_N[0]
         # Gains only fall: one that is current and above all old ones is the largest.
-        while known_at_N[top] != pick and gains_N[top] > 0:
-            gains_N[top] = _sum_of_highest(matrix_NT[top], best_T) - best_sum
-            known_at_N[top] = pick
-            _sift_down(heap_N, size, gains_N, 0)
-            top = heap_N[0]
-        chosen_K[pick] = top
-        best_sum += gains_N[top]
-        size -= 1
-        heap_N[0] = heap_N[size]
-        if size:
-            _sift_down(heap_N, size, gains_N, 0)
-        row_T = matrix_NT[top]
+        while known_at_N[heap[0][1]] != pick and heap[0][0] < 0:
+            example = heap[0][1]
+            known_at_N[example] = pick
+            gain = _sum_of_highest(matrix_NT[example], best_T) - best_sum
+            heapq.heapreplace(heap, (-gain, example))
+        loss, example = heapq.heappop(heap)
+        chosen_K[pick] = example
+        best_sum -= loss
+        row_T = matrix_NT[example]
         for column in range(len(row_T)):
             best_T[column] = max(best_T[column], row_T[column])
     return chosen_K

@@ -230,8 +230,9 @@ def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
         lazy_greedy_compiled,
     )
 
-    gains_N = levels.sums_N.clone().numpy()
-    return torch.from_numpy(lazy_greedy_compiled(levels.matrix_NT.numpy(), gains_N, budget))
+    return torch.from_numpy(
+        lazy_greedy_compiled(levels.matrix_NT.numpy(), levels.sums_N.numpy(), budget)
+    )
 
 
 def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:

@@ -138,9 +138,7 @@ def test_the_finest_levels_that_fit(
 
 
 def with_numba(levels: StoredLevels, budget: int) -> list[int]:
-    return lazy_greedy_compiled(
-        levels.matrix_NT.numpy(), levels.sums_N.clone().numpy(), budget
-    ).tolist()
+    return lazy_greedy_compiled(levels.matrix_NT.numpy(), levels.sums_N.numpy(), budget).tolist()
 
 
 def plain_greedy(rows: list[list[int]], budget: int) -> list[int]:
