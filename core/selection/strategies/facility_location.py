@@ -19,7 +19,7 @@ from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
 from lipt.core.selection.vectors import Rows, ScaledCosine, Space, Vectors, in_space
 from lipt.core.signals.signals import Signals
 
-# Of radii: below what float32 features can say of them.
+# Below what float32 features can say of radii.
 _NO_SPREAD = 1e-7
 
 
@@ -45,7 +45,7 @@ def facility_location(
     """Keep the examples that together are similar to every other one, greedily.
 
     Maximizes the sum over all i of max over chosen j of s_ij. A random subset already has 0.99 of
-    the greedy value, so values should be compared above that of random.
+    the greedy value: compare values above that.
     """
     vectors = in_space(signals, space)
     chosen_K, _ = choose_representatives(
@@ -83,12 +83,11 @@ def subzerocore(
     Maximizes the sum over all i of max over chosen j of w_j s_ij, s = (1 + cosine) / 2. With r_j
     the distance to the n-th nearest neighbour, w_j = exp(-(r_j - mu)^2 / (2 sigma^2)), mu and sigma
     the mean and the deviation of all radii: outliers and crowded examples weigh little. n is the
-    smallest number for which a random subset of the budget's size would cover a share `coverage` of
-    the rest, an example being covered where one of its n nearest neighbours is chosen: 1 - (N-1-n
-    choose K) / (N-1 choose K) >= coverage.
+    smallest number for which a random subset would cover a share `coverage` of the rest, that is
+    choose one of their n nearest neighbours: 1 - (N-1-n choose K) / (N-1 choose K) >= coverage.
 
     Compared with a summary of the paper and another's implementation, not with its authors' code.
-    There s is the cosine, by which the sum is monotone only where no two features are opposite.
+    There s is the cosine, by which the sum is monotone only if no two features are opposite.
     """
     vectors = Vectors(signals.features_ND)
     count = num_neighbours(len(signals), budget, coverage)
@@ -103,10 +102,10 @@ def subzerocore(
 
 
 def num_neighbours(num_examples: int, budget: int, coverage: float) -> int:
-    """The smallest neighbourhood by which random subsets have that coverage; 0 for one example."""
+    """n, by which random subsets have that coverage; 0 for one example."""
     uncovered = 1.0
     for count in range(1, num_examples):
-        # None of the nearer ones is chosen, and so is not this one.
+        # Neither this one nor a nearer one is chosen.
         uncovered *= max(0, num_examples - budget - count) / (num_examples - count)
         if 1 - uncovered >= coverage:
             return count
@@ -116,8 +115,7 @@ def num_neighbours(num_examples: int, budget: int, coverage: float) -> int:
 def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
     """1 - similarity of each example's `count`-th most similar other one; N float32.
 
-    Computed in float64 and rounded, so that equal examples have equal radii wherever they
-    stand. Zeros where there are no neighbours.
+    Computed in float64 and rounded, so that equal examples have equal radii.
     """
     radii_N = torch.zeros(len(vectors), device=vectors.device)
     if count == 0:
@@ -133,7 +131,7 @@ def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
 
 
 def density_weights(radii_N: Tensor) -> Tensor:
-    """How usual each radius is, in [0, 1]; N float32. Ones where all are the same."""
+    """How usual each radius is, in [0, 1]; N float32."""
     deviations_N = radii_N.double() - radii_N.double().mean()
     variance = deviations_N.square().mean()
     if float(variance.sqrt()) <= _NO_SPREAD:

@@ -1,17 +1,17 @@
 """MILO: a curriculum of subsets, from easy ones to diverse ones, each drawn anew.
 
 For training that changes its subset every epoch: the first sixth of the epochs on easy subsets, the
-rest on diverse ones, `draw` counting up. The subsets depend on features alone.
+rest on diverse ones, with another `draw` each. The subsets depend on features alone.
 
 Easy: by stochastic greedy on the graph cut
     sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2,
 the best of each pick's random sample of ceil(N / K ln(1 / epsilon)), as in "Lazier Than Lazy
 Greedy" (Mirzasoleiman et al. 2015, arXiv:1409.7938).
 
-Diverse: a random draw in which an example's weight is the Taylor-softmax 1 + g + g^2 / 2 of its
-gain g in disparity. Examples are taken one by one, each farthest from those before it, and g is
-that distance, (1 - cosine) relative to the farthest pair. (By the authors' gain, the difference to
-the smallest distance, the draw is uniform.) The weights differ by a factor of 2.5 at most.
+Diverse: a random draw by the Taylor-softmax 1 + g + g^2 / 2 of each example's gain g in disparity,
+at most 2.5. Examples are taken one by one, each farthest from those before it, and g is that
+distance, 1 - cosine, relative to the farthest pair. (By the authors' gain, the difference to the
+smallest distance, the draw is uniform.)
 
 Shapes: N examples, B of a sample, D features, K budget.
 """
@@ -58,7 +58,7 @@ def milo(
     draw: Annotated[int, Field(ge=0), "which of the stage's random subsets"] = 0,
     seed: int,
 ) -> Selection:
-    """Draw one subset of a stage; the cosine of a feature of zeros is 0."""
+    """Draw one subset of a stage."""
     generator = derive_generator(seed, f"milo-{stage}", draw)
     rows_ND = unit_rows(signals.features_ND, exact_bits(len(signals)))
     if stage == "easy":
@@ -69,7 +69,7 @@ def milo(
 
 
 def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor:
-    """Stochastic greedy on the graph cut; K int64 on the CPU. Gains leave out common terms."""
+    """Stochastic greedy on the graph cut; K int64 on the CPU."""
     blocks = list(row_blocks(len(rows_ND), 16 * rows_ND.shape[1]))
     total_D = torch.stack([rows_ND[rows].double().sum(dim=0) for rows in blocks]).sum(dim=0)
     picked_D = torch.zeros_like(total_D)
@@ -104,15 +104,14 @@ def stochastic_greedy(
 ) -> Tensor:
     """Choose the best of a random sample, `budget` times; K int64 on the CPU.
 
-    `gains_of` has the gains of B ascending ids over those that were given to `take`; ties go to the
-    lowest id. The generator is on the CPU.
+    `gains_of` has the gains of ascending ids over those given to `take`. Ties go to the lowest id.
     """
     size = math.ceil(num_candidates / budget * math.log(1 / epsilon))
     left = list(range(num_candidates))
     chosen = []
     for _ in range(budget):
         count = min(size, len(left))
-        # The first steps of a shuffle: a sample without repetition, whatever the order of `left`.
+        # The first steps of a shuffle.
         for step, draw in enumerate(torch.rand(count, generator=generator).tolist()):
             other = step + min(int(draw * (len(left) - step)), len(left) - step - 1)
             left[step], left[other] = left[other], left[step]

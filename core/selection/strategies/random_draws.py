@@ -22,8 +22,7 @@ from lipt.core.selection.solvers.linear_cut import spherical_kmeans
 from lipt.core.selection.strategy import FEATURES, NOTHING, Balance, built_in
 from lipt.core.signals.signals import Signals
 
-# By default. The fewer per cell, the less is left to chance; one alone would keep every cell,
-# however accidental. More cells cost more.
+# The fewer per cell, the less is left to chance; with one, every accidental cell would count.
 _CHOSEN_PER_CELL = 2
 _MOST_CELLS = 256
 
@@ -75,10 +74,8 @@ def stratified(
 ) -> Selection:
     """Draw `budget` examples at random from cells of k-means (by cosine), from each its share.
 
-    So every kind of example gets its share. Equal shares give rare kinds as many as common ones;
-    shares in proportion keep the data's frequencies. What a small cell cannot give of an equal
-    share is shared by the others. Features that all have one direction are one cell: a plain random
-    draw.
+    Equal shares give rare kinds of examples as many as common ones. Proportional shares keep the
+    data's frequencies. What a small cell cannot give of an equal share is shared by the others.
     """
     generator = derive_generator(seed, "stratified")
     num_cells = num_cells or default_cells(budget)
@@ -89,5 +86,5 @@ def stratified(
 
 
 def default_cells(budget: int) -> int:
-    """How many cells a budget pays for."""
+    """One cell for every 2 to choose, at most 256."""
     return min(_MOST_CELLS, -(-budget // _CHOSEN_PER_CELL))

@@ -45,9 +45,8 @@ _COLEMAN = (
 def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selection:
     """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first.
 
-    The paper averages it over several runs: `models=learners` takes the mean over the run's
-    learners that were not trained on the example, `pretraining=epochs:NxR` that over R models of an
-    ordinary warm-up.
+    The paper averages over several runs. `models=learners` takes the mean over learners that were
+    not trained on the example, `pretraining=epochs:NxR` over R models of an ordinary warm-up.
     """
     if models == "learners":
         dynamics = signals.learners()
@@ -58,7 +57,7 @@ def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selecti
 
 def error_norms(signals: Signals) -> Tensor:
     """|e_i|; N float32."""
-    # The dtype is the sum's: half-precision errors are widened on the way, not copied.
+    # The dtype is the sum's: half-precision errors are not copied.
     norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
     return norms_N
 
@@ -75,10 +74,9 @@ def error_norms(signals: Signals) -> Tensor:
 def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
     """Keep the `budget` examples with the largest gradient norm, largest first.
 
-    The paper's score is the mean over ten models at initialization (`pretraining=epochs:1x10` is
-    like it); by default it is that of theta_p. By the last layer's parameters it is
-    |e| sqrt(1 + |h|^2), exact and free; by all parameters it is one gradient per example, some
-    hundred times the work.
+    The paper's score is the mean over ten models at initialization, like `pretraining=epochs:1x10`;
+    the default is that of theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact
+    and free. By all parameters it takes a backward pass per example, some hundred times the work.
     """
     if parameters == "last_layer":
         return keep_largest(signals.mean_over_models(last_layer_norms), budget)
@@ -97,7 +95,7 @@ def last_layer_norms(signals: Signals) -> Tensor:
 
 
 def score_probabilities(signals: Signals, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """A score of every example's probabilities, given B x C of them at a time; N float32."""
+    """A score of every example's probabilities, B x C at a time; N float32."""
     errors_NC, labels_N = signals.errors_NC, signals.labels_N
     scores_N = torch.empty(len(signals), device=errors_NC.device)
     for rows in row_blocks(len(signals), errors_NC.shape[1] * _BYTES_PER_CLASS):
@@ -143,10 +141,7 @@ def margin(signals: Signals, budget: int) -> Selection:
 
 
 def probability_margins(signals: Signals) -> Tensor:
-    """The largest probability minus the second largest, in [0, 1]; N.
-
-    A single class has no second: its margin is its probability.
-    """
+    """The largest probability minus the second largest; N. A single class has its probability."""
 
     def margins_of(probabilities_BC: Tensor) -> Tensor:
         if probabilities_BC.shape[1] == 1:
@@ -168,9 +163,5 @@ def least_confidence(signals: Signals, budget: int) -> Selection:
 
     DeepCore's ranks by logits, which shifting them changes.
     """
-    return keep_largest(-confidences(signals), budget)
-
-
-def confidences(signals: Signals) -> Tensor:
-    """The probability of the most likely class, in [1/C, 1]; N."""
-    return score_probabilities(signals, lambda probabilities_BC: probabilities_BC.amax(dim=-1))
+    confidences_N = score_probabilities(signals, lambda chances_BC: chances_BC.amax(dim=-1))
+    return keep_largest(-confidences_N, budget)
