@@ -8,12 +8,7 @@ from torch.nn import functional
 from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
 from lipt.core.selection.strategies.milo import disparity_gains, milo, stochastic_greedy
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import random_signals, signals_of
-
-
-def at_angles(*degrees: float) -> Tensor:
-    angles_N = torch.tensor(degrees, dtype=torch.float64).deg2rad()
-    return torch.stack([angles_N.cos(), angles_N.sin()], dim=1)
+from tests.core.selection.builders import at_angles, random_signals, signals_of
 
 
 def cosines(signals: Signals) -> Tensor:
