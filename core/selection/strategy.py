@@ -150,25 +150,6 @@ class Strategy:
             )
         return self.presets[name]
 
-    def prepared(self, signals: Signals, *, seed: int, options: Mapping[str, Any]) -> Signals:
-        """The signals of all examples as `function` expects them."""
-        if self.prepare is None:
-            return signals
-        return self.prepare(signals, **_arguments(self.prepare, {**options, "seed": seed}))
-
-    def apply(
-        self,
-        signals: Signals,
-        budget: int,
-        *,
-        balanced: bool,
-        seed: int,
-        options: Mapping[str, Any],
-    ) -> Selection:
-        """The function's answer, unchecked."""
-        given = {**options, "seed": seed, "balanced": balanced}
-        return self.function(signals, budget, **_arguments(self.function, given))
-
     def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
         """Its inputs, given all options' values."""
         return self.needs(options) if callable(self.needs) else self.needs
@@ -213,8 +194,3 @@ class Strategy:
 def built_in(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
     """The decorated function as a strategy of this package, which the registry lists."""
     return lambda function: Strategy(function, **about)
-
-
-def _arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
-    return {name: value for name, value in given.items() if name in parameters}
