@@ -64,8 +64,7 @@ def parse_options(
 ) -> dict[str, Any]:
     """Every option's value, by name: the given text's, or the default.
 
-    Raises:
-        StrategyOptionError: an option does not exist, or its value is not allowed.
+    StrategyOptionError for an unknown option, or a value that is not allowed.
     """
     unknown = sorted(set(given) - {option.name for option in options})
     if unknown:

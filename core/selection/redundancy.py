@@ -52,13 +52,8 @@ def redundancy(
 ) -> Redundancy:
     """Count how many examples of each class stand for it.
 
-    Args:
-        features_ND: finite; compared by cosine, so centre them first.
-        labels_N: int64.
-        num_classes: C.
-        generator: draws the samples of large classes.
-        most_examples: compared, of all classes together.
-        on_progress: called with the number of classes done, and of all.
+    Features are compared by cosine: centre them first. Large classes are sampled, so that no more
+    than `most_examples` are compared. Progress is the number of classes done, and of all.
     """
     most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
     per_class = []

@@ -58,12 +58,7 @@ def without_labels(
     """The options (with `space`) and the proxy of a request that no label may enter.
 
     The arguments are as requested. `own_features` and `own_weights` say whether the request brings
-    some, `images` whether the examples are images.
-
-    Raises:
-        InvalidRequestError: the strategy looks at labels, or the request brings weights.
-        StrategyOptionError: an option is unknown or asks for gradients or balanced classes.
-        ProxyError: the proxy is unknown, or was trained or chosen by labels.
+    some, `images` whether the examples are images. LiptError for what labels have gone into.
     """
     resolved = _among_features(strategy, options)
     if not _can(strategy, resolved):
@@ -145,8 +140,7 @@ def asks_for_warm_up(options: Mapping[str, str]) -> bool:
 def canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]:
     """The options with the warm-up's canonical text, none for LiPT's own.
 
-    Raises:
-        StrategyOptionError: there is no such warm-up, or the strategy cannot have one.
+    StrategyOptionError if there is no such warm-up, or the strategy cannot have one.
     """
     given = dict(options)
     if asks_for_warm_up(given):
@@ -175,12 +169,8 @@ def require_warm_up(
 ) -> None:
     """Refuse a warm-up that contradicts the rest of the request, or costs too much.
 
-    `needs` are the strategy's with its options; the other arguments are as requested.
-
-    Raises:
-        StrategyOptionError: the strategy needs the learners, or has no mean over several models.
-        InvalidRequestError: the request contradicts itself, or the warm-up would change nothing.
-        OverLimitError: it is longer than `max_epochs`, the operator's limit.
+    `needs` are the strategy's with its options, `max_epochs` the operator's limit; the other
+    arguments are as requested.
     """
     asked = f"{PRETRAINING}={warm_up}"
     both = f"{asked} and {{}} were both given: {{}}. Leave one of them out."

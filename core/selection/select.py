@@ -32,21 +32,10 @@ def select(
     seed: int,
     options: Mapping[str, Any],
 ) -> Selection:
-    """Choose exactly `budget` examples, or fewer and say why.
+    """Choose exactly `budget` examples, or fewer and say why; rows ascending, on the CPU.
 
     Balanced, a strategy sees one class at a time, with the class's own seed and its quota of the
-    budget, unless it balances by itself.
-
-    Args:
-        strategy: from the registry.
-        signals: with the strategy's needs.
-        budget: K, in 1..N.
-        balanced: from `strategy.resolve_balance`.
-        seed: for strategies that draw.
-        options: from `strategy.parse_options`: all of them, by name.
-
-    Returns:
-        Distinct row numbers, ascending, and their weights, on the CPU.
+    budget, unless it balances by itself. Options are all of `strategy.parse_options`.
 
     Raises:
         BudgetError: the budget is outside 1..N.

@@ -136,11 +136,7 @@ class Strategy:
         return parse_options(self.name, self.options, given)
 
     def preset(self, name: str) -> Preset:
-        """The preset of that name; an empty one stands for the defaults.
-
-        Raises:
-            UnknownNameError: there is none.
-        """
+        """The preset of that name, empty for the defaults; UnknownNameError if there is none."""
         if not name:
             return Preset("every option's default", {})
         if name not in self.presets:
@@ -174,10 +170,9 @@ class Strategy:
         return sorted(self.default_needs()) or [alone]
 
     def resolve_balance(self, balanced: bool | None) -> bool:  # noqa: FBT001 - the only argument
-        """Whether the classes get equal shares; None asks for the default.
+        """Whether the classes get equal shares, by default for None.
 
-        Raises:
-            StrategyOptionError: it is always, or never, balanced, and the opposite is asked for.
+        StrategyOptionError for the opposite of always, or never, balanced.
         """
         fixed = {Balance.NEVER: False, Balance.ALWAYS: True}.get(self.balance)
         if balanced is not None and fixed is not None and balanced != fixed:

@@ -81,12 +81,8 @@ def cut_picks(
 ) -> Iterator[tuple[float, int]]:
     """Every example, on demand, in the order of greedy choice with its gain, negative or not.
 
-    Args:
-        rows_NP: z, from `unit_rows` with `exact_bits(N)` at most.
-        own_N: float64.
-        scale: positive.
-        map_rows: m, of one row or several in float64.
-        pool_size: how many gains are kept up to date from pick to pick.
+    z is from `unit_rows` with `exact_bits(N)` at most, own_N float64, the scale positive. m maps
+    one row or several in float64.
     """
     blocks = list(row_blocks(len(rows_NP), rows_NP.shape[1] * 8))
     cut_N, falls = _first_pass(rows_NP, map_rows, blocks)

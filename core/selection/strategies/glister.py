@@ -90,11 +90,7 @@ def glister(
     ] = "sum",
     learning_rate: Annotated[float, Field(gt=0), "of that step"] = 0.05,
 ) -> Selection:
-    """Keep the `budget` examples with the largest gains, each with weight 1.
-
-    Raises:
-        SignalsError: there are no validation signals, or they do not fit.
-    """
+    """Keep the `budget` examples with the largest gains."""
     num_updates = (min(rounds, budget) if solver == "rounds" else budget) - 1
     rate = learning_rate if step == "sum" else learning_rate / budget
     objective = GlisterObjective(signals, rate, num_updates)

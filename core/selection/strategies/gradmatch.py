@@ -93,10 +93,7 @@ def gradmatch(
     """Choose examples and weights whose gradients add up to the target.
 
     A chosen batch gives all its examples with one weight. The last one gives as many as the budget
-    leaves, with a weight that is as much larger.
-
-    Raises:
-        BudgetError: the inverse of the chosen examples' Gram matrix would not fit.
+    leaves, with a weight that is as much larger. BudgetError where it would take too much memory.
     """
     if gradient == "own_class":
         signals = _own_rows(signals)

@@ -201,10 +201,7 @@ def log_beta_density(means_N: Tensor, a: float, b: float) -> Tensor:
 def disagreement(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the largest variance among learners, largest first.
 
-    The variance is of the probabilities, summed over the classes.
-
-    Raises:
-        SignalsError: there is only one learner.
+    The variance is of the probabilities, summed over the classes. It needs two learners.
     """
     dynamics = signals.learners()
     num_learners = dynamics.error_norms_NL.shape[1]

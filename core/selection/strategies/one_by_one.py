@@ -43,14 +43,9 @@ def best_first(
 ) -> Iterator[tuple[int, Tensor]]:
     """The largest gain `budget` times: the position of each pick, and its row of the kernel.
 
-    The caller updates the gains in place between the picks. Gains are compared in float32, so
-    that those of equal examples tie whatever their last bits; ties go to the lowest id.
-
-    Args:
-        gains_N: float64, finite. Picks get -inf.
-        budget: K, in 1..N.
-        rows_of: from B positions, their B x N rows of the kernel.
-        rows_ahead: B, less where B rows would be large.
+    The caller updates the finite float64 gains in place between the picks, which get -inf. They are
+    compared in float32, so that those of equal examples tie whatever their last bits; ties go to
+    the lowest id. `rows_of` takes B positions, at most `rows_ahead`, and gives B x N.
     """
     rows_ahead = max(1, min(rows_ahead, BLOCK_BYTES // (8 * len(gains_N))))
     slots: dict[int, int] = {}
