@@ -19,7 +19,6 @@ Shapes: N examples, B of a sample, D features, K budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -76,53 +75,33 @@ def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor
     likeness_N = torch.cat([rows_ND[rows].double() @ total_D for rows in blocks])
     squares_N = torch.cat([rows_ND[rows].double().square().sum(dim=-1) for rows in blocks])
     own_N = likeness_N - REPULSION * squares_N
-
-    def gains_of(ids_B: Tensor) -> Tensor:
-        return own_N[ids_B] - 2 * REPULSION * (rows_ND[ids_B].double() @ picked_D)
-
-    def take(candidate: int) -> None:
-        picked_D.add_(rows_ND[candidate])
-
-    return stochastic_greedy(
-        len(rows_ND),
-        budget,
-        gains_of=gains_of,
-        take=take,
-        epsilon=_EPSILON,
-        generator=generator,
-    )
-
-
-def stochastic_greedy(
-    num_candidates: int,
-    budget: int,
-    *,
-    gains_of: Callable[[Tensor], Tensor],
-    take: Callable[[int], None],
-    epsilon: float,
-    generator: torch.Generator,
-) -> Tensor:
-    """Choose the best of a random sample, `budget` times; K int64 on the CPU.
-
-    `gains_of` has the gains of ascending ids over those given to `take`. Ties go to the lowest id.
-    """
-    size = math.ceil(num_candidates / budget * math.log(1 / epsilon))
-    left = list(range(num_candidates))
-    chosen = []
+    left, size = list(range(len(rows_ND))), sample_size(len(rows_ND), budget)
+    picks = []
     for _ in range(budget):
-        count = min(size, len(left))
-        # The first steps of a shuffle.
-        for step, draw in enumerate(torch.rand(count, generator=generator).tolist()):
-            other = step + min(int(draw * (len(left) - step)), len(left) - step - 1)
-            left[step], left[other] = left[other], left[step]
-        sample = sorted((candidate, place) for place, candidate in enumerate(left[:count]))
+        sample = draw_ahead(left, size, generator)
         ids_B = torch.tensor([candidate for candidate, _ in sample])
-        candidate, place = sample[int(gains_of(ids_B).argmax())]
-        take(candidate)
-        chosen.append(candidate)
+        gains_B = own_N[ids_B] - 2 * REPULSION * (rows_ND[ids_B].double() @ picked_D)
+        candidate, place = sample[int(gains_B.argmax())]
+        picked_D += rows_ND[candidate]
+        picks.append(candidate)
         left[place] = left[-1]
         left.pop()
-    return torch.tensor(chosen)
+    return torch.tensor(picks)
+
+
+def sample_size(num_examples: int, budget: int) -> int:
+    """How many examples each pick is the best of."""
+    return math.ceil(num_examples / budget * math.log(1 / _EPSILON))
+
+
+def draw_ahead(left: list[int], size: int, generator: torch.Generator) -> list[tuple[int, int]]:
+    """A random sample of candidates, moved ahead, each with its place; ascending."""
+    count = min(size, len(left))
+    # The first steps of a shuffle.
+    for step, draw in enumerate(torch.rand(count, generator=generator).tolist()):
+        other = step + min(int(draw * (len(left) - step)), len(left) - step - 1)
+        left[step], left[other] = left[other], left[step]
+    return sorted((candidate, place) for place, candidate in enumerate(left[:count]))
 
 
 def disparity_gains(rows_ND: Tensor) -> Tensor:
