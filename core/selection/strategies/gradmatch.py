@@ -32,7 +32,6 @@ from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_su
 from lipt.core.signals.signals import Signals, given
 
 Target = Literal["train", "validation"]
-Mode = Literal["per_example", "per_batch"]
 Scale = Literal["mean_square", "absolute"]
 Rows = Literal["all", "own_class"]
 
@@ -58,17 +57,12 @@ _CANCELLED = 1e-12
     presets={
         "paper": Preset(
             "class by class, of each gradient the own class's row, ridge 0.5 as it is",
-            {
-                "mode": "per_example",
-                "gradient": "own_class",
-                "ridge": "0.5",
-                "ridge_scale": "absolute",
-            },
+            {"batch_size": "1", "gradient": "own_class", "ridge": "0.5", "ridge_scale": "absolute"},
             balanced=True,
         ),
         "paper-per-batch": Preset(
             "batches of 128 of all classes together, without a ridge",
-            {"mode": "per_batch", "batch_size": "128", "gradient": "all", "ridge": "0"},
+            {"batch_size": "128", "gradient": "all", "ridge": "0"},
             balanced=False,
         ),
     },
@@ -78,8 +72,9 @@ def gradmatch(
     budget: int,
     *,
     target: Annotated[Target, "whose gradients the chosen ones add up to"] = "train",
-    mode: Annotated[Mode, "choose single examples, or batches of consecutive ones"] = "per_example",
-    batch_size: Annotated[int, Field(ge=1, le=1024), "examples per batch (mode=per_batch)"] = 128,
+    batch_size: Annotated[
+        int, Field(ge=1, le=1024), "choose so many consecutive examples at a time"
+    ] = 1,
     ridge: Annotated[
         float, Field(ge=0, allow_inf_nan=False), "what large weights cost; 0 for nothing"
     ] = 0.0,
@@ -97,7 +92,7 @@ def gradmatch(
     """
     if gradient == "own_class":
         signals = _own_rows(signals)
-    group_size = min(batch_size, len(signals)) if mode == "per_batch" else 1
+    group_size = min(batch_size, len(signals))
     capacity = _capacity(len(signals), budget, group_size)
     atoms = GradientAtoms(
         gradients_of(signals), _target(signals, target), capacity=capacity, group_size=group_size
@@ -139,7 +134,7 @@ def _capacity(num_examples: int, budget: int, group_size: int) -> int:
         raise BudgetError(
             f"gradmatch cannot choose {budget} of {num_examples} examples at once, which takes "
             f"{8 * capacity**2 / 1024**3:.0f} GiB. Choose at most {_MAX_ATOMS}, balance the "
-            "classes, or use mode=per_batch."
+            "classes, or use batch_size=128."
         )
     return capacity
 

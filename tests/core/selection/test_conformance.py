@@ -277,8 +277,7 @@ def test_the_same_on_blocks_of_any_size(
 def test_the_order_of_the_data_does_not_matter(
     strategy: Strategy, options: Options, balanced: bool
 ) -> None:
-    # Consecutive rows are one batch; of few levels many tie.
-    if draws(strategy, options) or "per_batch" in options.values():
+    if draws(strategy, options):
         return
     # Where few are left, pairs of each other's nearest tie; of this seed none do.
     signals = full_signals(LABELS * 3, seed=3)

@@ -146,7 +146,7 @@ def test_every_preset_can_be_asked_for(strategy: Strategy, name: str, fraction: 
         ("dual", "paper-cifar100", {"sampling": "beta", "exponent": 4.0, "window": 10}),
         ("dual", "paper-imagenet", {"sampling": "beta", "exponent": 11.0, "window": 10}),
         ("gradmatch", "paper", {"gradient": "own_class", "ridge": 0.5, "ridge_scale": "absolute"}),
-        ("gradmatch", "paper-per-batch", {"mode": "per_batch", "batch_size": 128, "ridge": 0.0}),
+        ("gradmatch", "paper-per-batch", {"batch_size": 128, "ridge": 0.0}),
     ],
 )
 def test_papers_at_a_tenth(name: str, preset: str, expected: dict[str, object]) -> None:
