@@ -234,6 +234,19 @@ async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_com
     assert (await bench.take(other))[0] == ("s", 0)
 
 
+async def test_learner_of_a_run_that_is_held_while_it_is_handed_out_stays(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    worker = bench.join("a")
+    asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
+    while not bench.dispatcher._handing_out._reserved:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    bench.store.hold("r", "other data.")
+    assert await asking is None
+    assert bench.state() is LearnerState.QUEUED
+
+
 async def test_learners_of_a_run_go_out_as_soon_as_it_is_not_held_any_more(
     bench: Bench, make_run: MakeRun
 ) -> None:
