@@ -174,6 +174,16 @@ async def test_restart_renews_leases_so_that_workers_can_finish(
     assert bench.state() is LearnerState.DONE
 
 
+async def test_lease_of_a_worker_that_fell_silent_before_a_restart_ends(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.leased(make_run())
+    await bench.restart()
+    bench.clock.now = 31.0
+    await bench.expire()
+    assert bench.state() is LearnerState.QUEUED
+
+
 async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
