@@ -34,11 +34,10 @@ from torch import Tensor
 from lipt.common.data.dataset import Numbering
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.files import pack
+from lipt.common.weights.files import load_tensors, pack
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import LabelErrors
 from lipt.core.proxies.ridge import HeadTargets, leave_one_out, scaling_of
-from lipt.core.signals.stored import load_tensors
 
 VERSION = 1
 _MOST_SUSPECTS = 1000
@@ -246,7 +245,6 @@ class Diagnosis:
         """Read a file of `pack`."""
         return load_tensors(
             path,
-            "diagnosis",
             lambda tensors, metadata: cls(json.loads(metadata["diagnosis"]), tensors),
         )
 

@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.signals.stored import load_tensors, save_tensors
+from lipt.common.weights.files import load_tensors, save_tensors
 
 PICTURES_ALIKE = 0.96
 _THUMBNAILS_ALIKE = 0.85
@@ -91,7 +91,7 @@ class Copies:
         def build(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Copies:
             return cls(**tensors, threshold=float(metadata["threshold"]))
 
-        return load_tensors(path, "copies", build)
+        return load_tensors(path, build)
 
 
 def likeness_of_pictures(

@@ -30,9 +30,9 @@ from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import Batches, Read, arriving, require_finite_rows
+from lipt.common.weights.files import load_tensors, save_tensors
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
-from lipt.core.signals.stored import load_tensors, save_tensors
 
 # Examples that are kept while all states look at them.
 _BLOCK_BYTES = 512 * 1024**2
@@ -84,7 +84,7 @@ class Dynamics:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Map what `save` wrote into memory."""
-        return load_tensors(path, "training dynamics", lambda tensors, _: cls(**tensors))
+        return load_tensors(path, lambda tensors, _: cls(**tensors))
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:

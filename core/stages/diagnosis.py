@@ -60,7 +60,7 @@ def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
 
     depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)
     with pinned_kernels(cpu_threads):
-        return workspace.cached("pictures", depends_on, load=Copies.load, compute=compute)
+        return workspace.cached(Copies, "pictures", depends_on, compute)
 
 
 def _digests(dataset: Dataset, on_progress: Progress) -> list[bytes]:
@@ -91,8 +91,8 @@ def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
         seconds[part] = monotonic() - started
 
     with timed("signals"):
-        signals, proxy = proxied_signals(workspace, question)
-    labels_N, features_ND = signals.labels_N, signals.features_ND
+        signals = proxied_signals(workspace, question)
+    labels_N, features_ND, proxy = signals.labels_N, signals.features_ND, signals.facts or {}
     with pinned_kernels(config.evaluation_threads):
         with timed("label_errors"):
             if signals.kind is TargetKind.CLASS:
@@ -125,7 +125,7 @@ def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
     every_N = all_labels(dataset)
     findings = Findings(errors, duplicates, outliers, curve)
     return diagnosis_of(
-        findings.by_id(workspace.numbering, every_N),
+        findings.by_id(dataset.numbering, every_N),
         labels_N=every_N,
         class_names=dataset.class_names,
         kind=signals.kind,
