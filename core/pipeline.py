@@ -31,7 +31,7 @@ from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import Evaluator, OpenWeights, evaluate_for_soup
+from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards
@@ -232,7 +232,7 @@ def merge_learners(
     Each learner opens its weights anew at every call.
     """
     soup, evaluator = config.soup, soup_evaluator(workspace, config, inputs)
-    evaluate = evaluate_for_soup(evaluator, config, lambda: workspace.new_model(config))
+    evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")
     # Several weights are scored at a time instead, on a thread each.
     with (
