@@ -27,11 +27,11 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.model_input import Stored, columns_in, images_in
-from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec, InputFormat
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
-from lipt.core.proxies.features import Extractor, Loader, ModelBank, side_by_side
+from lipt.core.proxies.features import Extractor, Loader, model_bank, side_by_side
 from lipt.core.proxies.proxy import MAX_SAMPLE, Kind, Proxy, Tried, candidates, choose, passes_of
 from lipt.core.proxies.ridge import (
     HeadTargets,
@@ -322,7 +322,7 @@ class _Features:
             len(dataset.class_names),
             generator=derive_generator(self.question.config.seed, "ridge sample"),
             trust_N=None if trust_N is None else trust_N.to(device),
-            wanted=None if wanted is None else wanted.take(ids_N).to(device),
+            wanted=None if wanted is None else wanted.take(ids_N, device),
             on_progress=self.workspace.progress(activity),
         )
         return replace(head, outputs_NC=head.outputs_NC.cpu())
@@ -364,17 +364,10 @@ class _Features:
         return lambda _, stored_B: patch_features(images_in(stored_B).to(device), filters).cpu()
 
     def _columns(self) -> Extractor:
-        rows, seed = self.workspace.dataset.rows, self.question.config.seed
+        rows = self.workspace.dataset.rows
         if not isinstance(rows, ColumnRows):
             raise TypeError(f"{self.workspace.dataset.inputs} in place of columns")
-
-        def largest(column: Column) -> int:
-            values = rows.tensors[column.name]
-            return int(values.max()) if int(values.min()) >= 0 else -1
-
-        extract = column_values(
-            rows.columns, largest, lambda name: derive_generator(seed, f"column {name}")
-        )
+        extract = column_values(rows.columns, rows.tensors, seed=self.question.config.seed)
         return lambda _, stored_B: extract(columns_in(stored_B))
 
     def _of_one_model(self, name: BlobName, batch_norm_examples_M: Stored | None) -> Extractor:
@@ -397,14 +390,14 @@ class _Features:
         inputs: InputFormat | None = self.question.inputs
         if inputs is None:
             raise ValueError("features of models were asked for without a run")
-        bank = ModelBank(
+        bank = model_bank(
             model,
             loaders,
             inputs,
             workspace.device,
-            workspace.batch_size,
-            batch_norm_examples_M,
-            generator_of=lambda number: derive_generator(config.seed, "projection", number),
+            batch_size=workspace.batch_size,
+            batch_norm_examples_M=batch_norm_examples_M,
+            seed=config.seed,
             frozen=workspace.frozen(config, model),
         )
         return lambda _, stored_B: bank(stored_B)

@@ -129,7 +129,7 @@ def test_what_was_saved_is_loaded_as_it_was(tmp_path: Path) -> None:
     assert torch.equal(loaded.exact_N, saved.exact_N)
     assert loaded.threshold == 0.96
     path.write_bytes(b"no tensors")
-    with pytest.raises(StateError, match="does not hold copies"):
+    with pytest.raises(StateError, match="cannot be used"):
         Copies.load(path)
 
 
