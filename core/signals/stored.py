@@ -5,8 +5,7 @@ relative error of 5e-4, and errors below 6e-8 are 0.
 
 User features (of text, of CLIP, of anything) take the place of the model's. They come as a
 safetensors file with the tensor `features` (N x d), and for strategies on pairs `paired_features`
-(N x p); row i is example i of the data set. Nothing is allocated for them before the header was
-read, and nothing in them is ever unpickled.
+(N x p); row i is example i of the data set.
 
 Shapes: N examples, D and P features.
 """
@@ -30,10 +29,10 @@ from lipt.common.weights.specs import TensorSpec, quoted
 
 @dataclass(frozen=True)
 class StorageLimits:
-    """What all examples' values may take in float32, beyond which they are float16, and in memory.
+    """Bytes of all examples' values in float32, beyond which they are float16.
 
-    memory_bytes: what errors, or features, may take before they are computed in a mapped file. Less
-        is quicker in memory: a file is written to the disk even where there is memory enough.
+    memory_bytes: of errors, or of features, beyond which they are computed in a mapped file, which
+        is slower.
     """
 
     error_bytes: int = 2 * 1024**3
@@ -41,20 +40,15 @@ class StorageLimits:
     memory_bytes: int = 1024**3
 
     def error_dtype(self, num_values: int) -> torch.dtype:
-        """What so many errors are kept in."""
-        return _dtype(num_values, self.error_bytes)
+        """The type of so many errors."""
+        return torch.float16 if 4 * num_values > self.error_bytes else torch.float32
 
     def feature_dtype(self, num_values: int) -> torch.dtype:
-        """What so many values of features are kept in."""
-        return _dtype(num_values, self.feature_bytes)
+        """The type of so many values of features."""
+        return torch.float16 if 4 * num_values > self.feature_bytes else torch.float32
 
 
 STORAGE_LIMITS = StorageLimits()
-
-
-def _dtype(num_values: int, max_bytes: int) -> torch.dtype:
-    return torch.float16 if num_values * torch.float32.itemsize > max_bytes else torch.float32
-
 
 FEATURES = "features"
 PAIRED_FEATURES = "paired_features"
