@@ -126,9 +126,7 @@ def load_with_statistics(
 ) -> Weights:
     """Load weights with statistics that fit them: known ones, or else estimated on `inputs`.
 
-    Returns:
-        The statistics, for the next time that the same weights are loaded; empty where `inputs` is
-        None or the model has none.
+    Returns the statistics; empty where `inputs` is None or the model has none.
     """
     model.load_state_dict({**weights, **(known or {})})
     if known or inputs is None or not has_batch_norm(model, frozen):
@@ -140,8 +138,7 @@ def load_with_statistics(
 def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
     """Examples per forward pass: as many as stay in a CPU's cache, or keep a GPU busy.
 
-    On a CPU 64 of 32x32 pixels, and in proportion, within 16..1024; other examples count by
-    their numbers.
+    On a CPU 64 of 32x32 pixels, and in proportion; other examples count by their numbers.
     """
     if device.type != "cpu":
         return 256
@@ -181,10 +178,7 @@ class _Kept(Generic[InputsT]):
 
 @dataclass(frozen=True)
 class Scored:
-    """The score of weights: of classes the accuracy, -infinity where they were given up.
-
-    mended: entries that replace the weights' own, their batch-norm statistics.
-    """
+    """The score of weights, -infinity where given up, and entries that replace their own."""
 
     accuracy: float
     mended: Weights
@@ -287,8 +281,7 @@ def num_evaluated_together(config: RunConfig) -> int:
 class Evaluators:
     """Scores weights for a soup, as many at a time as there are models.
 
-    Threads that share the work of each layer wait for each other at its end, and their number
-    decides the last bits. Scores of a thread for each of several weights are those of one thread.
+    Each on a thread of its own: threads that share a layer's work decide its last bits.
     """
 
     evaluator: Evaluator

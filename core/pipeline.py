@@ -227,10 +227,7 @@ def merge_learners(
     learners: Sequence[OpenWeights],
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Merged:
-    """Merge learners into theta_p, by their scores on the validation split.
-
-    Each learner opens its weights anew at every call.
-    """
+    """Merge learners, opened anew at every call, by their scores on the validation split."""
     soup, evaluator = config.soup, soup_evaluator(workspace, config, inputs)
     evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")

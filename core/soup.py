@@ -187,9 +187,6 @@ def uniform_soup(
 
     alpha is 1/1, 1/2, ..., 1/n: a learner's share when it enters the mean so far. All enter at
     once, so every ingredient has the final accuracy.
-
-    Raises:
-        RunFailedError: there is no learner.
     """
     total = len(learners) + 1
     accuracies, _ = _score_alone(learners, evaluate, lambda done: on_progress(done, total))

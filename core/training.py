@@ -38,9 +38,7 @@ BATCH_SIZE, LEARNING_RATE = 256, 0.1
 class ForwardPass:
     """From stored examples to logits: of learners and main training, and of its evaluation.
 
-    target: that the model predicts.
-    memory_format: the layout of the model's inputs.
-    bfloat16: whether the model runs under bfloat16 autocast.
+    memory_format: of the model's inputs. bfloat16: whether it runs under bfloat16 autocast.
     """
 
     inputs: InputFormat
@@ -192,12 +190,7 @@ def initialize(
 
 @dataclass(frozen=True)
 class Warmed:
-    """The state of a warm-up.
-
-    weights: the model's whole state dict, on the CPU.
-    momentum: as of `Sgd.momentum`; none at the end.
-    step: optimizer steps so far, which took `seconds`.
-    """
+    """The state of a warm-up after so many steps; without momentum at its end. On the CPU."""
 
     weights: Weights
     momentum: Weights = field(default_factory=dict)
@@ -251,8 +244,7 @@ def warm_up(
     """Train a model on all data for some epochs: the ordinary warm-up that LiPT replaces.
 
     A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped.
-    Generators are each epoch's own: from `begun`, the state at an epoch's end, training
-    comes to the same weights. The same arguments give the same weights on one kind of device.
+    Generators are each epoch's own: from `begun`, an epoch's end, it comes to the same weights.
 
     Raises:
         SignalsError: the loss is not finite.

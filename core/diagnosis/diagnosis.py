@@ -322,10 +322,7 @@ def _label_errors(found: LabelErrors, labels_N: Tensor, counts_C: Tensor) -> Fac
 
 
 def confusions(joint_CC: Tensor, counts_C: Tensor) -> list[Facts]:
-    """The pairs of classes that are surely confused most often, most often first.
-
-    Each with its count, and the share of all examples of the given class.
-    """
+    """The most often surely confused pairs of classes; shares are of the given class."""
     off_CC = joint_CC.clone().fill_diagonal_(0).flatten()
     order = off_CC.argsort(descending=True, stable=True)[:_MOST_CONFUSIONS]
     pairs: list[Facts] = []

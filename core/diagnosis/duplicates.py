@@ -129,9 +129,8 @@ class Pictures:
 class Copies:
     """Which picture each example is of.
 
-    pictures_N: int64, the example that stands for it.
-    exact_N: int64, the first example that is the same to the pixel.
-    threshold: from which two are alike.
+    pictures_N: int64, the example that stands for it; exact_N: the first of the same pixels.
+    threshold: the correlation from which two are alike.
     """
 
     pictures_N: Tensor
@@ -158,10 +157,7 @@ def find_copies(
     *,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Copies:
-    """Find duplicates among N examples, whose digests are equal where they are the same.
-
-    Without pictures only these are copies.
-    """
+    """Find duplicates among N examples: equal digests, and near ones of pictures."""
     numbers: dict[bytes, int] = {}
     first: list[int] = []
     for example, digest in enumerate(digests):
@@ -281,10 +277,7 @@ def are_pictures(inputs: InputSpec) -> bool:
 
 
 def aligned_correlation(left_BCHW: Tensor, right_BCHW: Tensor) -> Tensor:
-    """The correlation of pairs of pictures at the best of nine places; B float32 in [-1, 1].
-
-    Pictures of one colour correlate with nothing.
-    """
+    """The correlation of pairs of pictures at the best of nine places; B float32 in [-1, 1]."""
     inner_BP = _inner(_averaged(left_BCHW.float(), _SIDE)).flatten(start_dim=1)
     best_B = torch.full((len(inner_BP),), -1.0)
     for moved in _moved(right_BCHW):

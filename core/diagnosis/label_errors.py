@@ -71,8 +71,7 @@ class LabelErrors:
     """Findings about each label, and about all.
 
     quality_N: float32 in [0, 1], higher is better; the order is what counts.
-    suggested_N: int64, the class that the head predicts.
-    suspects_N: bool.
+    suggested_N: int64, the class that the head predicts. suspects_N: bool.
     thresholds_C: float64, t_c; infinite for a class without examples.
     joint_CC: int64, how many are labelled c (rows) and surely predicted as o (columns).
     """
@@ -232,10 +231,7 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
 
 
 def trust_after(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
-    """Weights of labels in the second head's fit, float64 in (0, 1].
-
-    None where too few labels are surely wrong for a second head.
-    """
+    """Weights of labels in a second head's fit, float64 in (0, 1]; None where it is not worth it."""
     if found.noise.overall.low < SURE_NOISE:
         return None
     share = min(_MOST, found.noise.overall.rate)

@@ -83,20 +83,13 @@ def model_bank(
 ) -> Callable[[Stored], Tensor]:
     """From stored examples to features of models of one architecture, side by side.
 
-    Args:
-        model: takes on the weights of each loader in its turn.
-        loaders: the models' weights.
-        inputs: the models' input format.
-        device: of the model.
-        batch_size: examples per forward pass.
-        batch_norm_examples_M: to estimate every model's batch-norm statistics on; None takes
-            those that the weights came with, and so do the names in `frozen`.
-        seed: of random projections.
-        max_width: features of all models together; more are projected, model by model.
-        frozen: names of statistics that stay.
+    model: takes on the weights of each loader in its turn.
+    batch_norm_examples_M: every model's batch-norm statistics are estimated on them, but for
+        `frozen` names; None takes those of the weights.
+    seed: of random projections.
+    max_width: features of all models together; more are projected, model by model.
 
-    Returns:
-        A function to N x D float32, on the CPU.
+    Returns a function to N x D float32, on the CPU.
     """
     statistics, projections = dict[int, Weights](), dict[int, Tensor]()
     width = max(1, max_width // len(loaders))

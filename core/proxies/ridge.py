@@ -166,9 +166,7 @@ class Scaling:
 class _Rows:
     """Examples as in the equations.
 
-    weights_N: float64, above 0.
-    num_classes: C.
-    values_NC: targets, float64; one-hot labels where None.
+    weights_N, values_NC: float64; one-hot labels of C classes where there are no values.
     """
 
     features_ND: Tensor
@@ -299,7 +297,7 @@ def weighted_accuracy(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -
 
 
 def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
-    """Weights of examples under which every class weighs the same; float64, with mean 1.
+    """Weights under which every class weighs the same; float64, with mean 1.
 
     Within a class they are in proportion to `trust_N`, above 0.
     """

@@ -47,11 +47,10 @@ _SAMPLE_CHUNK = 256
 
 @dataclass(frozen=True)
 class PatchFilters:
-    """What images are compared with.
+    """What images are compared with, scaled to `side` pixels.
 
     weights_PF: a filter per column, whitening included; float32.
     biases_F: what the mean patch takes away from each response.
-    side: pixels that images are scaled to.
     """
 
     weights_PF: Tensor
@@ -164,10 +163,7 @@ def column_values(
 ) -> Callable[[Mapping[str, Tensor]], Tensor]:
     """From some examples' columns to their features; B x D float32, on the CPU.
 
-    Args:
-        columns: what they are.
-        tensors: the columns of all examples; they say how many kinds of values there are.
-        seed: of the projections, each column's own.
+    `tensors` are the columns of all examples, which say how many kinds of values there are.
     """
     parts = {column.name: _values_of(column, tensors[column.name], seed) for column in columns}
 

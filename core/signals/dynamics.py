@@ -47,15 +47,14 @@ class Dynamics:
     """Outputs of L learners at T moments for N examples.
 
     A learner's first moment is theta*, its last one the state before pruning where the run took
-    snapshots, else its result.
+    snapshots, else its result. All are float32.
 
-    probabilities_NLT: of the example's own label, float32.
-    margins_NLT: the logit of the own label minus the largest other one, float32; positive where
-        the example is classified correctly.
-    error_norms_NL: |softmax - onehot| at the last moment, float32.
+    probabilities_NLT: of the example's own label.
+    margins_NLT: the logit of the own label minus the largest other one.
+    error_norms_NL: |softmax - onehot| at the last moment.
     disagreement_N: the unbiased variance of the softmax among the learners that count, at their
-        last moment, summed over the classes, float32. Where there are not two others, the learner
-        that was trained on the example is one of them.
+        last moment, summed over the classes. Where there are not two others, the learner that was
+        trained on the example is one of them.
     own_learner_N: the learner, from 0, that was trained on the example; -1 for none. int16.
     """
 

@@ -46,11 +46,9 @@ from lipt.core.workspace import Workspace
 class Chosen:
     """The answer to a question.
 
-    selection: ids, ascending, and their weights.
-    device: that the strategy ran on.
-    proxy: facts of the proxy, for a manifest; None where there was none.
-    warmed: the ordinary warm-up's costs, where there was one.
-    soft: soft labels of the chosen examples, where they are wanted.
+    selection: ids, ascending, and their weights. device: that the strategy ran on.
+    proxy: facts of the proxy, for a manifest. warmed: the ordinary warm-up's costs.
+    soft: soft labels of the chosen examples.
     """
 
     selection: Selection

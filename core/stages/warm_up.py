@@ -131,7 +131,7 @@ def dynamics_of(
 def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajectories) -> Tensor:
     """The learner trained on each example, by its position among the learners; -1 for none.
 
-    Shards are drawn again: they follow from the run's seed and configuration and the data's labels.
+    Shards are drawn again, from the run's seed and configuration and the data's labels.
     """
     own_learner_N = torch.full((len(workspace.dataset),), -1, dtype=torch.int16)
     drawn = draw_shards(workspace.split(config).train_ids, config.learners, seed=config.seed)
@@ -141,21 +141,13 @@ def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajecto
 
 
 def states_of(learner: CommittedLearner) -> tuple[BlobName, ...]:
-    """The learner's states in the order of training.
-
-    Its snapshots, the last of which is the state before pruning, which is no step of training;
-    without snapshots its result.
-    """
+    """A learner's snapshots, the last one before pruning; without any its result."""
     return learner.snapshots or (learner.result,)
 
 
 @dataclass(frozen=True)
 class WarmedUp:
-    """Signals of the warmed-up models: the first one's, with the others among them.
-
-    seconds: that the training of all models took, whenever that was.
-    spent_seconds: of these, those of this job.
-    """
+    """Signals of warmed-up models; seconds of their training, and of that this job's part."""
 
     signals: Signals
     seconds: float
