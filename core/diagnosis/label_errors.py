@@ -231,7 +231,7 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
 
 
 def trust_after(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
-    """Weights of labels in a second head's fit, float64 in (0, 1]; None where it is not worth it."""
+    """Weights of labels in a second head's fit, float64 in (0, 1]; None where it is not due."""
     if found.noise.overall.low < SURE_NOISE:
         return None
     share = min(_MOST, found.noise.overall.rate)
