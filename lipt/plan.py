@@ -42,8 +42,7 @@ from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.stored import STORAGE_LIMITS
-from lipt.core.stages.choice import Question
-from lipt.core.stages.question import SubsetQuery, question_of
+from lipt.core.stages.question import Question, SubsetQuery, question_of
 from lipt.core.workspace import InMemory
 from lipt.pretraining import Pretrained
 from lipt.trainer.writing.formatting import table_lines
@@ -127,7 +126,7 @@ def estimate(
     figures, plan, refused = plan_here(config, network, data, evaluation_batch_size=size)
     inputs, kind = model_inputs(workspace, config), dataset.target.kind
     ready = Outcome("planned", config, inputs, _NO_FILE, _NO_FILE, ())
-    question = question_of(ready, query, data.num_examples, backbone=None, kind=kind)
+    question = question_of(ready, query, data.num_examples, kind=kind)
     width = find_head(network)[1].in_features
     subset, signals_bytes = count_subset(question, data, figures, width, size)
     stages = (*run_stages(config, plan, num_workers, this_machine().num_cores), subset)

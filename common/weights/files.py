@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
-from lipt.common.errors import BlobTooLargeError, WeightsError
+from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
 from lipt.common.weights.header import LENGTH_BYTES, malformed, values_begin
 from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
+
+ValueT = TypeVar("ValueT")
 
 
 def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
@@ -291,3 +295,30 @@ def _check_cover(
         end += specs[name].num_bytes
     if end != num_bytes:
         raise malformed(label, f"its header describes {end} bytes, {num_bytes} are there")
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a safetensors file of the process' own; readers see all of it or nothing."""
+    partial = path.with_name(f"{path.name}.part")
+    contiguous = {name: values.contiguous() for name, values in tensors.items()}
+    save_file(contiguous, partial, None if metadata is None else dict(metadata))
+    partial.replace(path)
+
+
+def load_tensors(
+    path: Path, build: Callable[[dict[str, torch.Tensor], dict[str, str]], ValueT]
+) -> ValueT:
+    """What is built of the tensors and the metadata of a file of `save_tensors`.
+
+    They are mapped into memory: pages are read as they are used.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return build(tensors, file.metadata() or {})
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} cannot be used ({error}). Delete it: it is computed again."
+        ) from error

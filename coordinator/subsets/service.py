@@ -41,9 +41,8 @@ from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.request_rules import Labels
-from lipt.core.stages.choice import Question
 from lipt.core.stages.proxy import ProxyQuestion
-from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
+from lipt.core.stages.question import Question, SubsetQuery, needs_no_learners, question_of
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
     }
     same = all(manifest[name] == value for name, value in asked.items())
     same = same and (manifest["soft_labels"] is None) == (job.teacher is None)
-    return same and (proxy["proxy"], proxy.get("backbone")) == (job.judged_by, job.backbone)
+    return same and proxy["proxy"] == job.judged_by
 
 
 def _manifest_of(
@@ -127,7 +126,6 @@ class Subsets:
         *,
         wall_clock: Callable[[], float],
         linger_seconds: float,
-        backbone: str | None = None,
         max_warm_up_epochs: float = math.inf,
         meters: Meters | None = None,
     ) -> None:
@@ -137,7 +135,6 @@ class Subsets:
         self._compute = compute
         self._data = data
         self._wall_clock = wall_clock
-        self._backbone = backbone
         self._max_warm_up_epochs = max_warm_up_epochs
         self._meters = meters or Meters()
         self._flights = SingleFlight(linger_seconds=linger_seconds)
@@ -174,7 +171,6 @@ class Subsets:
                 run.outcome,
                 query,
                 await self._num_examples(run, held),
-                backbone=self._backbone,
                 kind=self._data.target.kind,
                 max_warm_up_epochs=self._max_warm_up_epochs,
             )

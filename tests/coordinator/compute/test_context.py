@@ -133,7 +133,8 @@ def keep(context: Context, made: list[str], during: Callable[[], object] = lambd
         made.append("text")
         return Text("text")
 
-    context.cached("texts", ("same",), load=Text.load, compute=compute)
+    # As of all dependencies, the data is looked at before anything is computed.
+    context.cached(Text, "texts", (len(context.dataset),), compute)
 
 
 def test_what_was_computed_on_data_that_changed_meanwhile_is_not_kept(
@@ -360,13 +361,6 @@ def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
     monkeypatch.setattr(lights, "find_cached", lambda *_, **__: dear.signals_dir / "gone")
     with pytest.raises(TooDearError):
         select("grand").run(light)
-
-
-def test_a_backbone_is_not_loaded(light: LightContext, select: Callable[..., SelectSubset]) -> None:
-    assert light.backbone is None
-    settings = light.settings.model_copy(update={"backbone": "torchvision:resnet18@missing"})
-    with pytest.raises(TooDearError):
-        select("grand", proxy="auto").run(replace(light, settings=settings))
 
 
 def test_cost_follows_from_the_strategy_and_from_what_is_read(
