@@ -8,18 +8,16 @@ import pytest
 import torch
 
 from lipt.common.data import open_dataset
-from lipt.common.data.loading import Sizes, load_columns, scaling_note
-from lipt.common.data.registry import decode_all
+from lipt.common.data.loading import decode_all, load
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import Header
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 from tests.tar_shards import samples, write_shard
 
 
 def test_a_data_set_of_columns_gives_examples_by_their_ids() -> None:
-    data = load_columns(column_rows(), image_size=None)
+    data = load(column_rows())
     assert data.inputs == ColumnsSpec((TOKENS, SIZES))
     stored = data.examples(torch.tensor([2, 0]))
     assert isinstance(stored, dict)
@@ -35,11 +33,11 @@ def test_a_data_set_of_columns_gives_examples_by_their_ids() -> None:
 
 
 def test_columns_have_no_images() -> None:
-    data = load_columns(column_rows(), image_size=None)
+    data = load(column_rows())
     with pytest.raises(DataError, match=r"made holds no images, but tokens int16\[2\], sizes"):
         data.images(torch.tensor([0]))
     with pytest.raises(ConfigError, match="Leave the image size out"):
-        load_columns(column_rows(), image_size=32)
+        load(column_rows(), image_size=32)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_a_value_that_no_model_can_be_given_is_named_by_its_row(
     dtype = torch.int16 if name == "tokens" else torch.float32
     rows = column_rows(**{name: torch.tensor(values, dtype=dtype)})
     with pytest.raises(DataError, match=sentence):
-        load_columns(rows, image_size=None)
+        load(rows)
 
 
 Encode = Callable[..., bytes]
@@ -141,31 +139,27 @@ def test_images_are_looked_at_again_where_one_has_changed(
     assert set(checked) == {0, 1, 2, 3, 4}
 
 
-def sizes(*pairs: tuple[int, int]) -> Sizes:
-    first, *others = [Header(height, width, grayscale=False) for height, width in pairs]
-    found = Sizes.of(first)
-    for header in others:
-        found = found.with_one(header)
-    return found
+SCALED = "its images have sizes from 20 x 30 to 30 x 40 and are scaled to"
+AGAIN = "in all, decoded anew whenever they are needed"
+# 3 x 224 x 224 = 150,528 bytes; 224^2 / 64^2 = 12.25.
+LARGE = "; a training step takes about 12 times that of --image-size 64"
 
 
-def test_mixed_sizes_are_told_with_what_they_cost_and_how_to_choose() -> None:
-    note = scaling_note(sizes((480, 640), (32, 1000)), (3, 224, 224), 1000, in_memory=False)
-    # 3 x 224 x 224 = 150,528 bytes; 224^2 / 64^2 = 12.25.
-    assert note == (
-        "its images have sizes from 32 x 640 to 480 x 1000 and are scaled to 224 x 224: 150.5 kB "
-        "each, 150.5 MB in all, decoded anew whenever they are needed; a training step takes about "
-        "12 times what it would at 64 x 64. Choose another size with --image-size, such as "
-        "--image-size 64"
-    )
-
-
-def test_a_small_size_that_was_chosen_is_told_without_advice() -> None:
-    note = scaling_note(sizes((12, 10)), (1, 8, 8), 100, in_memory=True)
-    assert (
-        note
-        == "its images have 12 x 10 pixels and are scaled to 8 x 8: 64 B each, 6.4 kB in memory"
-    )
+@pytest.mark.parametrize(
+    ("size", "note"),
+    [
+        (None, f"{SCALED} 224 x 224: 150.5 kB each, 301.1 kB {AGAIN}{LARGE}"),
+        (8, f"{SCALED} 8 x 8: 192 B each, 384 B {AGAIN}"),
+    ],
+)
+def test_the_cost_of_scaling_is_told(
+    tmp_path: Path, encode: Encode, size: int | None, note: str
+) -> None:
+    for name, shape in (("a", (20, 40)), ("b", (30, 30))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(encode(0, shape))
+    source = f"imagefolder:{tmp_path}"
+    assert open_dataset(source, image_size=size, memory_budget_bytes=0).scaling == note
 
 
 Write = Callable[[Path, list[bytes], list[int]], str]

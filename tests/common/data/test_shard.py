@@ -20,7 +20,7 @@ from hypothesis import given
 from torch import Tensor
 
 from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, shard, unpack_shard
-from lipt.common.data.loading import load, load_columns
+from lipt.common.data.loading import load
 from lipt.common.data.shard import EncodedImages, EncodedShard, open_shard
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
@@ -280,7 +280,7 @@ def unpack_columns(data: bytes, inputs: ColumnsFormat = COLUMNS, num_examples: i
 
 
 def packed_columns() -> bytes:
-    return pack_shard(load_columns(column_rows(), image_size=None), torch.tensor([2, 0]))
+    return pack_shard(load(column_rows()), torch.tensor([2, 0]))
 
 
 def test_columns_have_the_documented_bytes() -> None:

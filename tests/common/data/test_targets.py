@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from lipt.common.data import Dataset, open_dataset, pack_shard, unpack_shard
 from lipt.common.data.input_format import input_format
-from lipt.common.data.loading import load_columns
+from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import DataError
@@ -23,10 +24,10 @@ NUMBERS = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
 def opened(data: object) -> Dataset:
     rows = rows_of_data("mine:data", data)
     assert isinstance(rows, ColumnRows)
-    return load_columns(rows, image_size=None)
+    return load(rows)
 
 
-def with_targets(targets: list[object]) -> Dataset:
+def with_targets(targets: Sequence[object]) -> Dataset:
     return opened(list(zip(VECTORS, targets, strict=True)))
 
 

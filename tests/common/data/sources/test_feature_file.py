@@ -20,7 +20,7 @@ Y = torch.tensor([0, 2, 0], dtype=torch.uint8)
 
 
 def opened(path: Path, query: str = "") -> FeatureRows:
-    return features_rows(f"features:{path}{query}", Path(f"{path}{query}"))
+    return features_rows(f"features:{path}{query}", f"{path}{query}")
 
 
 def write(path: Path, metadata: dict[str, str] | None = None, **tensors: Tensor) -> Path:

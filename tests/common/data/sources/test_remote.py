@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipt.common.data import open_dataset
-from lipt.common.data.registry import open_rows
+from lipt.common.data.loading import open_rows
 from lipt.common.data.sources.storage import RemoteFiles
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import DataError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.data.sources.query import did_you_mean, split_query
+from lipt.common.data.sources.storage import did_you_mean, split_query
 from lipt.common.data.sources.table_files import CHUNK_ROWS, CsvTable, JsonlTable, ParquetTable
 from lipt.common.errors import ConfigError, DataError
 
@@ -117,8 +117,7 @@ def test_files_follow_each_other_and_name_the_numbers_of_their_classes(tmp_path:
     assert table.columns == ("text", "x", "label", "b")
     assert table.class_names["label"] == ("neg", "pos")
     assert list(table.chunks(["label", "text", "x", "b"])) == [
-        [[1], ["a"], [None], ["true"]],
-        [[1], [None], [None], ["true"]],
+        [[1, 1], ["a", None], [None, None], ["true", "true"]]
     ]
 
 
@@ -137,8 +136,8 @@ OPTIONS = ("label", "drop", "buckets", "names")
 
 
 def test_options_follow_a_question_mark_and_are_decoded() -> None:
-    path, query = split_query("s", Path("/a b/t.csv?label=the%20grade&drop=x,y%2Cz"), OPTIONS)
-    assert path == Path("/a b/t.csv")
+    path, query = split_query("s", "/a b/t.csv?label=the%20grade&drop=x,y%2Cz", OPTIONS)
+    assert path == "/a b/t.csv"
     assert query.text("label", "label") == "the grade"
     assert query.names("drop") == ("x", "y,z")
     assert "names" not in query
@@ -157,13 +156,13 @@ def test_options_follow_a_question_mark_and_are_decoded() -> None:
 )
 def test_options_that_do_not_exist_or_have_no_value_are_refused(query: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        split_query("s", Path(f"t.csv?{query}"), OPTIONS)
+        split_query("s", f"t.csv?{query}", OPTIONS)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["1", "x"])
 def test_numbers_out_of_range_are_refused(value: str) -> None:
-    _, query = split_query("s", Path(f"t?buckets={value}"), OPTIONS)
+    _, query = split_query("s", f"t?buckets={value}", OPTIONS)
     with pytest.raises(ConfigError, match=rf"buckets={value} is not a whole number in 2\.\.9"):
         query.number("buckets", 7, minimum=2, maximum=9)
 

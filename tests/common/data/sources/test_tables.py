@@ -11,7 +11,6 @@ import torch
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.table_files import CsvTable
 from lipt.common.data.sources.tables import (
-    bucket_of,
     categories_tensor,
     csv_rows,
     jsonl_rows,
@@ -20,6 +19,7 @@ from lipt.common.data.sources.tables import (
     read_labels,
     read_numbers,
 )
+from lipt.common.data.sources.texts import bucket_of
 from lipt.common.errors import DataError
 from lipt.common.inputs.specs import Column, ColumnType
 
@@ -28,7 +28,7 @@ PEOPLE = "name,age,city,label\nann,30,x,yes\nbob,,y,no\ncid,50,x,yes\n"
 
 
 def opened(path: Path, query: str) -> ColumnRows:
-    return csv_rows(f"csv:{path}?{query}", Path(f"{path}?{query}"))
+    return csv_rows(f"csv:{path}?{query}", f"{path}?{query}")
 
 
 def test_numbers_and_categories_are_two_tensors_by_name(write: Write) -> None:
@@ -113,7 +113,7 @@ def test_json_lines_and_parquet_are_read_alike(write: Write, tmp_path: Path) -> 
     )
     pq.write_table(table, tmp_path / "t.parquet")
     for rows in (
-        jsonl_rows("jsonl", Path(f"{path}?label=label")),
+        jsonl_rows("jsonl", f"{path}?label=label"),
         parquet_table_rows("parquet", f"{tmp_path / 't.parquet'}?label=label"),
     ):
         assert rows.columns == expected.columns

@@ -55,9 +55,9 @@ def refused(path: Path, members: Members, words: str, options: str = "") -> None
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
-        ("s-{3..1}.tar", r"\{3\.\.1\} counts -1 shards\. Write the lower number first"),
-        ("s-{0..9999999}.tar", r"counts 10000000 shards"),
-        ("s-{0}.tar", r"\{0\} stands for nothing\. Write a range such as \{000000\.\.000099\}"),
+        ("s-{3..1}.tar", r"\{3\.\.1\} stands for no shards\. .*, the lower number first"),
+        ("s-{0..9999999}.tar", r"stands for no shards\. .* of at most 1000000 such as"),
+        ("s-{0}.tar", r"\{0\} stands for no shards\. Write a list such as \{a,b\}, or a range"),
         ("s-{0..1.tar", r"a brace is left open in s-\{0\.\.1\.tar"),
     ],
 )
@@ -115,19 +115,19 @@ def test_classes_txt_beside_the_shards_names_the_classes(tmp_path: Path, encode:
 
 def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Encode) -> None:
     members = [("0.cls", b"1"), ("0.seg.png", encode(1)), ("0.rgb.png", encode(2))]
-    words = r"a\.tar: the sample '0', with \.cls, \.seg\.png, \.rgb\.png, has no member that is "
-    refused(tmp_path / "a.tar", members, words + r"the only image: .* image=seg\.png")
+    words = r"a\.tar: the sample '0', with \.cls, \.seg\.png, \.rgb\.png, has 2 images\. .* image="
+    refused(tmp_path / "a.tar", members, words)
     rows = webdataset_rows("x", f"{tmp_path / 'a.tar'}?image=rgb.png")
     assert rows.raw(0) == encode(2)
-    refused(tmp_path / "a.tar", members, r"has no member called \.jpg", "?image=jpg")
+    refused(tmp_path / "a.tar", members, r"has 0 members called \.jpg", "?image=jpg")
 
 
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ([("0.cls", b"1")], r"the sample '0', with \.cls, has no member that is an image\. Give"),
+        ([("0.cls", b"1")], r"the sample '0', with \.cls, has 0 images\. Give"),
         ([("d/0.png", b"")], r"the sample 'd/0', with \.png, has no label: there is no \.cls or"),
-        ([("0.png", b""), ("0.cls", b"cat")], r"'0\.cls' holds b'cat' in place of a class's numb"),
+        ([("0.png", b""), ("0.cls", b"cat")], r"'0\.cls' holds b'cat' in place of a class numb"),
         ([("0.png", b""), ("0.cls", b"9" * 30)], r"'0\.cls' holds b'9999"),
         ([("0.png", b""), ("0.json", b"{")], r"the member '0\.json' is no JSON"),
         ([("0.png", b""), ("0.json", b"[" * 10**5)], r"the member '0\.json' is no JSON"),
@@ -171,7 +171,7 @@ def test_garbage_between_members_is_refused(tmp_path: Path) -> None:
     content = bytearray(shard_of_three(path))
     content[2560 : 2560 + 512] = b"x" * 512
     path.write_bytes(content)
-    words = r"at byte 2560, behind the member '000000\.png', there is something that is no header"
+    words = r"at byte 2560, behind the member '000000\.png', there is no header"
     with pytest.raises(DataError, match=words):
         webdataset_rows("x", str(path))
 
@@ -375,9 +375,9 @@ def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> 
 @pytest.mark.parametrize(
     ("kind", "pax_headers", "words"),
     [
-        (tarfile.SYMTYPE, {}, r"is a link to 'x\.png'\. Store the file"),
-        (tarfile.LNKTYPE, {}, r"is a link to 'x\.png'"),
-        (tarfile.FIFOTYPE, {}, "is no file, but a device or a pipe"),
+        (tarfile.SYMTYPE, {}, r"is a link\. Store the file itself"),
+        (tarfile.LNKTYPE, {}, "is a link"),
+        (tarfile.FIFOTYPE, {}, "is a sparse file or a device"),
         (
             tarfile.REGTYPE,
             {"GNU.sparse.map": "0,0", "GNU.sparse.size": "4096"},
