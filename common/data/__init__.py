@@ -8,7 +8,7 @@ from lipt.common.data.dataset import Dataset, all_labels, without_quarantined
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.input_format import input_format, normalization
 from lipt.common.data.loading import Bearable, dataset_of, known_sources, open_dataset
-from lipt.common.data.shard import Shard, pack_shard, unpack_shard
+from lipt.common.data.shard import Shard, open_shard, pack_shard
 from lipt.common.data.sources.pairs import open_pairs
 from lipt.common.images.formats import decode_image
 
@@ -25,7 +25,7 @@ __all__ = [
     "normalization",
     "open_dataset",
     "open_pairs",
+    "open_shard",
     "pack_shard",
-    "unpack_shard",
     "without_quarantined",
 ]

@@ -227,7 +227,7 @@ def _values_of(
 
 
 def _are_numbers(column: Column) -> bool:
-    return column.type.is_floating or column.type.dtype in {torch.bool, torch.uint8}
+    return column.type.dtype.is_floating_point or column.type.dtype in {torch.bool, torch.uint8}
 
 
 def _num_kinds(kinds: int, places: int) -> int:

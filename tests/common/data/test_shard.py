@@ -19,9 +19,9 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, shard, unpack_shard
+from lipt.common.data import Dataset, Shard, open_dataset, open_shard, pack_shard, shard
 from lipt.common.data.loading import load
-from lipt.common.data.shard import EncodedImages, EncodedShard, open_shard
+from lipt.common.data.shard import EncodedImages
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat, decode_image
@@ -46,7 +46,7 @@ def unpack(
     num_examples: int = 2,
     target: Target | None = None,
 ) -> Shard:
-    return unpack_shard(
+    return open_shard(
         data,
         image_format(*shape),
         num_examples=num_examples,
@@ -54,9 +54,14 @@ def unpack(
     )
 
 
+def pixels_of(shard: Shard) -> Tensor:
+    examples = shard.examples
+    return images_in(examples.all() if isinstance(examples, EncodedImages) else examples)
+
+
 def array_set(images_NCHW: np.ndarray, labels: list[int]) -> Dataset:
     rows = ArrayRows("made", ("a", "b", "c"), torch.tensor(labels), images_NCHW)
-    return load(rows, image_size=None, memory_budget_bytes=2**30, progress=None)
+    return load(rows)
 
 
 def tiny() -> Dataset:
@@ -103,11 +108,9 @@ def test_comes_back_as_the_data_set_has_it(image_folder: Path, budget: int) -> N
     data = open_dataset(source, image_size=7, memory_budget_bytes=budget)
     ids = torch.tensor([3, 1, 4])
     packed = pack_shard(data, ids)
-    shard = unpack_shard(packed, image_format(3, 7, 7), num_examples=3, target=SingleLabel(2))
-    assert torch.equal(images_in(shard.examples), data.images(ids))
-    assert images_in(shard.examples).dtype == torch.uint8
+    shard = unpack(packed, (3, 7, 7), num_examples=3)
+    assert torch.equal(pixels_of(shard), data.images(ids))
     assert shard.targets_N.tolist() == [1, 0, 1]
-    assert shard.targets_N.dtype == torch.int64
 
 
 @given(
@@ -124,10 +127,8 @@ def test_pixels_of_any_shape_come_back(
     labels = data.draw(st.lists(st.integers(0, 2), min_size=shape[0], max_size=shape[0]))
     ids = data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=8))
     packed = pack_shard(array_set(images, labels), torch.tensor(ids))
-    shard = unpack_shard(
-        packed, image_format(*shape[1:]), num_examples=len(ids), target=SingleLabel(3)
-    )
-    assert np.array_equal(images_in(shard.examples).numpy(), images[ids])
+    shard = unpack(packed, shape[1:], num_examples=len(ids))
+    assert np.array_equal(pixels_of(shard).numpy(), images[ids])
     assert shard.targets_N.tolist() == [labels[row] for row in ids]
 
 
@@ -224,15 +225,15 @@ def test_refuses_offsets_that_do_not_cut_the_files(offsets: list[int], sentence:
 
 def test_opened_files_are_decoded_when_they_are_asked_for(encode: Encode) -> None:
     data = encoded_file([encode(1), encode(2)[:-40], encode(3)])
-    shard = open_shard(data, image_format(3, 64, 64), num_examples=3, target=SingleLabel(3))
-    assert isinstance(shard, EncodedShard)
+    shard = unpack(data, (3, 64, 64), num_examples=3)
+    assert isinstance(shard.examples, EncodedImages)
     assert shard.targets_N.tolist() == [0, 1, 2]
     assert shard.examples.rows(torch.tensor([2, 0])).shape == (2, 3, 64, 64)
     with pytest.raises(DataError, match="image 1 of the shard cannot be used"):
         shard.examples.all()
 
 
-@pytest.mark.parametrize(("more", "kind"), [(0, EncodedShard), (1, Shard)])
+@pytest.mark.parametrize(("more", "kind"), [(0, EncodedImages), (1, Tensor)])
 def test_files_that_take_more_than_their_pixels_are_decoded_at_once(
     encode: Encode, more: int, kind: type
 ) -> None:
@@ -241,8 +242,7 @@ def test_files_that_take_more_than_their_pixels_are_decoded_at_once(
     size = 24 * 20 * 3
     assert len(file) < size
     data = encoded_file([file + bytes(size - len(file) + more)])
-    shard = open_shard(data, image_format(3, 24, 20), num_examples=1, target=SingleLabel(3))
-    assert type(shard) is kind
+    assert isinstance(unpack(data, (3, 24, 20), num_examples=1).examples, kind)
 
 
 @given(
@@ -257,7 +257,7 @@ def test_damaged_bytes_are_refused_or_a_shard(position: int, value: int, cut: in
         shard = unpack(bytes(data))
     except DataError:
         return
-    assert images_in(shard.examples).shape == (2, 1, 1, 2)
+    assert pixels_of(shard).shape == (2, 1, 1, 2)
     assert bool(((shard.targets_N >= 0) & (shard.targets_N < 3)).all())
 
 
@@ -276,7 +276,7 @@ WHOLE = {
 
 
 def unpack_columns(data: bytes, inputs: ColumnsFormat = COLUMNS, num_examples: int = 2) -> Shard:
-    return unpack_shard(data, inputs, num_examples=num_examples, target=SingleLabel(3))
+    return open_shard(data, inputs, num_examples=num_examples, target=SingleLabel(3))
 
 
 def packed_columns() -> bytes:

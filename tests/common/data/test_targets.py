@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipt.common.data import Dataset, open_dataset, pack_shard, unpack_shard
+from lipt.common.data import Dataset, open_dataset, open_shard, pack_shard
 from lipt.common.data.input_format import input_format
 from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
@@ -63,12 +63,12 @@ def test_every_target_counts_in_the_fingerprint() -> None:
 def test_a_shard_has_targets_in_place_of_labels(targets: list[object], dtype: torch.dtype) -> None:
     data = with_targets(targets)
     inputs, ids = input_format(data, torch.arange(6), 0), torch.tensor([4, 1])
-    shard = unpack_shard(pack_shard(data, ids), inputs, num_examples=2, target=data.target)
+    shard = open_shard(pack_shard(data, ids), inputs, num_examples=2, target=data.target)
     assert shard.targets_N.dtype == dtype
     assert torch.equal(shard.targets_N, data.targets_N[ids])
     for other in (SingleLabel(6), MultiLabel(5)):
         with pytest.raises(DataError, match="the shard"):
-            unpack_shard(pack_shard(data, ids), inputs, num_examples=2, target=other)
+            open_shard(pack_shard(data, ids), inputs, num_examples=2, target=other)
 
 
 def test_a_shards_labels_have_to_be_0_or_1() -> None:
@@ -78,7 +78,7 @@ def test_a_shards_labels_have_to_be_0_or_1() -> None:
     inputs = input_format(data, torch.arange(6), 0)
     assert spoilt != packed
     with pytest.raises(DataError, match="'targets' has values from 1 to 7, outside"):
-        unpack_shard(spoilt, inputs, num_examples=1, target=data.target)
+        open_shard(spoilt, inputs, num_examples=1, target=data.target)
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_other_examples_than_the_runs_are_refused(stored: dict[str, torch.Tensor
 
 def test_columns_are_no_images() -> None:
     image = ImageFormat(1, 2, 2, mean=(0.5,), std=(0.5,))
-    with pytest.raises(DataError, match="the columns tokens, sizes are no images"):
+    with pytest.raises(DataError, match="the columns tokens, sizes are not images"):
         to_model_input(STORED, image, "cpu")
 
 

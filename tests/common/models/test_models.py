@@ -220,5 +220,5 @@ def test_20_steps_learn_words_and_give_the_same_bits_again() -> None:
     ],
 )
 def test_inputs_other_than_tokens_are_refused(inputs: InputSpec) -> None:
-    with pytest.raises(ConfigError, match=r"text:tiny cannot take .*: it takes tokens alone"):
+    with pytest.raises(ConfigError, match=r"text:tiny cannot take .*, only tokens"):
         text_tiny(num_classes=2, inputs=inputs)

@@ -156,10 +156,9 @@ def test_models_of_columns_are_built_from_what_the_data_has(spec: str, column: C
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
-        ("resnet5", UnknownNameError, r"no model 'resnet5'\. Did you mean .*resnet50"),
+        ("resnet5", UnknownNameError, r"no image classifier 'resnet5'\. Did you mean .*resnet50"),
         ("@@@@", UnknownNameError, r"There are alexnet, .*wide_resnet50_2"),
-        ("raft_small", ConfigError, r"is not an image classifier.*torchvision:resnet50"),
-        ("quantized_resnet18", ConfigError, "is not an image classifier"),
+        ("raft_small", UnknownNameError, "has no image classifier 'raft_small'"),
         ("densenet121", ConfigError, r"'torchvision:densenet121' fails on 3x16x16 images"),
         ("squeezenet1_0", ConfigError, r"SqueezeNet has no nn\.Linear.* Let the model end in one"),
     ],
