@@ -28,7 +28,6 @@ from torch import Tensor
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ColumnRows, numbered_classes
 from lipt.common.data.sources.storage import split_query
-from lipt.common.data.sources.table_files import named_rows
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values
@@ -80,8 +79,11 @@ def features_rows(source: str, path: str) -> FeatureRows:
     paired_NP = None
     if _PAIRED in tensors:
         paired_NP = _floats(file, _PAIRED, tensors[_PAIRED], len(labels_N))
-        if paired_NP.ndim != 2:
-            raise DataError(f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions. Give N x p.")
+        if paired_NP.ndim != 2 or not bool(paired_NP.isfinite().all()):
+            raise DataError(
+                f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions, or values that are not "
+                "finite. Give finite numbers, N x p."
+            )
     column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
     return FeatureRows(
         source=source,
@@ -170,12 +172,6 @@ def _labels(path: Path, labels_N: Tensor) -> Tensor:
             "class number for each example, floats (regression), or N x C of 0 and 1 "
             "(multi-label)."
         )
-    negative = torch.nonzero(labels_N < 0).flatten().tolist()
-    if negative:
-        raise DataError(
-            f"{path}: {len(negative)} of {len(labels_N)} examples have a label below 0: rows "
-            f"{named_rows(negative)}. Classes are counted from 0: correct or remove them."
-        )
     return labels_N.to(torch.int64)
 
 
@@ -186,11 +182,4 @@ def _floats(path: Path, name: str, values: Tensor, num_examples: int) -> Tensor:
             f"{path}: {name} has the shape {list(shape)}, but {_LABELS} has {num_examples} labels. "
             f"Give a row of numbers for each: [{num_examples}, d]."
         )
-    floats = values.to(torch.float32).contiguous()
-    bad = torch.nonzero(~floats.flatten(1).isfinite().all(dim=1)).flatten().tolist()
-    if bad:
-        raise DataError(
-            f"{path}: {name} has values that are not finite in float32 in {len(bad)} of "
-            f"{num_examples} rows: {named_rows(bad)}. Give finite numbers."
-        )
-    return floats
+    return values.to(torch.float32).contiguous()

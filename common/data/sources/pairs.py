@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from torch.nn import functional
 
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.feature_file import FeatureRows
-from lipt.common.data.sources.index import PackedNames, Stamp, kept, room_for
+from lipt.common.data.sources.index import Stamp, kept, room_for
 from lipt.common.data.sources.storage import Query, split_query
 from lipt.common.data.sources.table_files import (
     Cell,
@@ -77,8 +77,8 @@ class FoundPairs:
     """
 
     source: str
-    images: PackedNames
-    captions: PackedNames | None
+    images: Sequence[str]
+    captions: Sequence[str] | None
     stamp: Stamp
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ def _pairs_of_folder(source: str, folder: Path) -> FoundPairs:
     if not files:
         raise DataError(f"{source}: there is no image with a caption in {folder}. {_HOW}")
     stamp = Stamp.of([*files, *map(_caption_file, files)], _folders(files))
-    return FoundPairs(source, PackedNames.of(files), None, stamp)
+    return FoundPairs(source, files, None, stamp)
 
 
 def _caption_file(image: str) -> str:
@@ -174,7 +174,7 @@ def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
     if not files:
         raise DataError(f"{query.source}: {table.name} has no rows. {_HOW}")
     stamp = Stamp.of([*files, *table.files], [str(path), *_folders(files)])
-    return FoundPairs(query.source, PackedNames.of(files), PackedNames.of(captions), stamp)
+    return FoundPairs(query.source, files, captions, stamp)
 
 
 def _text(cell: Cell) -> str:

@@ -8,13 +8,13 @@ Class names come from the "huggingface" entry of the schema's metadata.
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import re
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -37,42 +37,31 @@ _LARGEST = np.iinfo(np.int64).max
 class RowGroups:
     """The `bytes` field of a struct column, by row number over several files.
 
-    A row group is the least that Parquet can read. The last ones used stay in memory, up to a
-    budget that holds all of a small set, so that a pass in order reads every group once.
+    A row group is the least that Parquet can read. As many as fit a budget stay in memory, those of
+    a small set all, so that a pass in order reads every group once.
     """
 
     def __init__(
         self, readers: Mapping[str, Any], column: str, *, max_bytes: int = _CACHE_BYTES
     ) -> None:
-        self._readers = readers
-        self._names = list(readers)
-        self._column = column
-        self._max_bytes = max_bytes
-        files = [reader.metadata for reader in readers.values()]
+        self._readers, self._column = readers, column
         self._groups = [
-            (name, group)
-            for name, file in zip(readers, files, strict=True)
-            for group in range(file.num_row_groups)
+            (name, group, reader.metadata.row_group(group))
+            for name, reader in readers.items()
+            for group in range(reader.metadata.num_row_groups)
         ]
-        sizes = (file.row_group(k).num_rows for file in files for k in range(file.num_row_groups))
-        # Row r is in the group k with starts[k] <= r < starts[k + 1]; so for files.
-        self._starts: list[int] = list(itertools.accumulate(sizes, initial=0))
-        lengths = (file.num_rows for file in files)
-        self._file_starts: list[int] = list(itertools.accumulate(lengths, initial=0))
+        largest = max((found.total_byte_size for *_, found in self._groups), default=1)
+        self._values = lru_cache(max(1, max_bytes // max(1, largest)))(self._load)
+        # Row r is in the group k with starts[k] <= r < starts[k + 1].
+        sizes = (found.num_rows for *_, found in self._groups)
+        self._starts: list[int] = list(accumulate(sizes, initial=0))
         self._lock = threading.Lock()
-        self._cache: OrderedDict[int, list[bytes | None]] = OrderedDict()
-        self._cached_bytes = 0
 
     def read(self, row: int) -> bytes:
         """The bytes of a row, from any thread."""
         group = bisect_right(self._starts, row) - 1
         with self._lock:
-            values = self._cache.get(group)
-            if values is None:
-                values = self._load(group)
-            else:
-                self._cache.move_to_end(group)
-        value = values[row - self._starts[group]]
+            value = self._values(group)[row - self._starts[group]]
         if value is None:
             raise DataError(
                 f"its {self._column}.bytes is null; images have to be inside the Parquet file"
@@ -81,26 +70,18 @@ class RowGroups:
 
     def where(self, row: int) -> str:
         """The file, and the row's number in it."""
-        file = bisect_right(self._file_starts, row) - 1
-        return f"{self._names[file]}, row {row - self._file_starts[file]}"
+        group = bisect_right(self._starts, row) - 1
+        name, number, _ = self._groups[group]
+        return f"{name}, row {row - self._starts[group - number]}"
 
     def _load(self, index: int) -> list[bytes | None]:
-        name, group = self._groups[index]
+        name, group, _ = self._groups[index]
         try:
             table = self._readers[name].read_row_group(group, columns=[f"{self._column}.bytes"])
         except (OSError, ValueError) as error:
             raise DataError(f"row group {group} of {name} is broken: {error}") from error
         values: list[bytes | None] = table.flatten().column(0).to_pylist()
-        self._cache[index] = values
-        self._cached_bytes += _size(values)
-        while self._cached_bytes > self._max_bytes and len(self._cache) > 1:
-            _, dropped = self._cache.popitem(last=False)
-            self._cached_bytes -= _size(dropped)
         return values
-
-
-def _size(values: list[bytes | None]) -> int:
-    return sum(len(value) for value in values if value is not None)
 
 
 def parquet_rows(source: str, path: str) -> EncodedRows:

@@ -149,7 +149,7 @@ def read_labels(
         raise DataError(
             f"{table.name}: {len(unknown)} labels of the column {column} are none of the "
             f"{len(known)} classes, the first of them {unknown[0]!r:.80} in the rows "
-            f"{named_rows(rows)}. Correct them, or name all classes: classes=a,b,c"
+            f"{named_rows(rows)}. Name all classes: classes=a,b,c"
         )
     place_of = np.array([known[name] for name in found], dtype=np.int64)
     return torch.from_numpy(place_of[np.asarray(codes, dtype=np.int64)]), names
@@ -166,16 +166,11 @@ def _label_name(cell: Cell) -> str:
 def _require_classes(found: dict[str, int], num_rows: int, table: Table, column: str) -> None:
     numbers = [_number(name) for name in found]
     fractions = sum(number is not None and not number.is_integer() for number in numbers)
-    if fractions > _MOST_FRACTIONS:
-        raise DataError(
-            f"{table.name}: the column {column} holds {len(found)} different numbers, {fractions} "
-            f"of them fractions. For regression write target={column}, else name the column of "
-            "the classes: label=COLUMN"
-        )
-    if len(found) > max(_MOST_FRACTIONS, num_rows // 2):
+    if fractions > _MOST_FRACTIONS or len(found) > max(_MOST_FRACTIONS, num_rows // 2):
         raise DataError(
             f"{table.name}: the column {column} holds {len(found)} different labels in {num_rows} "
-            "rows. Name the column of the classes: label=COLUMN"
+            f"rows, {fractions} of them fractions. Name the column of the classes, label=COLUMN; "
+            f"for regression write target={column}"
         )
 
 
@@ -232,7 +227,7 @@ def _features(
 def read_numbers(
     table: Table, columns: Sequence[str], *, required: Sequence[str]
 ) -> dict[str, NDArray[np.float32]]:
-    """The columns of numbers among some, N values each, not-a-number where a cell is missing."""
+    """The columns of numbers among some, N values each, NaN where a cell is missing."""
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in columns}
     begin = 0
     for chunk in table.chunks(columns):
@@ -250,7 +245,13 @@ def read_numbers(
             if values is None:
                 del parts[name]
             else:
-                parts[name].append(_float32(values, table, name, begin))
+                values_N = np.array(values)
+                if bool((np.abs(values_N) > _LARGEST).any()):
+                    raise DataError(
+                        f"{table.name}: the column {name} has numbers that are not finite in "
+                        f"float32. Correct them, or take it as categories: categories={name}"
+                    )
+                parts[name].append(values_N.astype(np.float32))
         begin += len(chunk[0]) if chunk else 0
     found = {name: np.concatenate(values) for name, values in parts.items() if values}
     # A column of missing cells alone is categorical.
@@ -270,18 +271,6 @@ def _numbers(cells: Sequence[Cell]) -> list[float] | None:
         return [float("nan") if is_missing(cell) else float(cell) for cell in cells]  # type: ignore[arg-type]
     except (ValueError, OverflowError):
         return None
-
-
-def _float32(values: list[float], table: Table, name: str, begin: int) -> NDArray[np.float32]:
-    values_N = np.array(values, dtype=np.float64)
-    bad = np.flatnonzero(np.abs(values_N) > _LARGEST)
-    if len(bad):
-        raise DataError(
-            f"{table.name}: the column {name} has numbers that are not finite in float32, the "
-            f"first {values_N[bad[0]]:g}, in the rows {named_rows((bad + begin).tolist())}. Give "
-            f"finite numbers, or take the column as categories: categories={name}"
-        )
-    return values_N.astype(np.float32)
 
 
 def numbers_tensor(numbers: Sequence[NDArray[np.float32]]) -> Tensor:

@@ -12,7 +12,6 @@ import torch
 from lipt.common.data import Dataset, open_dataset, open_shard, pack_shard
 from lipt.common.data.input_format import input_format
 from lipt.common.data.loading import load
-from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import DataError
 from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
@@ -21,27 +20,18 @@ VECTORS = torch.arange(12.0).reshape(6, 2)
 NUMBERS = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
 
 
-def opened(data: object) -> Dataset:
-    rows = rows_of_data("mine:data", data)
-    assert isinstance(rows, ColumnRows)
-    return load(rows)
-
-
 def with_targets(targets: Sequence[object]) -> Dataset:
-    return opened(list(zip(VECTORS, targets, strict=True)))
+    return load(rows_of_data("mine:data", list(zip(VECTORS, targets, strict=True))))
 
 
-def test_lists_of_names_are_labels_of_columns_and_of_images() -> None:
-    names: list[object] = [["a", "b"], [], ["b"], ["a"], ["b"], ["b"]]
-    data = with_targets(names)
-    images = rows_of_data(
-        "mine:data", [(np.full((4, 4), row, np.uint8), has) for row, has in enumerate(names)]
-    )
-    for rows in (data.rows, images):
-        assert rows.targets is not None
-        assert rows.targets.target == MultiLabel(2)
-        assert rows.class_names == ("a", "b", "none")
-        assert rows.labels_N.tolist() == [0, 2, 1, 0, 1, 1]
+def test_lists_of_names_are_labels_of_images() -> None:
+    names = [["a", "b"], [], ["b"], ["a"], ["b"], ["b"]]
+    pairs = [(np.full((4, 4), row, np.uint8), has) for row, has in enumerate(names)]
+    rows = rows_of_data("mine:data", pairs)
+    assert rows.targets is not None
+    assert rows.targets.target == MultiLabel(2)
+    assert rows.class_names == ("a", "b", "none")
+    assert rows.labels_N.tolist() == [0, 2, 1, 0, 1, 1]
 
 
 def test_every_target_counts_in_the_fingerprint() -> None:

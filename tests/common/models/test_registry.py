@@ -37,13 +37,9 @@ def softmax_inside(*, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(12, num_classes), nn.Softmax(dim=1))
 
 def returns_pair(*, num_classes):
-    class Pair(nn.Module):
-        def forward(self, x):
-            return x, x
-    return Pair()
-
-def convolutional(*, num_classes):
-    return nn.Sequential(nn.Conv2d(3, num_classes, 2), nn.Flatten())
+    model = nn.Flatten()
+    model.forward = lambda x: (x, x)
+    return model
 
 def other_size(*, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(13, num_classes))
