@@ -12,6 +12,7 @@ from functools import partialmethod
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import grpc
+from opentelemetry.trace import SpanKind
 
 from lipt.common.access.tokens import METADATA_KEY, TokenSource, find_local_token
 from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
@@ -148,7 +149,7 @@ def traced(channel: grpc.Channel) -> grpc.Channel:
 def _call_in_trace(continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
     if is_spanless(details.method):
         return continuation(_in_trace(details, current_traceparent()), requests)
-    begun = begin_call(details.method, "CLIENT")
+    begun = begin_call(details.method, SpanKind.CLIENT)
     call = continuation(_in_trace(details, begun.traceparent), requests)
     call.add_done_callback(lambda ended: _end(begun, ended))
     return call
@@ -160,11 +161,11 @@ def _in_trace(details: Any, traceparent: str) -> Any:
 
 def _end(begun: Span, call: Any) -> None:
     code = call.code() or grpc.StatusCode.UNKNOWN
-    begun.note_as({CALL_STATUS: code.value[0]})
+    begun.begun.set_attribute(CALL_STATUS, code.value[0])
     # Who leaves a stream has what it came for.
     if code not in {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}:
         begun.fail(code.name)
-    begun.end()
+    begun.begun.end()
 
 
 class _Details(NamedTuple):

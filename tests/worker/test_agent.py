@@ -26,6 +26,7 @@ from lipt.worker.agent import Agent
 from lipt.worker.client import Assignment, Leased, LeaseKeeper
 from lipt.worker.instruments import LEARNERS, Metering
 from tests.clock import Clock
+from tests.meters import sums
 from tests.worker.fake_client import FakeClient, make_assignment, make_worker
 
 PATIENCE_SECONDS = 60.0
@@ -95,7 +96,7 @@ class World:
         (self.work.pop(0) if len(self.work) > 1 else self.work[0])(lease, should_stop)
 
     def outcomes(self) -> dict[str, float]:
-        counted = self.metering.meters.sums(LEARNERS)
+        counted = sums(self.metering.meters, LEARNERS)
         return {outcome: number for (outcome,), number in counted.items() if number}
 
     def live(self, *assignments: Assignment | Exception | None) -> None:

@@ -25,6 +25,7 @@ from lipt.common.weights.files import pack
 from lipt.worker.assignment import Scorer
 from lipt.worker.client import ScoringAssignment
 from lipt.worker.instruments import BLOB_BYTES, SCORED, Metering
+from tests.meters import sums
 from tests.tiny import linear
 from tests.worker.fake_client import FakeClient, make_worker
 
@@ -83,8 +84,8 @@ def test_the_range_s_values_are_handed_in(world: World) -> None:
     assert torch.equal(errors, here["errors"])
     assert torch.equal(features, here["features"])
     assert report.bytes_received == world.assignment.initial_weights.size_bytes
-    assert world.metering.meters.sums(SCORED) == {(): 90}
-    assert world.metering.meters.sums(BLOB_BYTES)["sent",] == name.size_bytes
+    assert sums(world.metering.meters, SCORED) == {(): 90}
+    assert sums(world.metering.meters, BLOB_BYTES)["sent",] == name.size_bytes
 
 
 def test_data_is_opened_at_the_size_that_the_model_sees(world: World) -> None:
