@@ -15,12 +15,12 @@ import grpc
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.config.values import scoring_from_proto, task_from_proto
+from lipt.common.config.values import validate
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import received
 from lipt.common.rpc.channel import LongPoll, with_metadata
-from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, message_to_dict
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 
@@ -218,12 +218,14 @@ def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment 
         "traceparent": traceparent,
     }
     if message.HasField("scoring"):
-        return ScoringAssignment(task=scoring_from_proto(message.scoring), **leased)
+        return ScoringAssignment(
+            task=validate(ScoringTask, message_to_dict(message.scoring)), **leased
+        )
     return Assignment(
         run_id=message.run_id,
         learner_index=message.learner_index,
         shard=blob_from_proto(message.shard),
-        task=task_from_proto(message.task),
+        task=validate(LearnerTask, message_to_dict(message.task)),
         **leased,
     )
 

@@ -12,7 +12,7 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
 from lipt.common.config.tasks import LearnerTask
-from lipt.common.config.values import task_to_proto
+from lipt.common.config.values import dump
 from lipt.common.errors import (
     ConfigError,
     LiptError,
@@ -24,7 +24,7 @@ from lipt.common.errors import (
 from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import CoordinatorClient, LeaseKeeper, with_secret
 from tests.worker.fake_client import FakeClient, make_assignment
@@ -51,7 +51,7 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
             lease=worker_pb2.Lease(epoch=7, duration_seconds=30.0, heartbeat_seconds=10.0),
             initial_weights=blob_to_proto(BlobName.of(b"weights")),
             shard=blob_to_proto(BlobName.of(b"shard")),
-            task=task_to_proto(TASK),
+            task=fill_message(worker_pb2.LearnerTask(), dump(TASK)),
         )
         self.registered: list[worker_pb2.RegisterRequest] = []
         self.beats: list[worker_pb2.HeartbeatRequest] = []

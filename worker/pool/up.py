@@ -133,7 +133,7 @@ def up(
         "--config": config,
         "--listen": listen,
         "--state-dir": state_dir,
-        "--log-level": flags["log_level"],
+        "--log-level": flags.get("log_level"),
     }
     words = [str(word) for flag in coordinator.items() if flag[1] is not None for word in flag]
     words += [*modules, *(["--insecure"] if insecure else [])]
