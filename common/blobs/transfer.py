@@ -184,7 +184,7 @@ def _lipt_errors(watchdog: IdleWatchdog | None = None) -> Iterator[None]:
             raise UnreachableError(
                 "the coordinator stopped moving bytes. Check the network and its load."
             ) from error
-        cancelled = isinstance(error, grpc.FutureCancelledError)
-        if cancelled or cast("grpc.Call", error).code() is grpc.StatusCode.CANCELLED:
-            raise UnreachableError("the coordinator ended the call: it is stopping.") from error
-        raise from_rpc_error(error) from error
+        code = cast("grpc.Call", error).code() if isinstance(error, grpc.RpcError) else None
+        if isinstance(error, grpc.RpcError) and code is not grpc.StatusCode.CANCELLED:
+            raise from_rpc_error(error) from error
+        raise UnreachableError("the coordinator ended the call: it is stopping.") from error

@@ -33,7 +33,6 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2
 from lipt.worker import assignment as assigning
-from lipt.worker.assignment import run_learner
 from lipt.worker.client import Assignment, LeaseKeeper
 from lipt.worker.instruments import (
     BLOB_BYTES,
@@ -146,8 +145,8 @@ class World:
             metering=self.metering,
             pause=self._pause,
         )
-        with NotedLease(self.said, self.fake.client, "w", assignment, self.events) as lease:
-            run_learner(worker, "w", assignment, lease, lambda: self.stopping)
+        with NotedLease(self.said, self.fake.client, assignment, self.events) as lease:
+            worker.carry_out(assignment, lease, lambda: self.stopping)
 
     def decoded(self, name: BlobName) -> Weights:
         return dict(open_weights(self.fake.blobs.store.read_bytes(name), like=specs_of(THETA)))
