@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import RunConfig
-from lipt.common.config.values import dump, merge, validate
+from lipt.common.config.run_config import RunConfig, merge
+from lipt.common.config.values import dump, validate
 from lipt.common.data import Dataset
 from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, publish, temporary_file, write_all
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device

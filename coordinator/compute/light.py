@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import Numbering
 from lipt.common.data.sources.rows import Rows

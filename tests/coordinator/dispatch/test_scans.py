@@ -38,6 +38,7 @@ from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
+from tests.meters import sums
 
 MakeRun = Callable[..., RunRecord]
 VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
@@ -149,7 +150,7 @@ def test_a_range_that_is_done_stops_whoever_still_has_it(scans: Scans, meters: M
     assert not scans.heartbeat("a", held.key, held.epoch)
     scans.note(RangeDone("", 0, 0, scan_id=SCAN.scan_id, index=held.key.learner))
     assert scans.heartbeat("a", held.key, held.epoch)
-    assert meters.sums(SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
+    assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
 
 
 def test_a_closed_scan_stops_its_workers(scans: Scans) -> None:
@@ -273,7 +274,7 @@ async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
     assert not blobs.has(name)
     # Once more, as after an answer that was lost.
     await intake.take("a", held.key, held.epoch, name)
-    assert meters.sums(SCORED_EXAMPLES) == {("coordinator",): 0, ("workers",): 4}
+    assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 0, ("workers",): 4}
     intake.stop()
 
 
