@@ -97,21 +97,16 @@ class LeaseTable:
         self._held: dict[str, dict[AssignmentKey, None]] = {}
         # Indices of queued learners by run in training, ascending.
         self._queued: dict[str, list[int]] = {}
-        # Indices of learners with silent ends, likewise.
-        self._suspected: dict[str, set[int]] = {}
         self._added = asyncio.Event()
 
     def follow(self, run: RunRecord, learners: Iterable[LearnerRecord]) -> None:
         """Take over a durable record and its changed learners; going leases are not renewed."""
         if run.state is not RunState.TRAINING:
             self._queued.pop(run.run_id, None)
-            self._suspected.pop(run.run_id, None)
             self.end_all(run.run_id)
             return
         queued = self._queued.setdefault(run.run_id, [])
-        suspected = self._suspected.setdefault(run.run_id, set())
         for learner in learners:
-            (suspected.add if learner.silent_ends else suspected.discard)(learner.index)
             key = AssignmentKey(run.run_id, learner.index)
             place = bisect_left(queued, learner.index)
             was_queued = queued[place : place + 1] == [learner.index]
@@ -128,10 +123,6 @@ class LeaseTable:
     def queued(self, run_id: str) -> Sequence[int]:
         """The indices of a run's learners that wait for a worker, ascending."""
         return self._queued.get(run_id, ())
-
-    def has_silent_ends(self, run_id: str) -> bool:
-        """Whether a lease of one of the run's learners has expired, and counts against it."""
-        return bool(self._suspected.get(run_id))
 
     def renew(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
         """Begin a lease, or let it last for another duration from now."""

@@ -161,17 +161,17 @@ class WorkerRegistry:
                 "and secret."
             )
 
-    def behind(self, shown: Evidence) -> tuple[str, ...] | None:
-        """The worker of a call by its secret, none without; None where it is no worker's.
+    def behind(self, shown: Evidence) -> str | None:
+        """The worker of a call by its secret; empty without one, None where it is no worker's.
 
         Raises:
             ForeignWorkerError: the secret is a worker's, and the certificate is not.
         """
-        if shown.secret:
-            worker_id = worker_id_of(shown.secret)
-            self.require(worker_id, shown)
-            return (worker_id,)
-        return () if shown.caller.only_works else None
+        if not shown.secret:
+            return "" if shown.caller.only_works else None
+        worker_id = worker_id_of(shown.secret)
+        self.require(worker_id, shown)
+        return worker_id
 
     def heard(self, worker_id: str) -> WorkerRecord:
         """The worker, noted as heard now; an UnknownWorkerError where it is not registered."""

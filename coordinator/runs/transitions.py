@@ -180,15 +180,6 @@ def requeued(
     )
 
 
-def without_silent_ends(run: RunRecord, worker_id: str) -> RunRecord:
-    """The run after a silent worker was heard again."""
-    for learner in run.learners:
-        left = tuple(end for end in learner.silent_ends if end.worker_id != worker_id)
-        if len(left) < len(learner.silent_ends):
-            run = run.with_learner(learner.changed(silent_ends=left))
-    return run
-
-
 @dataclass(frozen=True)
 class LearnerResult:
     """A worker's stored result of its learner, with its report."""

@@ -20,7 +20,8 @@ from pathlib import Path
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import state_errors
 from lipt.common.blobs.store import BlobStore, Upload
-from lipt.common.errors import StorageFullError, UploadInProgressError
+from lipt.common.errors import ForeignBlobError, StorageFullError, UploadInProgressError
+from lipt.coordinator.dispatch.worker_blobs import Allowance, LeaseId
 from lipt.coordinator.settings import StorageSettings
 
 # Uploads' part of the disk is one in so many; the rest is for the coordinator's own files.
@@ -64,21 +65,12 @@ def free_bytes(directory: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Allowance:
-    """The files that may be sent under a lease: their number, and their size at most."""
-
-    lease: str
-    max_files: int
-    max_file_bytes: int
-
-
-@dataclass(frozen=True)
 class _Entry:
     """An upload, of declared or stored bytes."""
 
     peer: str
     size_bytes: int
-    lease: str = ""
+    lease: LeaseId | None = None
     finished: bool = False
     sending: bool = False
     heard_at: float = 0.0
@@ -88,7 +80,7 @@ class Accounts:
     """Uploads by digest; belongs to one thread."""
 
     def __init__(
-        self, quota: Quota, *, clock: Callable[[], float], is_live: Callable[[str], bool]
+        self, quota: Quota, *, clock: Callable[[], float], is_live: Callable[[LeaseId], bool]
     ) -> None:
         """Begin with nothing; `is_live` says whether a lease still holds."""
         self.quota = quota
@@ -104,26 +96,29 @@ class Accounts:
                 self._entries[sha256] = _Entry(NOBODY, size_bytes, finished=whole, heard_at=now)
 
     def begin(
-        self, name: BlobName, peer: str, allowances: Iterable[Allowance] = ()
+        self, name: BlobName, peer: str, allowance: Allowance | None = None
     ) -> tuple[str, ...]:
         """Reserve an upload's declared size; `end` has to follow.
 
         Args:
             name: of the blob.
             peer: that sends it.
-            allowances: of the leases of the peer's workers.
+            allowance: of the sending worker's lease.
 
         Returns:
             Silent unfinished uploads that make room for it; their files are to be removed.
 
         Raises:
             UploadInProgressError: it is being sent.
+            ForeignBlobError: the lease does not allow it.
             StorageFullError: the peer, or all peers, have stored as much as they may.
         """
         before = self._entries.get(name.sha256)
         if before is not None and before.sending:
             raise UploadInProgressError.of(name)
-        lease = self._lease_for(name, peer, allowances)
+        if allowance is not None:
+            self._require_allowed(name, allowance)
+        lease = None if allowance is None or self._left_too_much(peer) else allowance.lease
         leaving = () if lease else self._require_room(name, peer)
         for sha256 in leaving:
             del self._entries[sha256]
@@ -159,25 +154,19 @@ class Accounts:
         """The bytes of finished uploads, or those reserved for unfinished ones."""
         return sum(it.size_bytes for it in self._entries.values() if it.finished is finished)
 
-    def _lease_for(self, name: BlobName, peer: str, allowances: Iterable[Allowance]) -> str:
-        """The lease whose allowance an upload fits; empty without one."""
-        if self._left_too_much(peer):
-            return ""
-        for allowance in allowances:
-            sent = [sha for sha, it in self._entries.items() if it.lease == allowance.lease]
-            new = name.sha256 not in sent
-            if name.size_bytes <= allowance.max_file_bytes and (
-                len(sent) + new <= allowance.max_files
-            ):
-                return allowance.lease
-        return ""
+    def _require_allowed(self, name: BlobName, allowance: Allowance) -> None:
+        sent = {sha256 for sha256, it in self._entries.items() if it.lease == allowance.lease}
+        num_files = len(sent | {name.sha256})
+        if name.size_bytes > allowance.max_file_bytes or num_files > allowance.max_files:
+            raise ForeignBlobError(
+                f"{name} would be file number {num_files} under the lease of {allowance.lease[0]}, "
+                f"which allows {allowance.max_files} files of at most {allowance.max_file_bytes} "
+                "bytes. Send this assignment's files."
+            )
 
     def _left_too_much(self, peer: str) -> bool:
         """Whether files of leases that are over exceed the quota of the peer, or of all."""
-        files = [entry for entry in self._entries.values() if entry.lease]
-        if _bytes(files) <= self.quota.max_bytes_per_peer:
-            return False
-        left = [entry for entry in files if not self._is_live(entry.lease)]
+        left = [it for it in self._entries.values() if it.lease and not self._is_live(it.lease)]
         own = [entry for entry in left if entry.peer == peer]
         return _bytes(own) > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes
 
@@ -185,7 +174,7 @@ class Accounts:
         others = {
             sha256: entry
             for sha256, entry in self._entries.items()
-            if not entry.lease and sha256 != name.sha256
+            if entry.lease is None and sha256 != name.sha256
         }
         own = {sha256: entry for sha256, entry in others.items() if entry.peer == peer}
         quota = self.quota
@@ -244,29 +233,19 @@ def _bytes(entries: Iterable[_Entry]) -> int:
 class Uploads:
     """The uploads into one store, as far as the accounts admit them; the disk runs in threads."""
 
-    def __init__(
-        self,
-        store: BlobStore,
-        accounts: Accounts,
-        allowances_of: Callable[[str], Iterable[Allowance]],
-    ) -> None:
-        """Receive into `store`; `allowances_of` gives a peer's allowances."""
+    def __init__(self, store: BlobStore, accounts: Accounts) -> None:
         self._store = store
         self._accounts = accounts
-        self._allowances_of = allowances_of
 
     @asynccontextmanager
     async def receiving(
-        self, name: BlobName, offset_bytes: int, peer: str
+        self, name: BlobName, offset_bytes: int, peer: str, allowance: Allowance | None = None
     ) -> AsyncIterator[Upload]:
         """An upload to write into during the block, from an offset on; accounted for at the end.
 
-        Raises:
-            StorageFullError: the peer, or all peers, have stored as much as they may.
-            UploadInProgressError, WrongOffsetError, BlobTooLargeError, StateError: as
-                `BlobStore.open_upload`.
+        Raises as `Accounts.begin` and `BlobStore.open_upload`.
         """
-        leaving = self._accounts.begin(name, peer, self._allowances_of(peer))
+        leaving = self._accounts.begin(name, peer, allowance)
         opened: list[Upload] = []
         try:
             yield await self._in_thread(lambda: self._open(name, offset_bytes, leaving, opened))

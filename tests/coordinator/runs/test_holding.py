@@ -147,7 +147,7 @@ async def test_runs_of_other_data_are_held_and_those_that_have_not_ended_are_cou
         await store.add(make_run(run_id, state=state))
     await store.add(make_run("own").changed(fingerprint=OTHER.fingerprint))
     known = DataRecord(fingerprint=OWN, source="mine:data", num_examples=9, served_at=1.0)
-    await database.save_data([known])
+    await database.save(known)
     await hold_runs_of_other_data(store, OTHER, database, events)
     assert "(mine:data)" in store.held("r")
     assert "(mine:data)" in store.held("done")
