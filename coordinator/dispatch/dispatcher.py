@@ -290,8 +290,7 @@ class Dispatcher:
             if not offers and not self.scans.num_wanted:
                 return
             worker = self.workers.find(worker_id)
-            # Its call was just cut, or so many have registered since that it was forgotten.
-            if poll.done() or worker is None:
+            if worker is None:  # so many have registered since that it was forgotten
                 continue
             if grant := self.scans.take(worker):
                 poll.set_result(grant)

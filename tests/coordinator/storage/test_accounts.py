@@ -172,9 +172,9 @@ def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(bench: Bench)
     with pytest.raises(StorageFullError, match="all peers together would take 160"):
         bench.begin("c", 60)
     # Who goes on with it has it from then on.
-    bench.cut("b", 50)
+    bench.cut("b", 60)
     with pytest.raises(StorageFullError, match="this peer would take 101"):
-        bench.begin("c", 51)
+        bench.begin("c", 41)
 
 
 @pytest.mark.parametrize(
