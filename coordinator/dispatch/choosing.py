@@ -66,15 +66,10 @@ def openings(
     reserved: Collection[AssignmentKey] = (),
     silent: Collection[str] = (),
 ) -> Iterator[Opening]:
-    """The learners that may be handed out, in their order, lazily.
+    """The learners that may be handed out, lazily: by age of the run and index, in quarantine last.
 
-    The oldest run first, in it the lowest index; learners in quarantine last, when due.
-
-    Args:
-        waiting: of all runs, oldest first.
-        now: seconds, on the clock of `SilentEnd.at`.
-        reserved: learners that are being handed out.
-        silent: ids of workers that fell silent and were not heard again.
+    `reserved` learners are being handed out; `silent` workers fell silent and were not heard again.
+    `now` is on the clock of `SilentEnd.at`.
     """
     trials: list[Opening] = []
     for of_run in waiting:
@@ -134,11 +129,7 @@ def why_waiting(
 ) -> str:
     """Why no worker trains a run's queued learners, as a clause; empty where one can, or none is.
 
-    Args:
-        waiting: of the run.
-        alive: the present workers.
-        busy: ids of workers with a lease.
-        silent: ids of silent workers.
+    `busy` workers have a lease; `silent` ones fell silent and were not heard again.
     """
     if not waiting.indices:
         return ""
@@ -182,12 +173,8 @@ def choose_learner(
     """The first learner that a free worker may train.
 
     A learner that failed on this worker is left to others while any of them can take it; one that
-    its party has trained is left to other parties (`redundancy`).
-
-    Args:
-        worker: the free worker.
-        openings: in their order.
-        alive: gives the present workers; called only where it matters.
+    its party has trained is left to other parties (`redundancy`). `alive` gives the present
+    workers; it is called only where it matters.
     """
     # Of one run there may be thousands in a row.
     able: dict[str, bool] = {}

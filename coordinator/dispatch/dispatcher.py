@@ -63,7 +63,7 @@ class Demand:
 
 
 def demand_of(runs: Iterable[RunRecord]) -> Demand:
-    """The open learners of these runs; a machine for those that come may take minutes to start."""
+    """The open learners of these runs, those of runs before training included."""
     learners: Counter[LearnerState] = Counter()
     num_coming = 0
     for run in runs:
@@ -87,16 +87,7 @@ class Dispatcher:
         events: Events | None = None,
         meters: Meters | None = None,
     ) -> None:
-        """Dispatch the learners of `store`.
-
-        Args:
-            store: the runs.
-            lease_seconds: how long a worker may be silent.
-            clock: monotonic seconds, for leases.
-            wall_clock: seconds since 1970, for deadlines.
-            events: counts expiries and reassignments.
-            meters: counts examples that workers score.
-        """
+        """Dispatch the learners of `store`: `clock` counts leases, `wall_clock` deadlines."""
         self._store = store
         self._wall_clock = wall_clock
         self._events = events or Events()
@@ -175,9 +166,6 @@ class Dispatcher:
 
         Ranges go before learners: they are short, and a selection waits for them. None also comes
         early, where this worker is to be told why it is idle.
-
-        Raises:
-            UnknownWorkerError: it has not registered with this process.
         """
         worker = self.workers.heard(worker_id)
         self._silent.discard(worker_id)
@@ -304,11 +292,7 @@ class Dispatcher:
     def heartbeat(
         self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
     ) -> bool:
-        """Keep a lease, and return whether the worker should drop its learner: nobody needs it.
-
-        Raises:
-            StaleLeaseError: the lease is over.
-        """
+        """Keep a lease, and return whether the worker should drop its learner: nobody needs it."""
         if self.workers.knows(worker_id):
             self.workers.heard(worker_id)
         if key.is_range:
@@ -327,9 +311,6 @@ class Dispatcher:
         """Take a checked result, or hold it back until another worker hands in the same.
 
         A repeated commit changes nothing.
-
-        Raises:
-            StaleLeaseError: the lease is over, or the run has closed.
         """
         judged = Judgement(Verdict.TAKE)
 
@@ -361,11 +342,7 @@ class Dispatcher:
     def check_commit(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
     ) -> tuple[RunRecord, bool]:
-        """Refuse a commit before its content is read; the run, and whether it is a repeated one.
-
-        Raises:
-            StaleLeaseError: the lease is over, or the run has closed.
-        """
+        """Refuse a stale commit unread; else the run, and whether the commit is repeated."""
         run, learner = self._learner(key)
         if is_in(learner, result, worker_id, epoch):
             return run, True
@@ -373,11 +350,7 @@ class Dispatcher:
         return run, False
 
     async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Count an attempt against the learner, and queue it for another worker.
-
-        Raises:
-            StaleLeaseError: the lease is over.
-        """
+        """Count an attempt against the learner, and queue it for another worker."""
 
         def change(run: RunRecord) -> RunRecord:
             require_lease(run, key, worker_id, epoch)
@@ -400,10 +373,7 @@ class Dispatcher:
             await self._requeue(key, epoch, worker_id, EventKind.LEARNER_RETURNED, reason)
 
     async def decline(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Queue a learner again that is too much for its worker, which gets none of its run.
-
-        A stale call is harmless.
-        """
+        """Queue a learner again that is too much for its worker, which gets none of its run."""
         self.workers.decline(worker_id, key.run_id)
         message = f"worker {self.workers.name(worker_id)} gave it back: {reason}"
         with contextlib.suppress(StaleLeaseError):

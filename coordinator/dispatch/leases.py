@@ -37,11 +37,7 @@ class AssignmentKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The key of an assignment id.
-
-        Raises:
-            InvalidRequestError: it is not RUN/INDEX.
-        """
+        """The key of an assignment id; an InvalidRequestError where it is not RUN/INDEX."""
         run_id, _, index = text.rpartition("/")
         if not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
             raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
@@ -65,12 +61,9 @@ class Lease:
 
 
 def require_lease(run: RunRecord, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-    """Refuse a worker that does not hold the learner's present lease, as a record has it.
+    """Refuse a worker that does not hold the learner's present lease, with a StaleLeaseError.
 
     Inside a change this holds until the change is durable: the record has every change before it.
-
-    Raises:
-        StaleLeaseError: another worker holds it, or none.
     """
     learner = run.learners[key.learner]
     is_out = _is_out(run, learner)
@@ -180,14 +173,11 @@ class LeaseTable:
         return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
 
     async def wait_until_due(self) -> float:
-        """Wait until a lease may have ended, or, where there is none, until one begins.
+        """Wait until a lease may have ended, or until one begins; the seconds of a stop, 0 without.
 
-        A stopped process (SIGSTOP, a moved machine) hears nobody. All leases are renewed after a
-        stop; but none twice before its worker was heard, or a machine that is always late would
-        keep them for ever.
-
-        Returns:
-            Seconds for which the process was stopped; 0 if it was not.
+        A stopped process (SIGSTOP, a moved machine) hears nobody, so its leases are renewed after
+        it. None is renewed twice before its worker was heard: a machine that is always late would
+        keep them.
         """
         self._added.clear()
         now = self._clock()
@@ -210,9 +200,6 @@ class LeaseTable:
 def steady_clock(
     wall_clock: Callable[[], float], monotonic: Callable[[], float]
 ) -> Callable[[], float]:
-    """Seconds since 1970 by the wall clock now, and from here on by the monotonic clock.
-
-    Deadlines are counted on it: they are stored, so a monotonic clock alone would not do.
-    """
+    """Seconds since 1970 that grow with the monotonic clock: deadlines are stored."""
     offset = wall_clock() - monotonic()
     return lambda: monotonic() + offset

@@ -41,10 +41,7 @@ class Judgement:
 def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int) -> Judgement:
     """Judge the newest copy of a learner, which has passed all checks of a single learner.
 
-    Args:
-        earlier: copies of other workers, of which no two agree.
-        newest: the copy that has just come in.
-        redundancy: how many workers have to agree, 1 or 2.
+    `earlier` copies are of other workers, and no two agree; `redundancy` workers (1 or 2) have to.
     """
     others = [copy for copy in earlier if copy.party != newest.party]
     same = [copy for copy in others if copy.files == newest.files]

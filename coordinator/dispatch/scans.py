@@ -130,11 +130,7 @@ class Scans:
         return RangeGrant(self._open[key.run_id].scan, key, worker_id, lease.epoch)
 
     def require(self, worker_id: str, key: AssignmentKey, epoch: int) -> RangeGrant:
-        """The range that a worker says it has.
-
-        Raises:
-            StaleLeaseError: the lease or the scan is over.
-        """
+        """The range that a worker says it has; a StaleLeaseError where that is over."""
         opened, lease = self._open.get(key.run_id), self._leases.find(key)
         if opened is None or lease is None or (lease.worker_id, lease.epoch) != (worker_id, epoch):
             why = f"the lease with epoch {epoch} is over" if opened else "nobody needs it any more"
@@ -149,11 +145,7 @@ class Scans:
         return opened is not None and key.learner in opened.done
 
     def heartbeat(self, worker_id: str, key: AssignmentKey, epoch: int) -> bool:
-        """Keep a lease, and return whether the worker should drop the range: nobody needs it.
-
-        Raises:
-            StaleLeaseError: the lease is over.
-        """
+        """Keep a lease, and return whether the worker should drop the range: nobody needs it."""
         if key.run_id not in self._open or self.is_done(key):
             return True
         self.require(worker_id, key, epoch)
@@ -176,14 +168,10 @@ class Scans:
         failed: bool = False,
         declined: bool = False,
     ) -> None:
-        """End a worker's lease of a range that is not done.
+        """End a worker's lease of a range that is not done; a later lease of it goes on.
 
-        Args:
-            key: of the range.
-            worker_id: of the worker.
-            epoch: of the lease; a later one of the range goes on.
-            failed: the job computes the range itself, and sees why.
-            declined: the worker gets no more ranges of the scan.
+        A `failed` range is computed by the job, which sees why. After `declined` the worker gets no
+        more ranges of the scan.
         """
         held = self._leases.has(key, epoch)
         if held:

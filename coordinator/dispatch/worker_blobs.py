@@ -46,12 +46,7 @@ class WorkerBlobs:
         self._dispatcher = dispatcher
 
     def require_readable(self, name: BlobName, shown: Evidence) -> None:
-        """Refuse a worker a blob that its assignment does not name.
-
-        Raises:
-            ForeignBlobError: the blob is not of its assignment.
-            ForeignWorkerError: the call is not of the worker whose secret it shows.
-        """
+        """Refuse a worker a blob that its assignment does not name, with a ForeignBlobError."""
         worker_id = self._dispatcher.workers.behind(shown)
         if worker_id is None:
             return
@@ -74,9 +69,7 @@ class WorkerBlobs:
     def allowance(self, name: BlobName, shown: Evidence) -> Allowance | None:
         """The allowance of a worker that sends a blob; None for a caller that is no worker.
 
-        Raises:
-            ForeignBlobError: the worker has no lease.
-            ForeignWorkerError: the call is not of the worker whose secret it shows.
+        A worker without a lease is refused with a ForeignBlobError.
         """
         worker_id = self._dispatcher.workers.behind(shown)
         if worker_id is None:

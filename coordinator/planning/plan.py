@@ -107,14 +107,7 @@ class RunPlan:
 def plan_run(
     config: RunConfig, figures: ModelFigures, data: DataFigures, *, evaluation_batch_size: int
 ) -> RunPlan:
-    """Plan a run.
-
-    Args:
-        config: of the run.
-        figures: of its model.
-        data: that it is made on.
-        evaluation_batch_size: images per forward pass on the coordinator.
-    """
+    """Plan a run; `evaluation_batch_size` counts images per forward pass on the coordinator."""
     held_out = num_validation_examples(data.class_counts, config.validation)
     num_train = data.num_examples - held_out
     num_steps = num_initialization_steps(config.initialization, num_train)

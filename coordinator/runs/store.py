@@ -194,8 +194,8 @@ class _Live:
 class RunStore:
     """The runs of one coordinator.
 
-    Runs that have not ended are in memory. Of ended runs, of which there may be very many, memory
-    has summaries; their records are read when they are asked for.
+    Memory has the records of runs that have not ended. Of ended runs, of which there may be very
+    many, it has summaries; their records are read when they are asked for.
     """
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = monotonic) -> None:
@@ -226,12 +226,7 @@ class RunStore:
         return tuple(run for run in shown if not run.state.ended)
 
     def record(self, run_id: str) -> RunRecord:
-        """A run's record, without counting as a use of the run.
-
-        Raises:
-            UnknownRunError: there is no such run.
-            StateError: it has ended, and its record cannot be read.
-        """
+        """A run's record, without counting as a use of the run."""
         live = self._live.get(run_id)
         if live is not None:
             return live.record.shown
@@ -288,12 +283,7 @@ class RunStore:
             self._retire(run.run_id)
 
     async def remove(self, run_id: str) -> None:
-        """Remove an ended run, with its learners, subsets and diagnoses.
-
-        Raises:
-            RunNotReadyError: it has not ended.
-            StateError: it could not be removed; it is there as before.
-        """
+        """Remove an ended run, with its learners, subsets and diagnoses."""
         entry = self._entries.get(run_id)
         if entry is None:
             raise UnknownRunError(f"there is no run {run_id!r}.")

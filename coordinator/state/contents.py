@@ -29,11 +29,7 @@ _GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
 
 @contextmanager
 def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:
-    """The directory's database for the block; nothing is written to it.
-
-    Raises:
-        StateError: there is none, or it cannot be read.
-    """
+    """The directory's database for the block, unchanged; a StateError where it cannot be read."""
     path = directory / DATABASE
     if not path.is_file():
         raise StateError(
@@ -54,9 +50,6 @@ def read_records(directory: Path, problems: list[str]) -> Iterator[Record]:
     """All records in one consistent view, one at a time, so that many take no more memory.
 
     Runs come first, each with its learners. `problems` gets a clause per unreadable record.
-
-    Raises:
-        StateError: there is no database, it is damaged, or has another schema.
     """
     with opened_read_only(directory) as connection:
         connection.execute("BEGIN")
@@ -135,11 +128,7 @@ _NAMED = """
 
 
 def named_digests(directory: Path) -> Iterator[str]:
-    """Digests that records name, needed or not, some more than once; other blobs are uploads.
-
-    Raises:
-        StateError: there is no database, or it is damaged.
-    """
+    """Digests that records name, needed or not, some more than once; other blobs are uploads."""
     with opened_read_only(directory) as connection:
         for (named,) in connection.execute(_NAMED):
             yield from _DIGEST.findall(named)

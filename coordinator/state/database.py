@@ -58,9 +58,7 @@ class Database:
     def open(cls, path: Path) -> Self:
         """Open the file, or create it.
 
-        Raises:
-            StateError: it is no database, cannot be written, has another schema, or is missing
-                beside blobs.
+        A StateError says that it is no database, cannot be written, or is missing beside blobs.
         """
         _require_not_lost(path)
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="database")
@@ -83,24 +81,20 @@ class Database:
         self._thread.shutdown()
 
     async def load_runs(self, ids: Collection[str] | None = None) -> tuple[RunRecord, ...]:
-        """All runs, or those of these ids, with their learners, oldest first.
-
-        Raises:
-            StateError: a record cannot be read.
-        """
+        """All runs, or those of these ids, with their learners, oldest first."""
         return await self._load(partial(read_runs, ids=ids))
 
     async def load_summaries(self) -> tuple[RunSummary, ...]:
-        """The summaries of all runs, oldest first; raises as `load_runs`."""
+        """The summaries of all runs, oldest first."""
         return await self._load(read_summaries)
 
     async def load_tokens(self) -> tuple[TokenRecord, ...]:
-        """All tokens, oldest first; raises as `load_runs`."""
+        """All tokens, oldest first."""
         found = await self._load(lambda *where: read(where[0], TokenRecord, where[1]))
         return tuple(sorted(found, key=lambda token: (token.created_at, token.token_id)))
 
     def read_run(self, run_id: str) -> RunRecord | None:
-        """A run with its learners as it is on disk, read at once; raises as `load_runs`."""
+        """A run with its learners as it is on disk, read at once."""
         problems: list[str] = []
         try:
             # One view of the run and its learners.

@@ -44,11 +44,7 @@ class Checked:
 
 
 def check_state(directory: Path) -> Checked:
-    """Verify every record, reference and digest; changes nothing, also while it is served.
-
-    Raises:
-        StateError: there is no state, or its database cannot be read at all.
-    """
+    """Verify every record, reference and digest; changes nothing, also while it is served."""
     problems = [*_database_problems(directory)]
     unreadable: list[str] = []
     found: list[str] = []
@@ -160,14 +156,10 @@ def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator
 
 @dataclass(frozen=True)
 class Collected:
-    """Removed files, and the sizes of the blobs that stayed.
+    """Removed blobs and beginnings of uploads, and what stayed.
 
-    Attributes:
-        needed_bytes: of blobs that records need.
-        spare_bytes: of other blobs that are too young to be removed.
-        num_spared: number of files that are too young to be removed.
-        blobs: removed blobs.
-        parts: removed beginnings of uploads.
+    `needed_bytes` are of blobs that records need, `spare_bytes` of others that are too young to go;
+    `num_spared` files were too young.
     """
 
     needed_bytes: int = 0
@@ -182,17 +174,9 @@ def collect(
 ) -> Collected:
     """Remove the blobs that no record needs, and the beginnings of uploads, if they are old.
 
-    Each file is removed by itself, after the needs of all records were read.
-
-    Args:
-        directory: the state directory.
-        expiry: of its blobs.
-        unused_since: blobs that were used after this time stay, in seconds since 1970.
-        cut_since: beginnings that got a byte after this time stay.
-        dry_run: remove nothing.
-
-    Raises:
-        StateError: there is no state, a record cannot be read, or the disk refuses.
+    Each file is removed by itself, after the needs of all records were read. Blobs that were used
+    after `unused_since`, and beginnings that got a byte after `cut_since`, stay (seconds since
+    1970).
     """
     kept = _kept_blobs(directory)
     needed_bytes = 0
@@ -251,9 +235,6 @@ def collect_garbage(
     """Remove the files of a state directory that no record needs; no coordinator may serve it.
 
     Young files are spared: a recent upload has no record yet.
-
-    Raises:
-        StateError: there is no state, it is in use, or a record cannot be read.
     """
     with opened_read_only(directory):
         pass  # before the lock, which creates a missing directory
@@ -301,15 +282,7 @@ def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedU
 
     The database is copied first, in one consistent view; the blobs that it needs were durable
     before, never change, and are not removed meanwhile. The destination appears whole, at the end.
-
-    Args:
-        directory: the state directory.
-        destination: is created; may exist if it is empty.
-        link: hard-link blobs on the same file system; copies are compared with their digests.
-
-    Raises:
-        StateError: there is no state, a blob is missing or damaged, the destination is not empty
-            or lies in the directory itself, or the disk refuses.
+    With `link` blobs become hard links where they can; copies are compared with their digests.
     """
     _require_apart(directory, destination)
     with (

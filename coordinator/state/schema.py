@@ -84,11 +84,7 @@ _COLUMNS: dict[type, tuple[str, dict[str, str]]] = {
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables of an empty database, all or none; keep those of this schema.
-
-    Raises:
-        StateError: the database has another schema.
-    """
+    """Create the tables of an empty database, all or none; refuse those of another schema."""
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found == 0:
         try:

@@ -1,10 +1,10 @@
 """Accounts: uploads that no record names, by peer, and whether a peer may upload more.
 
-They live in memory: most peers are connections, which end with the process. After a restart the
-files on the disk are nobody's; they count in all, until they expire or somebody goes on with them.
+They live in memory. After a restart the files on the disk are nobody's: most peers were
+connections. These files count in all, until they expire or somebody goes on with them.
 
-Files of learners have an account per lease, as large as a learner needs, so that trainers cannot
-keep a worker from handing in. Files of leases that are over have a quota of their own.
+Workers' files count by lease, so that trainers cannot keep a worker from handing in. Files of
+leases that are over have a quota of their own.
 """
 
 from __future__ import annotations
@@ -55,11 +55,7 @@ def resolve_quota(settings: StorageSettings, *, usable_bytes: int) -> Quota:
 
 
 def free_bytes(directory: Path) -> int:
-    """Bytes that this process could still write there.
-
-    Raises:
-        StateError: the disk refuses.
-    """
+    """Bytes that this process could still write there; a StateError where the disk refuses."""
     with state_errors(directory):
         return shutil.disk_usage(directory).free
 
@@ -100,17 +96,11 @@ class Accounts:
     ) -> tuple[str, ...]:
         """Reserve an upload's declared size; `end` has to follow.
 
-        Args:
-            name: of the blob.
-            peer: that sends it.
-            allowance: of the sending worker's lease.
-
-        Returns:
-            Silent unfinished uploads that make room for it; their files are to be removed.
+        Returns the silent unfinished uploads that make room for it; their files are to be removed.
 
         Raises:
             UploadInProgressError: it is being sent.
-            ForeignBlobError: the lease does not allow it.
+            ForeignBlobError: the sending worker's lease does not allow it.
             StorageFullError: the peer, or all peers, have stored as much as they may.
         """
         before = self._entries.get(name.sha256)
@@ -171,20 +161,18 @@ class Accounts:
         return _bytes(own) > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes
 
     def _require_room(self, name: BlobName, peer: str) -> tuple[str, ...]:
+        quota = self.quota
         others = {
             sha256: entry
             for sha256, entry in self._entries.items()
             if entry.lease is None and sha256 != name.sha256
         }
         own = {sha256: entry for sha256, entry in others.items() if entry.peer == peer}
-        quota = self.quota
-        leaving = self._fit(
-            own, name, "this peer", quota.max_bytes_per_peer, quota.max_unfinished_per_peer
-        )
+        of_one = (quota.max_bytes_per_peer, quota.max_unfinished_per_peer)
+        leaving = self._fit(own, name, "this peer", *of_one)
         rest = {sha256: entry for sha256, entry in others.items() if sha256 not in leaving}
-        return leaving + self._fit(
-            rest, name, "all peers together", quota.max_bytes, quota.max_unfinished
-        )
+        of_all = (quota.max_bytes, quota.max_unfinished)
+        return leaving + self._fit(rest, name, "all peers together", *of_all)
 
     def _fit(
         self,
@@ -213,8 +201,8 @@ class Accounts:
         if num_unfinished > max_unfinished:
             raise StorageFullError(
                 f"{name} would be unfinished upload number {num_unfinished} of {whose}; at most "
-                f"{max_unfinished} may be under way. Finish those that have begun; one that is "
-                f"silent for {_GRACE_SECONDS:.0f} s makes room for others.",
+                f"{max_unfinished} may be under way. Finish those that have begun; a silent one "
+                f"makes room after {_GRACE_SECONDS:.0f} s.",
                 retry_after_seconds=_RETRY_SECONDS,
             )
         if num_bytes > max_bytes:
@@ -246,38 +234,29 @@ class Uploads:
         Raises as `Accounts.begin` and `BlobStore.open_upload`.
         """
         leaving = self._accounts.begin(name, peer, allowance)
-        opened: list[Upload] = []
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, name, offset_bytes, leaving))
         try:
-            yield await self._in_thread(lambda: self._open(name, offset_bytes, leaving, opened))
+            yield await asyncio.shield(opening)
         finally:
             # A cancelled caller's upload is accounted for, too.
-            await asyncio.shield(self._end(name, opened))
+            await asyncio.shield(self._end(name, opening))
 
-    def _open(
-        self, name: BlobName, offset_bytes: int, leaving: Iterable[str], opened: list[Upload]
-    ) -> Upload:
+    def _open(self, name: BlobName, offset_bytes: int, leaving: Iterable[str]) -> Upload:
         for sha256 in leaving:
             self._store.expiry.remove_part(sha256, before=math.inf)
-        opened.append(self._store.open_upload(name, offset_bytes))
-        return opened[0]
+        return self._store.open_upload(name, offset_bytes)
 
-    async def _in_thread(self, action: Callable[[], Upload]) -> Upload:
-        # The thread cannot be stopped: a cancelled caller waits for it.
-        opening = asyncio.ensure_future(asyncio.to_thread(action))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            await asyncio.wait({opening})
-            raise
-
-    async def _end(self, name: BlobName, opened: list[Upload]) -> None:
+    async def _end(self, name: BlobName, opening: asyncio.Future[Upload]) -> None:
+        # The thread cannot be stopped: it is waited for.
+        await asyncio.wait({opening})
         finished = kept = False
         try:
-            finished, kept = await asyncio.to_thread(self._close, name, opened)
+            upload = None if opening.exception() else opening.result()
+            finished, kept = await asyncio.to_thread(self._close, name, upload)
         finally:
             self._accounts.end(name, finished=finished, kept=kept)
 
-    def _close(self, name: BlobName, opened: list[Upload]) -> tuple[bool, bool]:
-        for upload in opened:
+    def _close(self, name: BlobName, upload: Upload | None) -> tuple[bool, bool]:
+        if upload is not None:
             upload.close()
         return self._store.has(name), self._store.has_part(name)

@@ -22,14 +22,7 @@ _IN_USE_SECONDS = 3600.0
 def overdue(
     runs: Iterable[RunSummary], *, now: float, keep_days: float | None, keep_runs: int | None
 ) -> Sequence[RunSummary]:
-    """The ended runs that are not kept any longer, those that ended first first.
-
-    Args:
-        runs: in any order.
-        now: seconds since 1970.
-        keep_days: of an ended run; None for ever.
-        keep_runs: number of ended runs that are kept; None for all.
-    """
+    """The ended runs that are not kept any longer, the first to end first; None keeps all."""
     ended = sorted(
         (run for run in runs if run.state.ended), key=lambda run: (_end(run), run.run_id)
     )

@@ -129,11 +129,7 @@ async def open_storage(
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> Storage:
-    """The storage of a state directory, with the uploads of an earlier process in its accounts.
-
-    Raises:
-        StateError: the directory cannot be read.
-    """
+    """The storage of a state directory, with the uploads of an earlier process in its accounts."""
     finished, unfinished = await asyncio.to_thread(_left_behind, directory, blobs)
     usable = free_bytes(directory) + sum(finished.values()) + sum(unfinished.values())
     quota = resolve_quota(settings, usable_bytes=usable)
