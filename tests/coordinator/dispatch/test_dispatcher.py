@@ -194,15 +194,19 @@ async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
     assert bench.state() is LearnerState.QUEUED
 
 
-async def test_learner_of_a_run_that_ends_at_the_last_moment_is_not_leased(
-    bench: Bench, make_run: MakeRun
+@pytest.mark.parametrize("held", [False, True])
+async def test_learner_of_a_run_that_ends_or_is_held_at_the_last_moment_is_not_leased(
+    bench: Bench, make_run: MakeRun, held: bool
 ) -> None:
     await bench.store.add(make_run(num_learners=1))
     worker = bench.join("a")
     asking = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
     while not bench.dispatcher._reserved:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
+    if held:
+        bench.store.hold("r", "other data.")
+    else:
+        await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
     assert await asking is None
     assert bench.state() is LearnerState.QUEUED
 
@@ -233,19 +237,6 @@ async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_com
     # The next run's learners do not wait for this one.
     await bench.store.add(make_run("s", num_learners=1))
     assert (await bench.take(other))[0] == ("s", 0)
-
-
-async def test_learner_of_a_run_that_is_held_while_it_is_handed_out_stays(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=1))
-    worker = bench.join("a")
-    asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
-    while not bench.dispatcher._handing_out._reserved:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    bench.store.hold("r", "other data.")
-    assert await asking is None
-    assert bench.state() is LearnerState.QUEUED
 
 
 async def test_learners_of_a_run_go_out_as_soon_as_it_is_not_held_any_more(
