@@ -315,7 +315,7 @@ class Subsets:
             blob=selected.blob,
             created_at=self._wall_clock(),
         )
-        await self._database.save_subset(subset)
+        await self._database.save(subset)
         return subset
 
     async def _restore(

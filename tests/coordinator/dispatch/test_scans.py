@@ -206,17 +206,6 @@ def test_a_scan_that_is_opened_once_more_has_no_leases(scans: Scans) -> None:
         scans.require("a", first.key, first.epoch)
 
 
-def test_weights_of_its_range_are_a_worker_s_to_read_and_two_files_to_send(scans: Scans) -> None:
-    assert not scans.may_read(THETA_P, ["a"])
-    grant(scans, "a")
-    assert scans.may_read(THETA_P, ["a"])
-    assert not scans.may_read(BlobName.of(b"other"), ["a"])
-    assert not scans.may_read(THETA_P, ["b"])
-    files = [BlobName.of(b"%d" % number) for number in range(3)]
-    assert [scans.may_send(name, ["a"]) for name in (*files, files[0])] == [True, True, False, True]
-    assert not scans.may_send(BlobName("0" * 64, SCAN.max_file_bytes + 1), ["a"])
-
-
 def test_max_file_bytes_hold_any_range_s_file(scans: Scans) -> None:
     held = grant(scans, "a")
     noise = {
