@@ -43,6 +43,7 @@ from lipt.coordinator.subsets.diagnoses import Diagnoses
 from lipt.coordinator.subsets.ready_runs import RunWeights
 from lipt.coordinator.subsets.service import Subsets
 from lipt.core.evaluation import batch_size_for
+from lipt.core.proxies.features import backbone_identity
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,9 @@ async def open_app(
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         compute = make_compute(settings, events, meters)
         stack.push_async_callback(compute.stop)
+        backbone = settings.backbone and await asyncio.to_thread(
+            backbone_identity, settings.backbone
+        )
         with talking(f"opening {settings.dataset.source}", logger.info):
             data = await compute.run(DescribeData(), logging_progress(clock=monotonic))
         compute.open_light(data)
@@ -108,7 +112,7 @@ async def open_app(
         _begin(stack, dispatcher.expire_leases(), "lease expiry")
         parts = (store, database, blobs, compute, data)
         linger_seconds = settings.compute.linger_seconds
-        how: dict[str, Any] = {"linger_seconds": linger_seconds}
+        how: dict[str, Any] = {"linger_seconds": linger_seconds, "backbone": backbone}
         app = App(
             settings=settings,
             events=events,

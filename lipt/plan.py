@@ -126,7 +126,7 @@ def estimate(
     figures, plan, refused = plan_here(config, network, data, evaluation_batch_size=size)
     inputs, kind = model_inputs(workspace, config), dataset.target.kind
     ready = Outcome("planned", config, inputs, _NO_FILE, _NO_FILE, ())
-    question = question_of(ready, query, data.num_examples, kind=kind)
+    question = question_of(ready, query, data.num_examples, backbone=None, kind=kind)
     width = find_head(network)[1].in_features
     subset, signals_bytes = count_subset(question, data, figures, width, size)
     stages = (*run_stages(config, plan, num_workers, this_machine().num_cores), subset)

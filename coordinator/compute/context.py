@@ -25,6 +25,7 @@ from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
 from lipt.coordinator.compute.progress import Made, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.signals.stored import UserFeatures, read_user_features
 from lipt.core.workspace import Keepable, KeptT, Workspace
 
@@ -229,6 +230,17 @@ class Context(Workspace):
         """The state directory's blobs, shared with the service."""
         settings = self.settings
         return BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
+
+    @cached_property
+    def backbone(self) -> Backbone | None:
+        """The operator's network for proxies, if there is one."""
+        spec = self.settings.backbone
+        return None if spec is None else load_backbone(spec, self.device)
+
+    @property
+    def has_backbone(self) -> bool:
+        """Whether there is one, without opening it."""
+        return self.settings.backbone is not None
 
     @cached_property
     def allowed_modules(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
 from lipt.coordinator.subsets.ready_runs import find_ready
 from lipt.coordinator.subsets.service import request_key
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
-from lipt.core.proxies.proxy import Proxy
+from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import initial_for
 
@@ -64,6 +64,7 @@ class Diagnoses:
         defaults: RunConfig,
         wall_clock: Callable[[], float],
         linger_seconds: float,
+        backbone: str | None = None,
     ) -> None:
         self._store = store
         self._database = database
@@ -72,6 +73,7 @@ class Diagnoses:
         self._data = data
         self._defaults = defaults
         self._wall_clock = wall_clock
+        self._backbone = backbone
         self._flights = SingleFlight(linger_seconds=linger_seconds)
 
     async def get(
@@ -132,8 +134,12 @@ class Diagnoses:
             run,
             data=self._data.fingerprint,
             config=None if run else without_run,
+            backbone=self._backbone_of(question),
             versions=versions(),
         )
+
+    def _backbone_of(self, question: ProxyQuestion) -> str | None:
+        return self._backbone if question.proxy.may_use(Kind.BACKBONE) else None
 
     async def _diagnose(
         self,
@@ -164,6 +170,7 @@ class Diagnoses:
                 "num_examples": self._data.num_rows,
             },
             "proxy": proxy,
+            "backbone": self._backbone_of(question),
             "features_sha256": features and features.sha256,
             "device": diagnosed.device,
             "versions": versions(),

@@ -78,7 +78,7 @@ def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
     }
     same = all(manifest[name] == value for name, value in asked.items())
     same = same and (manifest["soft_labels"] is None) == (job.teacher is None)
-    return same and proxy["proxy"] == job.judged_by
+    return same and (proxy["proxy"], proxy.get("backbone")) == (job.judged_by, job.backbone)
 
 
 def _manifest_of(
@@ -126,6 +126,7 @@ class Subsets:
         *,
         wall_clock: Callable[[], float],
         linger_seconds: float,
+        backbone: str | None = None,
         max_warm_up_epochs: float = math.inf,
         meters: Meters | None = None,
     ) -> None:
@@ -135,6 +136,7 @@ class Subsets:
         self._compute = compute
         self._data = data
         self._wall_clock = wall_clock
+        self._backbone = backbone
         self._max_warm_up_epochs = max_warm_up_epochs
         self._meters = meters or Meters()
         self._flights = SingleFlight(linger_seconds=linger_seconds)
@@ -171,6 +173,7 @@ class Subsets:
                 run.outcome,
                 query,
                 await self._num_examples(run, held),
+                backbone=self._backbone,
                 kind=self._data.target.kind,
                 max_warm_up_epochs=self._max_warm_up_epochs,
             )

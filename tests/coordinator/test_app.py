@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     ConfigError,
     DataError,
@@ -21,10 +22,12 @@ from lipt.common.errors import (
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App, logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
+from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import Asked, Cost
 from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.clock import Clock
@@ -142,12 +145,36 @@ QUERY = SubsetQuery(
 )
 
 
+async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path: Path) -> None:
+    file = tmp_path / "resnet18.safetensors"
+    settings = make_settings(tmp_path, backbone=f"torchvision:resnet18@{file}")
+
+    def diagnose(_: DiagnoseData) -> Diagnosed:
+        blobs = BlobStore(settings.state_dir, max_blob_bytes=2**20)
+        return Diagnosed(blobs.put_bytes(b"diagnosis"), "cpu")
+
+    kinds = []
+    for content in (b"first", b"second", b"first"):
+        file.write_bytes(content)
+        compute = pretraining(settings.state_dir)
+        compute.answers[DiagnoseData] = diagnose
+        async with opened(settings, compute) as app:
+            if not app.store.runs():
+                await complete(app)
+            await app.diagnoses.get(DiagnosisQuery(), lambda _: None, "caller")
+            await app.subsets.get(replace(QUERY, proxy="auto"), lambda _: None, "caller")
+        kinds.append(compute.kinds[-2:])
+    computed = ["DiagnoseData", "SelectSubset"]
+    assert kinds == [computed, computed, ["DescribeData"]]
+
+
 @pytest.mark.parametrize(
     ("flags", "answer", "error", "words"),
     [
         ({"run": {"model": "resnet9"}}, DATA, UnknownNameError, "resnet9.*resnet8"),
         ({"run": {"model": "os.path:join"}}, DATA, ConfigError, "os.path:join"),
         ({}, DataError("there are no images."), DataError, "no images"),
+        ({"backbone": "torchvision:resnet18@/none"}, DATA, ConfigError, "/none cannot be read"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next(

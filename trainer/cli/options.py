@@ -52,7 +52,7 @@ Proxy = Annotated[
     typer.Option(
         "--proxy",
         help="What judges the examples: soup (the run's weights), ridge: and some of patches, "
-        "learners, soup, initial, user, joined by +, or auto. Default: the strategy's "
+        "learners, soup, initial, user, backbone, joined by +, or auto. Default: the strategy's "
         "own.",
     ),
 ]

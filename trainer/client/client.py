@@ -283,7 +283,7 @@ class Client(AbstractContextManager["Client"]):
                 (N x d), a safetensors file, its content, or {"features": N x d}; for strategies
                 on pairs with "paired_features" besides.
             proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" and some of
-                patches, learners, soup, initial (theta*), user, joined by "+"; None
+                patches, learners, soup, initial (theta*), user, backbone, joined by "+"; None
                 for the strategy's default.
             labels: "none" chooses without looking at labels, by features alone.
             soft_labels: whether each example's chances come along, as a ridge head that has not

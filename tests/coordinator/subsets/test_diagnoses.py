@@ -33,6 +33,10 @@ class World:
     run: RunRecord
 
     def __post_init__(self) -> None:
+        self.restart(backbone=None)
+
+    def restart(self, backbone: str | None) -> None:
+        """Another coordinator of the same state, with that backbone."""
         self.diagnoses = Diagnoses(
             self.store,
             self.database,
@@ -42,6 +46,7 @@ class World:
             defaults=RunConfig(model="resnet8"),
             wall_clock=lambda: 1.0,
             linger_seconds=60.0,
+            backbone=backbone,
         )
 
     async def ask(self, **query: Any) -> DiagnosisRecord:
@@ -105,6 +110,23 @@ async def test_proxy_features_and_versions_are_part_of_what_is_asked(
     assert len({record.key for record in records}) == len(world.compute.jobs) == 5
     assert records[3].features_sha256 == features.sha256
     assert records[4].manifest["versions"] == {"lipt": "a later one"}
+
+
+@pytest.mark.parametrize(
+    ("proxy", "computed"), [("", 3), ("ridge:backbone", 3), ("ridge:patches", 1)]
+)
+async def test_a_diagnosis_with_another_backbone_is_another_one(
+    world: World, proxy: str, computed: int
+) -> None:
+    seen = []
+    for backbone in (None, "resnet18@aa", "resnet18@bb", "resnet18@aa"):
+        world.restart(backbone)
+        seen.append(await world.ask(proxy=proxy))
+    assert len(world.compute.jobs) == len({record.key for record in seen}) == computed
+    assert seen[1] == seen[3]
+    looked_at = [record.manifest["backbone"] for record in seen]
+    expected = [None, "resnet18@aa", "resnet18@bb", "resnet18@aa"]
+    assert looked_at == (expected if computed > 1 else [None] * 4)
 
 
 async def test_one_that_the_disk_has_lost_is_computed_again(world: World) -> None:

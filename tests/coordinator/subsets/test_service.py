@@ -58,6 +58,10 @@ class World:
     facts: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        self.restart(backbone=None)
+
+    def restart(self, backbone: str | None) -> None:
+        """Another coordinator of the same state, with that backbone."""
         self.subsets = Subsets(
             self.store,
             self.database,
@@ -66,6 +70,7 @@ class World:
             DATA,
             wall_clock=lambda: 1.0,
             linger_seconds=60.0,
+            backbone=backbone,
         )
 
     def select(self, job: SelectSubset) -> Selected:
@@ -281,6 +286,34 @@ async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
     assert plain.subset.key != first.subset.key == second.subset.key
     assert world.compute.jobs[-1].proxy == "ridge:patches+soup"
     assert world.compute.jobs[-1].trajectories is None
+
+
+@pytest.mark.parametrize(
+    ("proxy", "computed"), [("auto", 3), ("ridge:backbone", 3), ("ridge:patches", 1), ("soup", 1)]
+)
+async def test_a_subset_with_another_backbone_is_another_one(
+    world: World, proxy: str, computed: int
+) -> None:
+    seen = []
+    for backbone in (None, "resnet18@aa", "resnet18@bb", "resnet18@aa"):
+        world.restart(backbone)
+        seen.append((await world.ask(proxy=proxy)).subset)
+    assert len(world.compute.jobs) == len({subset.key for subset in seen}) == computed
+    assert seen[1] == seen[3]
+    looked_at = [subset.manifest["proxy"].get("backbone") for subset in seen]
+    expected = [None, "resnet18@aa", "resnet18@bb", "resnet18@aa"]
+    assert looked_at == (expected if computed > 1 else [None] * 4)
+
+
+@pytest.mark.parametrize(("backbone", "kept"), [("resnet18@aa", True), ("resnet18@bb", False)])
+async def test_the_previous_subset_is_not_kept_over_another_backbone(
+    world: World, backbone: str, kept: bool
+) -> None:
+    world.restart("resnet18@aa")
+    first = (await world.ask(proxy="auto")).subset
+    world.restart(backbone)
+    query = {"weights": world.upload(b"later weights"), "previous": first.digest}
+    assert (await world.ask(proxy="auto", **query)).kept == kept
 
 
 @pytest.mark.parametrize("proxy", ["ridge:learners", "auto"])

@@ -19,13 +19,13 @@ def ridge(features: str, *tried: str) -> dict[str, Any]:
     ("needs", "proxy", "rests"),
     [
         (SIGNALS, ridge("patches"), False),
-        (SIGNALS, ridge("user"), False),
+        (SIGNALS, ridge("backbone+user"), False),
         (SIGNALS, {"proxy": "soup"}, True),
         (SIGNALS, ridge("soup"), True),
         (SIGNALS, ridge("patches+learners"), True),
         # What was tried had to be there, though another won.
         (SIGNALS, ridge("patches", "patches", "learners", "learners+patches"), True),
-        (SIGNALS, ridge("patches", "patches", "user"), False),
+        (SIGNALS, ridge("patches", "patches", "backbone"), False),
         # Where no proxy was looked at, the manifest names the soup.
         (("labels",), {"proxy": "soup"}, False),
         (("near copies",), {"proxy": "soup"}, False),
