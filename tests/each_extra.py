@@ -51,7 +51,7 @@ TRIALS = {
     ),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
-        ("tests/common/observability/test_exporting.py", "tests/common/rpc/test_traced.py"),
+        ("tests/common/observability/test_tracing.py",),
     ),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
     "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),

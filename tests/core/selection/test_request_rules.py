@@ -30,8 +30,8 @@ from lipt.core.selection.request_rules import (
     works_without_labels,
 )
 from lipt.core.selection.strategy import Strategy
-from lipt.core.stages.choice import Question
 from lipt.core.stages.question import (
+    Question,
     SubsetQuery,
     Training,
     needs_no_learners,
