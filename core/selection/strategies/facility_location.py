@@ -59,10 +59,7 @@ def facility_location(
 
 @built_in(
     summary="one example like each of all others, weighed by how usual its density is",
-    paper=(
-        'Moser et al. 2025, "SubZeroCore: A Submodular Approach with Zero Training for Coreset '
-        'Selection" (arXiv:2509.21748)'
-    ),
+    paper='Moser et al. 2025, "SubZeroCore" (arXiv:2509.21748)',
     cost="N^2 d",
     needs=FEATURES,
     # Before 2, neighbours among more than 100,000 examples were searched approximately.

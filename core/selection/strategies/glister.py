@@ -67,10 +67,7 @@ _LEAST_ERROR = 1e-150
 
 @built_in(
     summary="gradient steps that lower the validation loss the most, layer updated on the way",
-    paper=(
-        'Killamsetty et al. 2021, "GLISTER: Generalization based Data Subset Selection for '
-        'Efficient and Robust Learning" (arXiv:2012.10630)'
-    ),
+    paper='Killamsetty et al. 2021, "GLISTER" (arXiv:2012.10630)',
     cost="r N C d",
     needs=SIGNALS | {Need.VALIDATION},
     kinds=CLASSES,

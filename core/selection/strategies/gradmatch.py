@@ -44,10 +44,7 @@ _CANCELLED = 1e-12
 
 @built_in(
     summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
-    paper=(
-        'Killamsetty et al. 2021, "GRAD-MATCH: Gradient Matching based Data Subset Selection '
-        'for Efficient Deep Model Training" (arXiv:2103.00123)'
-    ),
+    paper='Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123)',
     cost="k N (C + d + k)",
     returns_weights=True,
     needs=lambda options: (

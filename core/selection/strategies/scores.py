@@ -28,10 +28,7 @@ Parameters = Annotated[
 # Probabilities and their scores, in float32 and float64.
 _BYTES_PER_CLASS = 24
 _PAUL = 'Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)'
-_COLEMAN = (
-    'Coleman et al. 2020, "Selection via Proxy: Efficient Data Selection for Deep Learning" '
-    "(arXiv:1906.11829)"
-)
+_COLEMAN = 'Coleman et al. 2020, "Selection via Proxy" (arXiv:1906.11829)'
 
 
 @built_in(
