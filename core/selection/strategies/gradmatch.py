@@ -15,7 +15,6 @@ Shapes: N examples, C classes, D features, K budget.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -99,7 +98,7 @@ def gradmatch(
     found = pursue(
         atoms,
         ridge=ridge / float(atoms.squares_N.mean()) if ridge_scale == "absolute" else ridge,
-        is_enough=lambda used: _num_examples(used, len(signals), group_size) >= budget,
+        budget=budget,
     )
     return _selection(found, len(signals), budget, group_size=group_size, target=target)
 
@@ -134,13 +133,6 @@ def _capacity(num_examples: int, budget: int, group_size: int) -> int:
             "classes, or use batch_size=128."
         )
     return capacity
-
-
-def _num_examples(used: Sequence[int], num_examples: int, group_size: int) -> int:
-    """How many examples some atoms have; the last atom may be short."""
-    missing = -num_examples % group_size
-    last = num_examples // group_size
-    return len(used) * group_size - (missing if missing and last in used else 0)
 
 
 def _selection(
