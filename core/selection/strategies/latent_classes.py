@@ -33,7 +33,7 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.selection import Selection, class_quotas, keep_largest, unweighted
+from lipt.core.selection.selection import Selection, class_shares, keep_largest, unweighted
 from lipt.core.selection.solvers.linear_cut import (
     cut_picks,
     exact_bits,
@@ -196,10 +196,7 @@ def sas(
             signals.features_ND, num_clusters, generator=derive_generator(seed, "sas")
         )
     chosen = []
-    for latent, quota in enumerate(class_quotas(torch.bincount(latent_N).tolist(), budget)):
-        if not quota:
-            continue
-        positions = torch.nonzero(latent_N == latent).flatten()
+    for _, positions, quota in class_shares(latent_N, budget):
         rows_MD = unit_rows(signals.features_ND[positions], exact_bits(len(positions)))
         nothing_M = torch.zeros(len(positions), dtype=torch.float64, device=rows_MD.device)
         picks = islice(cut_picks(rows_MD, nothing_M, scale=1.0), quota)
