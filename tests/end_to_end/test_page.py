@@ -57,15 +57,16 @@ def test_run_is_watched_chosen_from_and_looked_at(
     with closing(page.http) as http:
         started = http.post("/api/runs", json={"name": "mine", "settings": toml_of(small_run)})
         assert started.status_code == 200, started.text
-        with http.stream("GET", "/api/live") as told:
-            lines = (line for line in told.iter_lines() if line.startswith("data: "))
-            events = (json.loads(line.removeprefix("data: ")) for line in lines)
+        with http.stream("POST", "/api/InfoService/WatchService", json={}) as told:
+            events = map(json.loads, told.iter_lines())
             runs = (run for event in events for run in event["runs"])
             states = [next(runs)["state"]]
             while states[-1] != "RUN_STATE_READY":
                 assert states[-1] != "RUN_STATE_FAILED"
                 states.append(next(runs)["state"])
-        subset = page.last_line("/api/runs/mine/subsets", strategy="craig", fraction=0.05)["subset"]
+        wanted = {"run_id": "mine", "strategy": "craig", "fraction": 0.05}
+        digest = page.last_line("/api/SubsetService/GetSubset", **wanted)["subset"]["digest"]
+        subset = http.get(f"/api/runs/mine/subsets/{digest}").json()["subset"]
         assert subset["num_examples"] == 90
         assert subset["weights"]["weighted"]
         # The lines as they stand, but for the last: it wants the data.

@@ -1,8 +1,8 @@
 // The page: signing in, the frame around every view, and drawing it whenever the state has changed.
 
-import { relative } from "./format.js";
+import { relative, word } from "./format.js";
 import { button, commands, html, problem, retryPictures } from "./parts.js";
-import { follow, get, onCoordinatorBack, onSessionEnded, post, unfollow } from "./service.js";
+import { call, follow, onCoordinatorBack, onSessionEnded, post, unfollow } from "./service.js";
 import { changed, closeDialog, followAddress, onChange, perform, runById, say, state, task, to } from "./store.js";
 import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 import { diagnosisView } from "./view_diagnosis.js";
@@ -82,8 +82,10 @@ function signInForm() {
   const submit = async (event) => {
     event.preventDefault();
     const input = event.target.elements.token;
-    const me = await perform("sign in", () => post("/api/sign-in", { token: input.value.trim() }));
-    if (me) signedIn(me);
+    await perform("sign in", async () => {
+      await post("/api/sign-in", { token: input.value.trim() });
+      await enter();
+    });
   };
   return html`<section class="sign-in">
     <h1 tabindex="-1">Sign in</h1>
@@ -100,17 +102,19 @@ function signInForm() {
   </section>`;
 }
 
-function signedIn(me) {
-  state.me = me;
+/** Show the page to the signed-in caller. */
+async function enter() {
+  const { name, roles } = await call("AccessService/WhoAmI");
+  state.me = { name, roles: roles.map((role) => word(role, "ROLE_")) };
   state.signIn = { needed: false, message: "" };
   if (state.connection.kind !== "away") state.connection = { ...state.connection, kind: "connecting" };
-  follow();
+  void follow();
   void loadInfo();
   changed();
 }
 
 async function loadInfo() {
-  const info = await perform("info", () => get("/api/info"));
+  const info = await perform("info", () => call("InfoService/GetInfo"));
   if (info) state.info = info;
   changed();
 }
@@ -155,7 +159,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 setInterval(changed, 1_000);
 
 try {
-  signedIn(await get("/api/me"));
+  await enter();
 } catch (error) {
   if (error.status === 401) needSignIn();
   else say(error.message, "bad");

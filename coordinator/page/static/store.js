@@ -1,7 +1,7 @@
 // The page's state in one place, and its address. Whoever changes the state calls `changed`.
 
 export const state = {
-  me: null, // {name, roles}; null until /api/me has answered
+  me: null, // {name, roles}; null until the caller is known
   signIn: { needed: false, message: "" },
   info: null,
   runs: [], // newest first
@@ -40,7 +40,7 @@ export function task(key) {
   return state.tasks.get(key) ?? { value: null, progress: null, error: "", busy: false };
 }
 
-export function setTask(key, news) {
+function setTask(key, news) {
   state.tasks.set(key, { ...task(key), ...news });
   changed();
 }

@@ -3,7 +3,7 @@
 import { histogram } from "./charts.js";
 import { count, fixed, percent } from "./format.js";
 import { button, field, gallery, head, html, problem, progressLine, section, table, tile, tiles } from "./parts.js";
-import { compute } from "./service.js";
+import { compute, get } from "./service.js";
 import { mayAct, perform, state, task, to } from "./store.js";
 
 const SHOWN = 32;
@@ -12,7 +12,10 @@ export function diagnosisView() {
   const runId = state.route.query.get("run") ?? "";
   const key = `diagnosis ${runId}`;
   const { value, busy, progress, error } = task(key);
-  const diagnose = () => perform(key, (onProgress) => compute("/api/diagnosis", { run_id: runId }, onProgress));
+  const diagnose = () => perform(key, async (onProgress) => {
+    const { diagnosis } = await compute("/api/DiagnosisService/Diagnose", { run_id: runId }, onProgress);
+    return get(`/api/diagnoses/${diagnosis.file.sha256}`);
+  });
   const change = (event) => { location.hash = to(["diagnosis"], { run: event.target.value }); };
   return html`
     ${head("Diagnosis")}
@@ -26,7 +29,7 @@ export function diagnosisView() {
       <p class="dim">Wrong labels, duplicates, outliers, imbalance, and how small a subset could be. It needs neither a run nor a worker.</p>
       ${busy && progressLine(progress)} ${problem(error)}
     </div>
-    ${value && findings(value.diagnosis)}`;
+    ${value && findings(value)}`;
 }
 
 const pictures = (id, title, ids, caption) => ids.length > 0 && section(id, title, gallery(title, ids.slice(0, SHOWN), caption), "the worst first");

@@ -3,7 +3,7 @@
 import { soupChart, soupLegend, timeline } from "./charts.js";
 import { alphaOf, bytes, count, duration, fateOf, fixed, hasEnded, keptOf, MISSING, number, percent, plural, secondsOf, settingsOf, standingOf, tally, trainSeconds, tried } from "./format.js";
 import { badge, bar, button, commands, empty, head, html, moment, problem, section, table, tile, tiles, waiting } from "./parts.js";
-import { ofRun, post } from "./service.js";
+import { call } from "./service.js";
 import { closeDialog, mayAct, now, openDialog, perform, runById, state, task, to } from "./store.js";
 
 const STAGES = [["initializing", "initial weights", "initialization_seconds"], ["sharding", "shards", "sharding_seconds"],
@@ -32,7 +32,7 @@ export function runHead(run, part) {
 function confirmCancel(run) {
   const key = `cancel ${run.run_id}`;
   const cancel = async () => {
-    if (await perform(key, () => post(ofRun(run, "cancel"), {}))) closeDialog();
+    if (await perform(key, () => call("RunService/CancelRun", { run_id: run.run_id }))) closeDialog();
   };
   openDialog(`Cancel ${run.name}?`, () => html`
     <p>Its workers drop what they train, and it cannot be taken up again.</p>

@@ -1,10 +1,10 @@
 // The subsets of a run: chosen, listed, and one or two of them with their examples.
 
-import { ExampleMap, histogram } from "./charts.js";
+import { histogram } from "./charts.js";
 import { count, duration, number, percent } from "./format.js";
 import { button, empty, field, gallery, html, moment, problem, progressLine, submit, table, tile, tiles } from "./parts.js";
-import { compute, get, ofRun } from "./service.js";
-import { changed, fetched, mayAct, perform, runById, say, setTask, state, task, to } from "./store.js";
+import { call, compute, get, ofRun } from "./service.js";
+import { changed, fetched, mayAct, perform, runById, say, state, task, to } from "./store.js";
 import { noRun, runHead } from "./view_run.js";
 
 export function subsetsView() {
@@ -36,7 +36,7 @@ const select = (what) => (event) => {
 };
 
 function subsetForm(run) {
-  const strategies = fetched("strategies", () => get("/api/strategies")).value?.strategies ?? [];
+  const strategies = fetched("strategies", () => call("SubsetService/ListStrategies")).value?.strategies ?? [];
   const strategy = strategies.find((each) => each.name === selected.strategy);
   const choosing = task(`choose of ${run.run_id}`);
   const ready = run.state === "RUN_STATE_READY";
@@ -78,13 +78,10 @@ async function choose(event, run) {
   // Rounded: 7 percent are 0.07 and not 0.07000000000000001.
   const amount = unit === "percent" ? { fraction: Number((size / 100).toPrecision(12)) } : { budget: Math.round(size) };
   const answer = await perform(`choose of ${run.run_id}`, (onProgress) =>
-    compute(ofRun(run, "subsets"), { strategy, options, ...amount }, onProgress));
+    compute("/api/SubsetService/GetSubset", { run_id: run.run_id, strategy, options, ...amount }, onProgress));
   if (!answer) return;
   const { digest } = answer.subset;
-  const key = `subsets ${run.run_id}`;
-  const others = (task(key).value?.subsets ?? []).filter((other) => other.digest !== digest);
-  setTask(`subset ${digest}`, { value: answer, error: "" });
-  setTask(key, { value: { subsets: [answer.subset, ...others] } });
+  await perform(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));
   location.hash = to(["runs", run.run_id, "subsets"], { show: digest });
 }
 
@@ -113,7 +110,6 @@ function details(run, subsets) {
     ${columns(facts)}
     ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${names.join(" and of ")}`, classes.map(({ name }) => name),
       subsets.map((subset, place) => ({ name: names[place], counts: subset.classes.map((each) => each.in_subset) })), classes.map((each) => each.in_data))}`}
-    ${mapOf(run, subsets, names)}
     ${columns(wanted)}
   </section>`;
 }
@@ -123,19 +119,6 @@ function overlap(run, [{ digest }, { digest: other }]) {
   if (!value) return problem(error) || html`<p class="dim">Comparing…</p>`;
   return tiles(tile("in both", count(value.shared)), tile("overlap", percent(value.jaccard), "in both, of those in either (Jaccard)"),
     tile("in both by chance", count(value.by_chance), "of two random draws of their sizes"));
-}
-
-function mapOf(run, subsets, names) {
-  const digests = subsets.map(({ digest }) => digest);
-  const key = `map ${digests.join(" ")}`;
-  const { value, busy, progress, error } = task(key);
-  const draw = () => perform(key, (onProgress) => compute(ofRun(run, "map"), { digests }, onProgress));
-  return html`<h3>Map of the examples</h3>
-    ${!value && (busy ? progressLine(progress) : button("Draw the map", draw))} ${problem(error)}
-    ${value && html`<div class="columns">${names.map((name, place) => html`<figure key=${place}>
-      <${ExampleMap} map=${value} place=${place} name=${name} />
-      <figcaption class="dim">A sample of the examples as the soup sees them (PCA). Large: taken by ${name}. The colour is the class.</figcaption>
-    </figure>`)}</div>`}`;
 }
 
 const wanted = (subset, name) => ["most", "least"].map((end) => html`
