@@ -242,7 +242,7 @@ def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> dict[str
         "BlobService": BlobService(
             app.blobs, app.storage.uploads, of_workers=WorkerBlobs(dispatcher), meters=app.meters
         ),
-        "DiagnosisService": DiagnosisService(app.diagnoses),
+        "DiagnosisService": DiagnosisService(app.answers),
         "InfoService": InfoService(
             app.data,
             app.store,
@@ -254,9 +254,9 @@ def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> dict[str
             wall_clock=time,
         ),
         "RunService": RunService(
-            app.store, app.requests, app.weights, stopping, why_waiting=dispatcher.why_waiting
+            app.store, app.requests, app.answers, stopping, why_waiting=dispatcher.why_waiting
         ),
-        "SubsetService": SubsetService(app.subsets),
+        "SubsetService": SubsetService(app.answers),
         "WorkerService": WorkerService(
             dispatcher, app.intake, app.ranges, stopping, app.storage.allowances
         ),

@@ -203,7 +203,7 @@ async def show_diagnosis(request: PageRequest) -> Response:
 async def list_subsets(request: PageRequest) -> Response:
     """GET /api/runs/{run}/subsets: newest first."""
     page = request.page
-    found = await page.app.subsets.of_run(request.path("run"))
+    found = await page.app.answers.subsets_of(request.path("run"))
     num_examples = page.app.data.num_examples
     return answer({"subsets": [listed(one, num_examples, page.address) for one in found]})
 
@@ -211,8 +211,8 @@ async def list_subsets(request: PageRequest) -> Response:
 async def show_subset(request: PageRequest) -> Response:
     """GET /api/runs/{run}/subsets/{digest}."""
     page, data = request.page, request.page.app.data
-    subset = await page.app.subsets.find(request.path("run"), request.path("digest"))
-    examples = await page.app.subsets.examples(subset)
+    subset = await page.app.answers.find_subset(request.path("run"), request.path("digest"))
+    examples = await page.app.answers.examples(subset)
     labels_N = _labels_of(page.app, subset.fingerprint)
     quarantined = data.quarantined if len(labels_N) else ()
     # Of a million examples it takes longer than the event loop may be held.
@@ -224,12 +224,14 @@ async def show_subset(request: PageRequest) -> Response:
 
 async def compare_subsets(request: PageRequest) -> Response:
     """GET /api/runs/{run}/subsets/{digest}/beside/{other}: how many examples the two share."""
-    subsets, run = request.page.app.subsets, request.path("run")
-    first, second = [await subsets.find(run, request.path(name)) for name in ("digest", "other")]
+    answers, run = request.page.app.answers, request.path("run")
+    first, second = [
+        await answers.find_subset(run, request.path(name)) for name in ("digest", "other")
+    ]
     labels_N = _labels_of(request.page.app, first.fingerprint)
     if not len(labels_N):
         raise OtherDataError("the subsets are of other data. Serve their own data again.")
-    first_K, second_L = [(await subsets.examples(one)).indices_K for one in (first, second)]
+    first_K, second_L = [(await answers.examples(one)).indices_K for one in (first, second)]
     return answer(asdict(await asyncio.to_thread(overlap, first_K, second_L, labels_N)))
 
 
