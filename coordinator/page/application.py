@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lipt.common.access.roles import Role
 from lipt.common.errors import PermissionDeniedError
 from lipt.common.network.tls import is_loopback
-from lipt.coordinator.access.caller import note_caller, require_role
+from lipt.coordinator.access.caller import Caller, note_caller, require_role
 from lipt.coordinator.page import handlers, requests
 from lipt.coordinator.page.handlers import OPEN_PAGE, Handler
 from lipt.coordinator.page.requests import Page, PageRequest
@@ -76,7 +76,6 @@ class Route:
 
 
 _SUBSETS = "/api/runs/{run}/subsets"
-_ONE_SUBSET = f"{_SUBSETS}/{{digest}}"
 ROUTES = (
     Route("GET", "/sign-in", handlers.sign_in_by_code, ""),
     Route("POST", "/api/sign-in", handlers.sign_in_by_token, ""),
@@ -92,8 +91,7 @@ ROUTES = (
     Route("POST", "/api/pictures", handlers.pictures, _GET_SUBSET),
     Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, "DiagnosisService/Diagnose"),
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
-    Route("GET", _ONE_SUBSET, handlers.show_subset, _GET_SUBSET),
-    Route("GET", f"{_ONE_SUBSET}/beside/{{other}}", handlers.compare_subsets, _GET_SUBSET),
+    Route("GET", f"{_SUBSETS}/{{digest}}", handlers.show_subset, _GET_SUBSET),
 )
 
 
@@ -162,9 +160,8 @@ class _Guarded:
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
         session = self._admitted(request)
-        peer = f"page: {requests.address_of(request)}" if session is None else session.peer
         limits, streams = self._page.limits, self._route.streams
-        waits = limits.enter(peer, streams=streams)
+        waits = limits.enter(session.peer, streams=streams)
         try:
             await asyncio.sleep(waits)
             posts = self._route.method == "POST"
@@ -173,16 +170,17 @@ class _Guarded:
             response = await self._route.handler(asked)
             await response(scope, receive, send)
         finally:
-            limits.leave(peer, streams=streams)
+            limits.leave(session.peer, streams=streams)
 
-    def _admitted(self, request: Request) -> Session | None:
-        """The session, which may use this route; None where signing in is not needed."""
+    def _admitted(self, request: Request) -> Session:
+        """The session, which may use this route; nobody's where signing in is not needed."""
         route, page = self._route, self._page
         if route.method != "GET":
             require_own_origin(request.headers.get("origin"), request.headers.get("host", ""))
             requests.require_json(request.headers.get("content-type"))
         if not route.call:
-            return None
+            address = requests.address_of(request)
+            return Session(Caller(f"page: {address}", address, frozenset()), began_at=0.0)
         session = page.sessions.find(request.cookies.get(page.cookie))
         require_role(session.caller, _SERVICES + route.call)
         if route.admins_only and Role.ADMIN not in session.caller.roles:

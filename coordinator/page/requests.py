@@ -76,27 +76,20 @@ class Body(BaseModel):
 
 @dataclass(frozen=True)
 class PageRequest:
-    """An admitted request; `session` is None where signing in is not needed."""
+    """An admitted request; a servicer takes it for its call's context."""
 
     page: Page
     http: Request
-    session: Session | None
-    body: bytes = b""
-
-    @property
-    def own(self) -> Session:
-        """The session of the browser that asks."""
-        if self.session is None:
-            raise ValueError(f"{self.http.url.path} was requested without a session")
-        return self.session
+    session: Session
+    body: bytes
 
     def path(self, name: str) -> str:
         """A parameter of the path."""
         return str(self.http.path_params[name])
 
     def peer(self) -> str:
-        """The session's peer; a servicer takes the request for its call's context."""
-        return self.own.peer
+        """The peer for turns, quotas and limits."""
+        return self.session.peer
 
     def invocation_metadata(self) -> tuple[()]:
         """No metadata, as of a call."""
@@ -204,7 +197,7 @@ async def in_lines(values: AsyncGenerator[object, None], request: PageRequest) -
     async def lines(value: object) -> AsyncIterator[bytes]:
         async with aclosing(values):
             try:
-                while request.page.sessions.holds(request.own):
+                while request.page.sessions.holds(request.session):
                     # A message of thousands of learners takes longer than the loop may be held.
                     yield await asyncio.to_thread(as_json, value) + b"\n"
                     value = await anext(values)

@@ -7,7 +7,7 @@ import { changed, closeDialog, followAddress, onChange, perform, runById, say, s
 import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 import { diagnosisView } from "./view_diagnosis.js";
 import { runView } from "./view_run.js";
-import { compareView, runsView } from "./view_runs.js";
+import { runsView } from "./view_runs.js";
 import { queueView, workersView } from "./view_service.js";
 import { subsetsView } from "./view_subsets.js";
 
@@ -21,8 +21,8 @@ function viewHere() {
     const name = runById(id)?.name ?? "Run";
     return part === "subsets" ? [subsetsView, `Subsets of ${name}`] : [runView, name];
   }
-  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView, compare: compareView };
-  return [views[first] ?? runsView, first === "compare" ? "Two runs" : VIEWS[first] ?? "Runs"];
+  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView };
+  return [views[first] ?? runsView, VIEWS[first] ?? "Runs"];
 }
 
 function draw() {
@@ -34,7 +34,6 @@ function draw() {
   render(isForm ? signInForm() : state.me && html`<${View} key=${state.route.parts.join("/")} view=${view} />`, place("content"));
   render(state.toasts.map(({ text, tone }) => html`<p class="toast ${tone}">${text}</p>`), place("toasts"));
   render(state.dialog && html`<${Dialog} key=${state.dialog.title} ...${state.dialog} />`, place("dialogs"));
-  document.body.classList.toggle("stale", isAway && !isForm);
   document.title = isForm ? "Sign in · lipt" : `${isAway ? "Away · " : ""}${title} · lipt`;
 }
 

@@ -181,17 +181,6 @@ async def test_failure_on_the_way_is_the_last_line(
     assert last["error"]["reason"] == "BAD_SIGNALS"
 
 
-async def test_two_subsets_are_compared_and_drawn_on_one_map(
-    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
-) -> None:
-    await ready(page)
-    small, large = [await chosen(browser, budget=budget) for budget in (10, 40)]
-    subsets = "/api/runs/mine/subsets"
-    compared = await browser.get(f"{subsets}/{small['digest']}/beside/{large['digest']}")
-    # The fake takes the first ones, which are all of the first class of 50.
-    assert compared.json() == {"shared": 10, "jaccard": 0.25, "by_chance": 10 * 40 / 50}
-
-
 async def test_diagnosis_is_computed_and_shown(
     page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
