@@ -20,7 +20,7 @@ from lipt.common.process.service import talking
 from lipt.common.states import RunState
 from lipt.coordinator.access.tokens import Tokens, keep_own_token
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher

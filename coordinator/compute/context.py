@@ -24,7 +24,7 @@ from lipt.common.config.fingerprint_kind import FingerprintKind
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
-from lipt.coordinator.compute.progress import Made, Progressed
+from lipt.coordinator.compute.messages import Made, News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.signals.stored import UserFeatures, load_tensors, read_user_features, save_tensors
@@ -46,8 +46,8 @@ _WEIGHTS, _MOMENTUM = "weights/", "momentum/"
 _MOST_NAMED = 20
 _IDS = TypeAdapter(tuple[int, ...])
 
-# Sends a job's progress, or a part of its result.
-Report = Callable[[Progressed], None]
+# Sends what a job says before it has ended.
+Report = Callable[[News], None]
 
 
 # Signal cache: per-example values on disk; the newest files of each kind stay.
@@ -312,7 +312,7 @@ class Context(Workspace):
 
     def tell(self, part: object) -> None:
         """Send a part of the job's result before the whole."""
-        self.send(Made(part=part))
+        self.send(Made(part))
 
     def user_features(self, features: BlobName) -> UserFeatures:
         """A user's uploaded features, of the examples in `dataset`."""

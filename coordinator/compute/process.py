@@ -37,10 +37,10 @@ from lipt.coordinator.compute.messages import (
     Failed,
     Finished,
     Job,
+    News,
     TooDearError,
     name_of,
 )
-from lipt.coordinator.compute.progress import OnProgress, Progressed
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +75,11 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     go_first_without_memory()
 
-    def report(progressed: Progressed) -> None:
+    def report(news: News) -> None:
         if pipe.poll():  # nothing but the word to stop is sent while a job runs
             pipe.recv()
             raise DroppedError
-        pipe.send(progressed)
+        pipe.send(news)
 
     with suppress(EOFError):
         open_context: OpenContext = pipe.recv()
@@ -166,7 +166,7 @@ class ComputeProcess:
         # Its own thread: hashing and writing elsewhere must not delay the pipe.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    async def run(self, job: Job[ResultT], on_progress: OnProgress = lambda _: None) -> ResultT:
+    async def run(self, job: Job[ResultT], on_news: Report = lambda _: None) -> ResultT:
         """The job's result; one job at a time. It travels by pickle, to the own child only.
 
         Raises:
@@ -177,7 +177,7 @@ class ComputeProcess:
         try:
             if self._dropped:  # before it began
                 raise DroppedError
-            return await self._run(job, on_progress)
+            return await self._run(job, on_news)
         finally:
             self._dropped = False
             if self._killing is not None:
@@ -213,12 +213,12 @@ class ComputeProcess:
         self._stopped = True
         self._end_child()
 
-    async def _run(self, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
+    async def _run(self, job: Job[ResultT], on_news: Report) -> ResultT:
         for attempt in range(1, _MAX_DEATHS + 1):
             pipe = self.start()
             self._watch = MemoryWatch(self.pid or 0)
             try:
-                return await self._ask(pipe, job, on_progress)
+                return await self._ask(pipe, job, on_news)
             except (EOFError, OSError):
                 how = self._death(job, self._watch.seen())
             if self._dropped:
@@ -237,18 +237,18 @@ class ComputeProcess:
             f"{_MAX_DEATHS}; see the log. The next job starts a new one."
         )
 
-    async def _ask(self, pipe: Connection, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
+    async def _ask(self, pipe: Connection, job: Job[ResultT], on_news: Report) -> ResultT:
         await self._in_thread(lambda: pipe.send(job))
         told = False
         while True:
-            message: Progressed | Finished | Failed = await self._in_thread(pipe.recv)
-            if not isinstance(message, Progressed):
+            message: News | Finished | Failed = await self._in_thread(pipe.recv)
+            if isinstance(message, Finished | Failed):
                 return outcome_of(message, job)
             if self._dropped and not told:
                 # A job that reports has read all that was sent: this never waits.
                 pipe.send(None)
                 told = True
-            on_progress(message)
+            on_news(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
         """Use the pipe in the thread, and watch the child; when cancelled, end the child first.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -30,13 +31,17 @@ from lipt.coordinator.compute.messages import (
     Cost,
     DroppedError,
     Job,
+    Made,
+    News,
+    OnProgress,
+    Progressed,
+    ScanClosed,
+    ScanNews,
     TooDearError,
     WithOrigin,
     name_of,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext, Resident, resident
-from lipt.coordinator.compute.progress import Aside, OnProgress, Progressed
-from lipt.coordinator.compute.scan import ScanClosed, ScanNews
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
@@ -80,17 +85,17 @@ class Entry:
     since: float
     job: Job[Any]
     asked: Asked
-    on_progress: OnProgress
+    on_news: Callable[[News], None]
     outcome: asyncio.Future[Any]
     ahead: int = 0
     latest: Progressed = _NOTHING_YET
 
-    def report(self, progressed: Progressed) -> None:
+    def report(self, news: News) -> None:
         """Pass it on while somebody waits."""
-        if not isinstance(progressed, Aside):
-            self.latest = progressed
+        if isinstance(news, Progressed):
+            self.latest = news
         if not self.outcome.done():
-            self.on_progress(progressed)
+            self.on_news(news)
 
     @property
     def callers(self) -> frozenset[str]:
@@ -192,42 +197,42 @@ class ComputeQueue:
     ) -> ResultT:
         """The job's result; a caller that stops waiting drops it, also while it is computed.
 
-        `on_progress` hears the job's place in the queue as well.
+        `on_progress` gets the job's place in the queue as well.
 
         Raises:
             QueueFullError: too many jobs of trainers wait already; a run's own are never refused.
             LiptError: as `ComputeProcess.run`.
         """
         job = WithOrigin(job, dict(log_context()), current_traceparent())
-        if self._light is not None and asked.cost < Cost.DEAR:
-            try:
-                return await self._wait(self._light, job, on_progress, asked)
-            except TooDearError:
-                asked = Asked(asked.run, asked.callers)
         open_scan = ""
 
-        def hear(progressed: Progressed) -> None:
+        def hear(news: News) -> None:
             nonlocal open_scan
-            if isinstance(progressed, ScanNews):
-                open_scan = "" if isinstance(progressed, ScanClosed) else progressed.scan_id
-                self._on_scan(progressed)
+            if isinstance(news, ScanNews):
+                open_scan = "" if isinstance(news, ScanClosed) else news.scan_id
+                self._on_scan(news)
+            elif isinstance(news, Made):
+                asked.on_part(news.part)
             else:
-                on_progress(progressed)
+                on_progress(news)
 
+        if self._light is not None and asked.cost < Cost.DEAR:
+            with suppress(TooDearError):
+                return await self._wait(self._light, job, hear, asked)
         try:
             return await self._wait(self._heavy, job, hear, asked)
         finally:
             if open_scan:  # the job ended early: nobody needs its ranges
-                self._on_scan(ScanClosed(scan_id=open_scan))
+                self._on_scan(ScanClosed(open_scan))
 
     def waiting(self) -> Mapping[str, int]:
         """The number of waiting jobs, by executor."""
-        return {LIGHT: 0} | {one.name: len(one.waiting) for one in self._executors()}
+        return {one.name: len(one.waiting) for one in self._executors()}
 
     def oldest_seconds(self) -> Mapping[str, float]:
         """The age of the oldest waiting job, by executor; 0 where none waits."""
         now = self._clock()
-        return {LIGHT: 0.0} | {
+        return {
             executor.name: max((now - entry.since for entry in executor.waiting), default=0.0)
             for executor in self._executors()
         }
@@ -275,7 +280,7 @@ class ComputeQueue:
         )
 
     async def _wait(
-        self, executor: _Executor, job: Job[ResultT], on_progress: OnProgress, asked: Asked
+        self, executor: _Executor, job: Job[ResultT], on_news: Callable[[News], None], asked: Asked
     ) -> ResultT:
         if asked.callers is not None:
             self._require_room(executor, asked.callers())
@@ -285,7 +290,7 @@ class ComputeQueue:
             self._clock(),
             job,
             asked,
-            on_progress,
+            on_news,
             asyncio.get_running_loop().create_future(),
         )
         executor.waiting.append(entry)
@@ -323,7 +328,7 @@ class ComputeQueue:
             entry, now = order[0], self._clock()
             executor.take(entry, now)
             self._meters.observe(QUEUE_WAIT, now - entry.since, executor.name)
-            entry.report(Progressed("beginning", 0, 0))
+            entry.report(Progressed("beginning"))
             executor.task = asyncio.create_task(self._compute(executor, entry))
 
     def _report_places(self) -> None:
@@ -333,7 +338,7 @@ class ComputeQueue:
             for ahead, entry in enumerate(executor.in_order(), start=first):
                 if entry.ahead != ahead:
                     entry.ahead = ahead
-                    entry.report(Progressed("waiting for its turn", 0, 0, ahead))
+                    entry.report(Progressed("waiting for its turn", ahead=ahead))
 
     async def _compute(self, executor: _Executor, entry: Entry) -> None:
         outcome = entry.outcome

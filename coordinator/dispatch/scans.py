@@ -16,14 +16,8 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.metrics import Meters
-from lipt.coordinator.compute.scan import (
-    RangeDone,
-    Scan,
-    ScanClosed,
-    ScanNews,
-    ScanOpened,
-    WorkerDistrusted,
-)
+from lipt.coordinator.compute.messages import ScanClosed, ScanNews
+from lipt.coordinator.compute.scan import RangeDone, Scan, ScanOpened, WorkerDistrusted
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
@@ -98,7 +92,7 @@ class Scans:
         """Take a message of a job about its scan."""
         opened = self._open.get(news.scan_id)
         match news:
-            case ScanOpened(scan=Scan() as scan, present=present):
+            case ScanOpened(scan=scan, present=present):
                 # A repeated job opens it once more, without having closed it.
                 self._leases.end_all(scan.scan_id)
                 free = [index for index in range(scan.num_ranges) if index not in present]

@@ -265,7 +265,7 @@ def examined(
             {"name": name, "in_data": in_data, "in_subset": in_subset}
             for name, in_data, in_subset in zip(class_names, in_data_C, chosen_C, strict=True)
         ]
-    most = heaviest_K[:NUM_SHOWN].tolist() if weighted else _drawn(subset, indices_K, "chosen")
+    chosen = heaviest_K[:NUM_SHOWN].tolist() if weighted else _drawn(subset, indices_K, "chosen")
     data: Any = subset.manifest.get("data") or {}
     return {
         **listed(subset, len(labels_N) or int(data.get("num_examples", 0)), address),
@@ -275,10 +275,9 @@ def examined(
             "max": float(weights_K.max()),
             "weighted": weighted,
         },
-        "most_wanted": most,
-        "least_wanted": _drawn(subset, rest, "left out"),
         # Neither an order of choice nor a score of the others is stored.
-        "wanted_by": {"most": "weight" if weighted else "draw", "least": "draw"},
+        "chosen": chosen,
+        "left_out": _drawn(subset, rest, "left out"),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 import grpc.aio
 
 from lipt.common.blobs.blob import BlobName, blob_from_proto
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import message_of
 from lipt.coordinator.rpc.strategies import describe_strategies

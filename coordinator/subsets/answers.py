@@ -33,8 +33,7 @@ from lipt.coordinator.compute.jobs.selecting import (
     Selected,
     SelectSubset,
 )
-from lipt.coordinator.compute.messages import Asked, Cost, OnData
-from lipt.coordinator.compute.progress import OnProgress
+from lipt.coordinator.compute.messages import Asked, Cost, OnData, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.instruments import SELECTION
 from lipt.coordinator.runs.holding import require_going_on

@@ -23,8 +23,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App, logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.messages import Asked, Cost
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Asked, Cost, Progressed
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.answers import DiagnosisQuery

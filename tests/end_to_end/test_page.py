@@ -74,7 +74,7 @@ def test_run_is_watched_chosen_from_and_looked_at(
         exec("\n".join(subset["code"].splitlines()[:2]), names)  # what a trainer copies
         assert isinstance(names["subset"], Subset)
         assert names["subset"].digest == subset["digest"]
-        shown = http.post("/api/pictures", json={"ids": subset["most_wanted"][:3]}).json()
+        shown = http.post("/api/pictures", json={"ids": subset["chosen"][:3]}).json()
         for one in shown["pictures"]:
             content = base64.b64decode(one["png"].partition(",")[2])
             assert Image.open(io.BytesIO(content)).size == (8, 8)

@@ -25,8 +25,6 @@ export function subsetsView() {
     ${shown && (shown.value ? details(shown.value.subset) : problem(shown.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
 }
 
-const ORDERS = { weight: "by their weights", draw: "a draw: its examples have no order" };
-
 // Selected in the form; its other fields are the browser's.
 const selected = { strategy: "auto", unit: "percent" };
 const select = (what) => (event) => {
@@ -105,14 +103,16 @@ function details(subset) {
     ${facts(subset)}
     ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${name}`, classes.map((each) => each.name),
       classes.map((each) => each.in_subset), classes.map((each) => each.in_data))}`}
-    ${wanted(subset, name)}
+    ${samples(subset, name)}
   </section>`;
 }
 
-const wanted = (subset, name) => ["most", "least"].map((end) => html`
-  <h3>${end === "most" ? "Most" : "Least"} wanted by ${name}</h3>
-  <p class="dim">${ORDERS[subset.wanted_by[end]]}</p>
-  ${gallery(`Examples that ${name} wants ${end}`, subset[`${end}_wanted`])}`);
+const samples = (subset, name) => [
+  [`Chosen by ${name}`, subset.weights.weighted ? "the largest weights first" : "a random sample", subset.chosen],
+  [`Left out by ${name}`, "a random sample", subset.left_out],
+].map(([title, order, ids]) => html`
+  <h3>${title} <span class="dim">${order}</span></h3>
+  ${gallery(title, ids)}`);
 
 function facts({ num_examples: size, fraction, weights, manifest, code }) {
   const costs = manifest?.costs ?? {};

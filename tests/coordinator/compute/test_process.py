@@ -19,14 +19,13 @@ from lipt.common.errors import BudgetError, ComputeError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.compute import children, process
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import DroppedError
+from lipt.coordinator.compute.messages import DroppedError, Progressed
 from lipt.coordinator.compute.process import (
     ComputeProcess,
     MemoryWatch,
     Seen,
     ended_for_memory,
 )
-from lipt.coordinator.compute.progress import Progressed
 from tests import processes
 from tests.digits import digits_settings
 

@@ -89,9 +89,8 @@ async def test_subset_is_computed_once_and_shown_with_the_code_that_uses_it(
     # The fake takes the first 50, which are all of the first class.
     assert first["classes"][0] == {"name": "0", "in_data": 50, "in_subset": 50}
     assert first["weights"] == {"min": 1.0, "max": 1.0, "weighted": False}
-    assert set(first["most_wanted"]) <= set(range(50))
-    assert set(first["least_wanted"]) <= set(range(50, 500))
-    assert first["wanted_by"] == {"most": "draw", "least": "draw"}
+    assert set(first["chosen"]) <= set(range(50))
+    assert set(first["left_out"]) <= set(range(50, 500))
     assert f"lipt.Client('{page.address}').subset('{first['run_id']}'" in first["code"]
 
 
@@ -102,7 +101,7 @@ async def test_subsets_are_listed_newest_first_and_found_by_digest(
     digests = [(await chosen(browser, budget=size))["digest"] for size in (3, 4)]
     listed = (await browser.get("/api/runs/mine/subsets")).json()["subsets"]
     assert [one["digest"] for one in listed] == digests[::-1]
-    assert "most_wanted" not in listed[0]
+    assert "chosen" not in listed[0]
     found = (await browser.get(f"/api/runs/mine/subsets/{digests[0]}")).json()["subset"]
     assert (found["digest"], found["num_examples"]) == (digests[0], 3)
     nothing = await browser.get(f"/api/runs/mine/subsets/{'0' * 64}")
@@ -240,9 +239,8 @@ def examples(*weights: float) -> Examples:
 
 def test_heaviest_examples_are_wanted_most() -> None:
     found = examined(record(), examples(0.5, 4.0, 2.0), LABELS, NAMES, "head:1")
-    assert found["most_wanted"] == [3, 5, 1]
+    assert found["chosen"] == [3, 5, 1]
     assert found["weights"] == {"min": 0.5, "max": 4.0, "weighted": True}
-    assert found["wanted_by"] == {"most": "weight", "least": "draw"}
     assert found["classes"] == [
         {"name": "</script>", "in_data": 60, "in_subset": 1},
         {"name": "b", "in_data": 60, "in_subset": 2},

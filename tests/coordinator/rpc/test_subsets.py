@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
 from lipt.coordinator.subsets.answers import Answer, DiagnosisQuery

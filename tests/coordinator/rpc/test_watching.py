@@ -14,7 +14,7 @@ from lipt.common.errors import InvalidRequestError
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Evidence
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
