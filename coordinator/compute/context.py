@@ -102,6 +102,10 @@ def keep_cached(
     return path
 
 
+def _most_files(warm_up_models: int) -> int:
+    return _FILES_PER_MODEL * warm_up_models + _MORE_FILES if warm_up_models else _MOST_FILES
+
+
 def _name(kind: str, depends_on: tuple[object, ...]) -> str:
     return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:_DIGEST_CHARS]}"
 
@@ -116,7 +120,6 @@ class _WarmUpFile:
     warmed: Warmed
 
     def save(self, path: Path) -> None:
-        """Write the file; readers see all of it or nothing."""
         warmed = self.warmed
         tensors = {_WEIGHTS + name: value for name, value in warmed.weights.items()}
         tensors |= {_MOMENTUM + name: value for name, value in warmed.momentum.items()}
@@ -139,8 +142,8 @@ def read_warm_up(path: Path) -> Warmed:
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     """The data set with the excluded examples of its first opening from this state directory.
 
-    Results count images by their places among those that are used. A repaired image would move
-    all behind it, so it stays excluded; an image that broke since then is refused (DataError).
+    A repaired image would shift the positions of all behind it, so it stays excluded. An image that
+    broke since then is refused (DataError).
     """
     path = folder / f"{dataset.fingerprint}.json"
     try:
@@ -150,15 +153,14 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
         return dataset
     except (OSError, ValueError) as error:
         raise StateError(
-            f"which images of {dataset.source} are left out is kept in {path}, which cannot be "
-            "used. Restore it from a backup of the state directory."
+            f"{path} lists the excluded images of {dataset.source} and cannot be used. Restore it "
+            "from a backup of the state directory."
         ) from error
     if broken := sorted(set(dataset.quarantined) - set(kept)):
         named = ", ".join(map(str, broken[:_MOST_NAMED]))
         raise DataError(
             f"{len(broken)} images of {dataset.source} cannot be used that could when runs of this "
-            f"state directory were made: {named}. Restore them, or begin with another state "
-            "directory."
+            f"state directory were made: {named}. Restore them, or take another state directory."
         )
     return replace(dataset, quarantined=kept)
 
@@ -172,11 +174,11 @@ def _keep_quarantine(path: Path, dataset: Dataset) -> None:
     except OSError as error:
         if dataset.quarantined:
             raise StateError(
-                f"which images of {dataset.source} are left out cannot be kept in {path}: {error}. "
+                f"the excluded images of {dataset.source} cannot be stored in {path}: {error}. "
                 "Make room, and start again."
             ) from error
         # A full disk is no reason not to serve what is whole.
-        logger.warning("that all of %s can be used is not noted: %s", dataset.source, error)
+        logger.warning("%s is not written: %s", path, error)
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ class Context(Workspace):
         """Stored per-example values; not stored if the data changed during the computation."""
         dataset, depends_on = self.dataset, self.on_data(depends_on)
         folder = self.warm_ups_dir if warm_up_models else self.signals_dir
-        most_files = _most_warm_up_files(warm_up_models) if warm_up_models else _MOST_FILES
+        most_files = _most_files(warm_up_models)
         kept = find_cached(folder, kind, depends_on)
         if kept is not None:
             return load(kept)
@@ -254,8 +256,8 @@ class Context(Workspace):
         """Store an ordinary warm-up, so that a killed coordinator goes on from there."""
         # It is unknown which part of changed data it was trained on.
         if not self.dataset.has_changed():
-            most, depends_on = _most_warm_up_files(num_models), self.on_data(depends_on)
-            keep_cached(self.warm_ups_dir, _WARM_UP, depends_on, _WarmUpFile(warmed), most)
+            value, most = _WarmUpFile(warmed), _most_files(num_models)
+            keep_cached(self.warm_ups_dir, _WARM_UP, self.on_data(depends_on), value, most)
 
     def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
         """`depends_on`, bound to the data as closely as the settings want it."""
@@ -316,22 +318,15 @@ class Context(Workspace):
 
     def user_features(self, features: BlobName) -> UserFeatures:
         """A user's uploaded features, of the examples in `dataset`."""
-        numbering, dataset = self.numbering, self.dataset
+        dataset, keep = self.dataset, self.numbering.kept
         read = read_user_features(
             self.blobs.verified_path(features),
             num_examples=len(dataset) + len(dataset.quarantined),
             max_bytes=self.settings.limits.max_blob_bytes,
         )
         paired_NP = read.paired_features_NP
-        return UserFeatures(
-            numbering.kept(read.features_ND),
-            None if paired_NP is None else numbering.kept(paired_NP),
-        )
+        return UserFeatures(keep(read.features_ND), None if paired_NP is None else keep(paired_NP))
 
     def read(self, name: BlobName) -> Path:
         """The path of a blob whose content is its digest's."""
         return self.blobs.verified_path(name)
-
-
-def _most_warm_up_files(num_models: int) -> int:
-    return _FILES_PER_MODEL * num_models + _MORE_FILES

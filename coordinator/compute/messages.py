@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lipt.common.observability.logs import logging_about
 from lipt.common.observability.tracing import attached, span
-
-if TYPE_CHECKING:
-    from lipt.coordinator.compute.context import Context
 
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
@@ -81,8 +78,9 @@ class TooDearError(BaseException):
 class Job(Protocol[ResultT_co]):
     """A frozen value that computes another one."""
 
-    def run(self, context: Context) -> ResultT_co:
-        """Compute it; progress goes through `context.report`."""
+    # Any: `Context` imports this module.
+    def run(self, context: Any) -> ResultT_co:
+        """Compute it in a `Context`; progress goes through `context.report`."""
         ...
 
 
@@ -116,7 +114,7 @@ class OnData(Generic[ResultT]):
     fingerprint: str
     job: Job[ResultT]
 
-    def run(self, context: Context) -> ResultT:
+    def run(self, context: Any) -> ResultT:
         """Compute it, with a look at the data before and after."""
         context.require_data(self.fingerprint)
         try:
@@ -140,7 +138,7 @@ class Timed(Generic[ResultT]):
 
     job: Job[ResultT]
 
-    def run(self, context: Context) -> Took[ResultT]:
+    def run(self, context: Any) -> Took[ResultT]:
         """Compute it by the clock."""
         started = monotonic()
         return Took(self.job.run(context), monotonic() - started)
@@ -154,7 +152,7 @@ class WithOrigin(Generic[ResultT]):
     log_context: Mapping[str, str]
     traceparent: str
 
-    def run(self, context: Context) -> ResultT:
+    def run(self, context: Any) -> ResultT:
         """Compute it, as a span of its own."""
         with logging_about(**self.log_context), attached(self.traceparent), span(name_of(self.job)):
             return self.job.run(context)

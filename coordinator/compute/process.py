@@ -1,8 +1,7 @@
 """Compute process: a child that runs one job at a time, and its side in the event loop.
 
-A job whose child was killed is repeated in a new one: jobs only read what is stored, and give the
-same result however often they run. A job that ran out of memory is not repeated. A dropped job is
-told when it reports its progress; if it goes on for too long, its child is killed.
+A job whose child was killed is repeated in a new one, with the same result; one that ran out of
+memory is not. A dropped job ends at its next report, or else its child is killed after a while.
 """
 
 from __future__ import annotations
@@ -55,16 +54,14 @@ _MAX_DEATHS = 3
 _PATIENCE_SECONDS = 5.0
 # The child's memory is read so often, so that its end can be explained.
 _LOOK_SECONDS = 0.2
-# A child with this share of its limit at the last look ended for memory.
-_NEARLY = 0.9
-# A killed child with this share of the machine's memory did so, too.
-_LARGE = 0.5
+# Memory ended a child that had this share of its limit, or was killed with this share of all.
+_NEARLY, _LARGE = 0.9, 0.5
 
 _PROC = Path("/proc")
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
-    """Run jobs in the child until the parent closes the pipe or is gone.
+    """Run jobs in the child until the parent is gone or closes the pipe.
 
     The parent sends an `OpenContext`, then jobs; None gives up the present one.
     """
@@ -98,7 +95,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
 
 
 def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished | Failed:
-    """Run a job and answer in any case; `memory_bytes` is named where it ran out of memory."""
+    """Run a job, and answer in any case."""
     try:
         return Finished(job.run(context))
     except (DroppedError, TooDearError) as ended:
@@ -151,7 +148,6 @@ class ComputeProcess:
         name: str = "lipt-compute",
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
-        """Begin without a child; a dropped job may go on for `patience_seconds`."""
         self._open_context = open_context
         self._events = events or Events()
         self._memory_bytes = memory_bytes
@@ -253,8 +249,8 @@ class ComputeProcess:
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
         """Use the pipe in the thread, and watch the child; when cancelled, end the child first.
 
-        The thread sees the end of the pipe then, and is waited for: were the pipe closed
-        under it, it could read from whatever gets the pipe's number next.
+        Then the thread sees the end of the pipe. Were the pipe closed under it, it could read from
+        whatever gets the pipe's number next.
         """
         acting = asyncio.get_running_loop().run_in_executor(self._thread, action)
         try:
@@ -359,7 +355,7 @@ class MemoryWatch:
 def ended_for_memory(
     exit_code: int | None, seen: Seen, *, limit_bytes: int, machine_bytes: int
 ) -> bool:
-    """Whether memory is why a process has ended.
+    """Whether a process has ended for want of memory.
 
     The system counts its SIGKILLs; services that act before it kill large processes. Some libraries
     end their process in another way when they are refused memory.

@@ -1,8 +1,8 @@
 """Compute queue: callers take turns in front of a heavy and a light process.
 
-The heavy process has the data set, the models and the device. The light one has labels and stored
-signals, so that a small request never waits for minutes; a job that needs more goes on to the heavy
-one. A job that nobody waits for any more is dropped, also while it is computed.
+The light process has labels and stored signals alone, so that a small request never waits for
+minutes; a job that needs more goes on to the heavy one. A job that nobody waits for is dropped,
+also while it is computed.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Entry:
 def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int]) -> list[Entry]:
     """Jobs (given by number) in the order in which they are computed, if no others come.
 
-    Callers take turns, the one with the lowest rank first: the turn after its last job, or that of
-    its arrival where that is later. So a newcomer passes at most the caller that was served last.
+    Callers take turns, the lowest rank first: the turn after its last job, or of its arrival where
+    that is later. So a newcomer passes at most the caller that was served last.
     """
     rounds: Counter[str] = Counter()
     firsts: dict[str, tuple[int, int]] = {}

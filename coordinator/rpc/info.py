@@ -180,13 +180,9 @@ def _essence(answer: pb.WatchServiceResponse) -> bytes:
     return kept.SerializeToString(deterministic=True)
 
 
-# Kubernetes' kubelet calls without TLS and without a certificate, and while the data is
-# still being opened, which may take minutes. Their answer is no secret.
-
-# SERVING for as long as the process answers at all.
-LIVENESS = "liveness"
-# gRPC's own name for the whole server: SERVING once callers are served.
-READINESS = ""
+# Names of health. Kubernetes' kubelet asks without TLS, also while the data is still being opened.
+# The process answers at all, or (gRPC's own name for the whole server) serves callers.
+LIVENESS, READINESS = "liveness", ""
 
 
 class Probes(health_pb2_grpc.HealthServicer):

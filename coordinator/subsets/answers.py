@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import logging
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -30,7 +28,6 @@ from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import (
     DiagnoseData,
     RecheckSubset,
-    Selected,
     SelectSubset,
 )
 from lipt.coordinator.compute.messages import Asked, Cost, OnData, OnProgress
@@ -46,16 +43,25 @@ from lipt.coordinator.runs.requests import how_far
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
-from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_named, find_ready
+from lipt.coordinator.subsets.questions import (
+    DiagnosisQuery,
+    asked_the_same,
+    find_begun,
+    find_finished,
+    find_named,
+    find_ready,
+    manifest_of,
+    request_key,
+)
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.request_rules import Labels
-from lipt.core.stages.choice import Question
 from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import SubsetQuery, initial_for, needs_no_learners, question_of
 
 logger = logging.getLogger(__name__)
+
+RecordT = TypeVar("RecordT", SubsetRecord, DiagnosisRecord)
 
 _MOST_LISTED = 100
 _DEFAULT_PROXY = "auto"
@@ -66,78 +72,11 @@ _RESTORE: dict[str, Restore] = {
 
 
 @dataclass(frozen=True)
-class DiagnosisQuery:
-    """A trainer's question about the data.
-
-    run: id, name, or "latest" (the newest that is ready); empty for the data alone.
-    proxy: empty for a choice among those available.
-    features: the user's own.
-    """
-
-    run: str = ""
-    proxy: str = ""
-    features: BlobName | None = None
-
-
-@dataclass(frozen=True)
 class Answer:
     """A subset, and whether it is the query's previous one, which still serves."""
 
     subset: SubsetRecord
     kept: bool = False
-
-
-def request_key(
-    question: Question | ProxyQuestion, run: RunRecord | None, **besides: object
-) -> str:
-    """The key of an answer: a hash of all that it depends on, and of nothing else.
-
-    A run's id stands for its configuration. `besides` are other dependencies, as JSON.
-    """
-    asked = {name: value for name, value in asdict(question).items() if name != "config"}
-    depends_on = {"question": asked, "run": run and run.run_id, **besides}
-    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
-
-
-def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
-    """Whether a stored subset answers the job's question, whatever the weights."""
-    manifest = subset.manifest
-    proxy: Any = manifest["proxy"]
-    asked = {
-        "strategy": job.strategy,
-        "options": dict(job.options),
-        "labels": str(job.labels or Labels.GIVEN),
-        "budget": job.budget,
-        "balanced": job.balanced,
-        "features_sha256": job.features and job.features.sha256,
-    }
-    same = all(manifest[name] == value for name, value in asked.items())
-    same = same and (manifest["soft_labels"] is None) == (job.teacher is None)
-    return same and (proxy["proxy"], proxy.get("backbone")) == (job.judged_by, job.backbone)
-
-
-def _manifest_of(
-    run: RunRecord, job: SelectSubset, selected: Selected, data: DataDescription
-) -> dict[str, object]:
-    # A warm-up is shared by all who choose by it, so its seconds stand apart.
-    costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
-    if selected.warm_up_seconds is not None:
-        costs["warm_up_seconds"] = selected.warm_up_seconds
-    return {
-        "run_id": run.run_id,
-        "run_name": run.name,
-        "run_config": run.config.model_dump(mode="json"),
-        "data": {
-            "source": data.source,
-            "fingerprint": run.fingerprint,
-            "num_examples": data.num_rows,
-            "quarantined": list(data.quarantined),
-        },
-        **selected.told,
-        "weights_sha256": job.weights.sha256,
-        "features_sha256": job.features and job.features.sha256,
-        "costs": run.all_costs | costs,
-    }
 
 
 class Answers:
@@ -270,18 +209,14 @@ class Answers:
         ):
             return Answer(previous[0], kept=True)
         key = request_key(job, run, revision=find_strategy(job.strategy).revision)
+
+        async def select(report: OnProgress, waiting: Callers) -> SubsetRecord:
+            if held:
+                raise OtherDataError(held)
+            return await self._select(key, run, job, report, waiting)
+
         stored = await self._database.find_subset(key)
-        if stored is not None and await self._is_whole(stored.blob):
-            return Answer(stored)
-        if held:
-            raise OtherDataError(held)
-        subset = await self._flights.run(
-            key,
-            lambda report, waiting: self._select(key, run, job, report, waiting),
-            on_progress,
-            callers,
-        )
-        return Answer(subset)
+        return Answer(await self._once(key, stored, select, on_progress, callers))
 
     async def _find_previous(
         self, run: RunRecord, query: SubsetQuery, job: SelectSubset
@@ -363,7 +298,7 @@ class Answers:
             fingerprint=run.fingerprint,
             digest=selected.digest,
             weights_sha256=job.weights.sha256,
-            manifest=_manifest_of(run, job, selected, self._data),
+            manifest=manifest_of(run, job, selected, self._data),
             blob=selected.blob,
             created_at=self._wall_clock(),
         )
@@ -401,10 +336,9 @@ class Answers:
             versions=versions(),
         )
         stored = await self._database.find_diagnosis(key)
-        if stored is not None and await self._is_whole(stored.blob):
-            return stored
-        return await self._flights.run(
+        return await self._once(
             key,
+            stored,
             lambda report, waiting: self._diagnose(key, run, question, backbone, report, waiting),
             on_progress,
             callers,
@@ -487,6 +421,19 @@ class Answers:
             report,
             callers,
         )
+
+    async def _once(
+        self,
+        key: str,
+        stored: RecordT | None,
+        compute: Callable[[OnProgress, Callers], Coroutine[Any, Any, RecordT]],
+        on_progress: OnProgress,
+        callers: Callers,
+    ) -> RecordT:
+        """The stored answer, if its file is whole; or else one that is computed for all who ask."""
+        if stored is not None and await self._is_whole(stored.blob):
+            return stored
+        return await self._flights.run(key, compute, on_progress, callers)
 
     async def _is_whole(self, blob: BlobName) -> bool:
         return await asyncio.to_thread(self._blobs.is_whole, blob)

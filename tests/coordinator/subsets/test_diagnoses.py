@@ -16,7 +16,8 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
 from lipt.coordinator.subsets import answers as module
-from lipt.coordinator.subsets.answers import Answers, DiagnosisQuery
+from lipt.coordinator.subsets.answers import Answers
+from lipt.coordinator.subsets.questions import DiagnosisQuery
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]

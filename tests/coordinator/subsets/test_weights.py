@@ -22,7 +22,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
 from lipt.coordinator.subsets.answers import Answers
-from lipt.coordinator.subsets.ready_runs import find_ready
+from lipt.coordinator.subsets.questions import find_ready
 from lipt.core.results import CommittedLearner
 from tests.coordinator.fakes import DATA, FakeCompute
 
