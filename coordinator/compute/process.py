@@ -165,10 +165,8 @@ class ComputeProcess:
     async def run(self, job: Job[ResultT], on_news: Report = lambda _: None) -> ResultT:
         """The job's result; one job at a time. It travels by pickle, to the own child only.
 
-        Raises:
-            LiptError: what the job raised; OutOfMemoryError where the child had too little memory.
-            ComputeError: a child ended without an answer, each time.
-            DroppedError, TooDearError: it was dropped, or needs more than this child has.
+        A ComputeError where children ended without an answer, an OutOfMemoryError where they had
+        too little memory.
         """
         try:
             if self._dropped:  # before it began

@@ -197,11 +197,7 @@ class ComputeQueue:
     ) -> ResultT:
         """The job's result; a caller that stops waiting drops it, also while it is computed.
 
-        `on_progress` gets the job's place in the queue as well.
-
-        Raises:
-            QueueFullError: too many jobs of trainers wait already; a run's own are never refused.
-            LiptError: as `ComputeProcess.run`.
+        A QueueFullError where too many jobs of trainers wait; a run's own are never refused.
         """
         job = WithOrigin(job, dict(log_context()), current_traceparent())
         open_scan = ""

@@ -1,9 +1,9 @@
 """Scan: a pass over all examples in ranges, computed here and by workers that have the data.
 
-The job goes from the last range down, workers begin with the first. So nothing waits for a worker,
-and an interrupted pass goes on with the missing ranges. Every range has the bits of one pass over
-all, unless `compute.scoring_workers` is `any`. A worker's ranges are used only after one batch of
-them, drawn at random, came out the same here; a few wrong examples may go unnoticed.
+The job goes from the last range down, workers begin with the first: nothing waits for a worker, and
+an interrupted pass goes on with the missing ranges. The bits are those of one pass over all, unless
+`compute.scoring_workers` is `any`. A worker's ranges are used only after one batch of them, drawn
+at random, came out the same here; a few wrong examples may go unnoticed.
 """
 
 from __future__ import annotations

@@ -110,48 +110,27 @@ class Answers:
         self._flights = SingleFlight(linger_seconds=linger_seconds)
 
     async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
-        """The subset that answers a query: stored, kept, or computed now.
-
-        Raises:
-            RunNotReadyError: there is no theta_p yet.
-            OtherDataError: the run was made on other data, and the subset is not stored.
-            BudgetError, UnknownNameError, StrategyOptionError, ProxyError, InvalidRequestError,
-                SignalsError: the query is invalid.
-            QueueFullError: too much waits to be computed already.
-        """
+        """The subset that answers a query: stored, kept, or computed now; or why not (LiptError)."""
         with self._holding(query.weights, query.features):
             return await self._subset(query, on_progress, lambda: frozenset({caller}))
 
     async def diagnosis(
         self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
     ) -> DiagnosisRecord:
-        """The diagnosis that answers a query: stored, or computed now.
+        """The diagnosis that answers a query: stored, or computed now; or why not (LiptError).
 
-        Without a run, random patches or the user's features look at the data; with one, its
-        learners can as well.
-
-        Raises:
-            UnknownRunError, RunNotReadyError: there is no such run, or no theta_p yet.
-            OtherDataError: the run was made on other data, or the served data has changed.
-            ProxyError: there is no such proxy, or it needs a run.
-            QueueFullError: too much waits to be computed already.
+        Without a run, random patches or the user's features look at the data.
         """
         with self._holding(query.features):
             return await self._diagnosis(query, on_progress, lambda: frozenset({caller}))
 
     async def initial_weights(self, name: str, caller: str) -> BlobName:
-        """The blob of a run's theta*, whole.
-
-        Raises:
-            UnknownRunError, RunNotReadyError: there is no such run, or no theta* yet.
-            OtherDataError: it is damaged or missing, and the run's data is not served.
-            CorruptBlobError: it is damaged, and cannot be made again.
-        """
+        """The blob of a run's theta*, whole; made again where it is not."""
         run = find_named(self._store, name)
         return await self._weights(run, run.initial_weights, "theta*", caller)
 
     async def pretrained_weights(self, name: str, caller: str) -> BlobName:
-        """The blob of a run's theta_p, whole; raises as `initial_weights`."""
+        """The blob of a run's theta_p, whole; made again where it is not."""
         run = find_named(self._store, name)
         return await self._weights(run, run.pretrained_weights, "theta_p", caller)
 

@@ -48,13 +48,7 @@ def find_named(store: RunStore, name: str) -> RunRecord:
 
 
 def find_finished(store: RunStore, name: str) -> RunRecord:
-    """The run of that name (`find_named`), with its theta_p, of whatever data.
-
-    Raises:
-        UnknownRunError: there is no such run.
-        OtherDataError: it has no theta_p yet, and waits for its own data.
-        RunNotReadyError: it has no theta_p yet.
-    """
+    """The run of that name (`find_named`) with its theta_p; refused while it has none."""
     run = find_named(store, name)
     require_going_on(store, run)
     require_ready(run, store.activity(run.run_id))
@@ -62,7 +56,7 @@ def find_finished(store: RunStore, name: str) -> RunRecord:
 
 
 def find_begun(store: RunStore, name: str) -> RunRecord:
-    """The run of that name, with its theta*, of whatever data; raises as `find_finished`."""
+    """The run of that name with its theta*; refused while it has none."""
     run = store.find(name)
     if run.initial_weights is None:
         require_going_on(store, run)
@@ -73,12 +67,7 @@ def find_begun(store: RunStore, name: str) -> RunRecord:
 def find_ready(
     store: RunStore, name: str, data: DataDescription, *, or_else: str = ""
 ) -> RunRecord:
-    """The run of that name, with its theta_p, of the served data.
-
-    Raises:
-        UnknownRunError, RunNotReadyError: there is no such run, or no theta_p yet.
-        OtherDataError: it was made on other data; `or_else` ends the remedy.
-    """
+    """The run of that name with its theta_p, on the served data; `or_else` ends the remedy."""
     run = find_finished(store, name)
     require_own_data(run, data, or_else=or_else)
     return run

@@ -37,12 +37,8 @@ from lipt.core.workspace import Workspace
 class Selected:
     """A stored subset.
 
-    Attributes:
-        num_classes: of its soft labels; 0 without.
-        told: its manifest's account of the question and the choice.
-        seconds: of the job, without its turn in the queue.
-        warm_up_seconds: of training an ordinary warm-up; None without one.
-        warming_seconds: of `seconds`, those of training a warm-up.
+    `told` is its manifest's account of the choice. `seconds` are the job's without its turn in the
+    queue, `warming_seconds` of them those of training the warm-up that took `warm_up_seconds`.
     """
 
     blob: BlobName
