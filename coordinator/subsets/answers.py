@@ -110,14 +110,14 @@ class Answers:
         self._flights = SingleFlight(linger_seconds=linger_seconds)
 
     async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
-        """The subset that answers a query: stored, kept, or computed now; or why not (LiptError)."""
+        """The subset that answers a query: stored, kept, or computed now; a LiptError if not."""
         with self._holding(query.weights, query.features):
             return await self._subset(query, on_progress, lambda: frozenset({caller}))
 
     async def diagnosis(
         self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
     ) -> DiagnosisRecord:
-        """The diagnosis that answers a query: stored, or computed now; or why not (LiptError).
+        """The diagnosis that answers a query: stored, or computed now; a LiptError if not.
 
         Without a run, random patches or the user's features look at the data.
         """
