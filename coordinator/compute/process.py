@@ -21,12 +21,11 @@ from multiprocessing import Pipe, connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events, configure_logging
 from lipt.common.observability.tracing import exporting
-from lipt.common.process.machine import this_machine
 from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
@@ -52,12 +51,8 @@ OpenContext = Callable[[Report], Context]
 _MAX_DEATHS = 3
 # A dropped job may go on for so long: a new child has to open the data again.
 _PATIENCE_SECONDS = 5.0
-# The child's memory is read so often, so that its end can be explained.
-_LOOK_SECONDS = 0.2
-# Memory ended a child that had this share of its limit, or was killed with this share of all.
-_NEARLY, _LARGE = 0.9, 0.5
-
 _PROC = Path("/proc")
+_KILLED = f"by {signal.SIGKILL.name}"
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
@@ -103,8 +98,7 @@ def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
         if is_out_of_memory(error):
             why = f"{type(error).__name__}: {error}".strip(": ")
-            refusal = _out_of_memory(job, why, limit_bytes=memory_bytes)
-            return Failed(refusal, traceback.format_exc())
+            return Failed(_out_of_memory(job, why, memory_bytes), traceback.format_exc())
         if isinstance(error, LiptError):
             return Failed(error)
         why = f"{name_of(job)} failed: {type(error).__name__}: {error}"
@@ -128,7 +122,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _out_of_memory(job: Job[Any], why: str, *, limit_bytes: int) -> OutOfMemoryError:
+def _out_of_memory(job: Job[object], why: str, limit_bytes: int) -> OutOfMemoryError:
     return OutOfMemoryError(
         f"{name_of(job)} ran out of memory: {why}. The compute process may take "
         f"{format_bytes(limit_bytes)} (limits.compute_memory): choose a smaller model, "
@@ -158,7 +152,6 @@ class ComputeProcess:
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._opening: Future[None] | None = None
-        self._watch = MemoryWatch(0)
         # Its own thread: hashing and writing elsewhere must not delay the pipe.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
@@ -209,14 +202,16 @@ class ComputeProcess:
 
     async def _run(self, job: Job[ResultT], on_news: Report) -> ResultT:
         for attempt in range(1, _MAX_DEATHS + 1):
-            pipe = self.start()
-            self._watch = MemoryWatch(self.pid or 0)
+            pipe, kills = self.start(), system_kills()
             try:
                 return await self._ask(pipe, job, on_news)
             except (EOFError, OSError):
-                how = self._death(job, self._watch.seen())
+                how = self._death()
             if self._dropped:
                 raise DroppedError
+            if how == _KILLED and system_kills() > kills and not self._stopped:
+                why = f"the system ended its process {how}"
+                raise _out_of_memory(job, why, self._memory_bytes)
             if attempt == _MAX_DEATHS or self._stopped:
                 break
             self._events.record(
@@ -245,17 +240,14 @@ class ComputeProcess:
             on_news(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
-        """Use the pipe in the thread, and watch the child; when cancelled, end the child first.
+        """Use the pipe in the thread; when cancelled, end the child first.
 
         Then the thread sees the end of the pipe. Were the pipe closed under it, it could read from
         whatever gets the pipe's number next.
         """
         acting = asyncio.get_running_loop().run_in_executor(self._thread, action)
         try:
-            while not acting.done():
-                self._watch.look()
-                await asyncio.wait({acting}, timeout=_LOOK_SECONDS)
-            return acting.result()
+            return await asyncio.shield(acting)
         except asyncio.CancelledError:
             if self._child is not None:
                 self._child.kill()
@@ -275,25 +267,16 @@ class ComputeProcess:
             self._pipe.close()
         self._child = self._pipe = self._opening = None
 
-    def _death(self, job: Job[Any], seen: Seen) -> str:
-        """How the child has ended; raises OutOfMemoryError where that was for want of memory."""
+    def _death(self) -> str:
+        """How the child has ended."""
         code = None
         if self._child is not None:
             self._child.join(timeout=5.0)
             code = self._child.exitcode
         self._end_child()
         if code is None:
-            how = "without a word"
-        else:
-            how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
-        # A child that this process has ended did not end for memory, however large it was.
-        by_us = self._dropped or self._stopped
-        limit, machine = self._memory_bytes, this_machine().memory_bytes
-        if not by_us and ended_for_memory(code, seen, limit_bytes=limit, machine_bytes=machine):
-            had, there_is = format_bytes(seen.resident_bytes), format_bytes(machine)
-            why = f"its process ended {how}; it had {had}, this machine has {there_is}"
-            raise _out_of_memory(job, why, limit_bytes=limit)
-        return how
+            return "without a word"
+        return f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
 
 
 @dataclass(frozen=True)
@@ -313,54 +296,12 @@ def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
     return Resident(_kilobytes("VmRSS", status), _kilobytes("VmHWM", status))
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A process's largest memory, in all and of its limit; and the system's kills meanwhile."""
-
-    resident_bytes: int = 0
-    data_bytes: int = 0
-    kills: int = 0
-
-
-class MemoryWatch:
-    """Reads the memory of one process as long as it exists."""
-
-    def __init__(self, pid: int, *, proc: Path = _PROC) -> None:
-        self._status = proc / str(pid) / "status"
-        self._counters = proc / "vmstat"
-        self._kills_before = self._kills()
-        self._resident_bytes = self._data_bytes = 0
-
-    def look(self) -> None:
-        """Read it now; harmless when the process is gone."""
-        with suppress(OSError):
-            status = self._status.read_text()
-            self._resident_bytes = max(self._resident_bytes, _kilobytes("VmHWM", status))
-            self._data_bytes = max(self._data_bytes, _kilobytes("VmData", status))
-
-    def seen(self) -> Seen:
-        """All that was read."""
-        kills = self._kills() - self._kills_before
-        return Seen(self._resident_bytes, self._data_bytes, kills)
-
-    def _kills(self) -> int:
-        with suppress(OSError):
-            if found := re.search(r"^oom_kill (\d+)", self._counters.read_text(), re.MULTILINE):
-                return int(found[1])
-        return 0
-
-
-def ended_for_memory(
-    exit_code: int | None, seen: Seen, *, limit_bytes: int, machine_bytes: int
-) -> bool:
-    """Whether a process has ended for want of memory.
-
-    The system counts its SIGKILLs; services that act before it kill large processes. Some libraries
-    end their process in another way when they are refused memory.
-    """
-    if exit_code == -signal.SIGKILL:
-        return seen.kills > 0 or seen.resident_bytes >= _LARGE * machine_bytes
-    return seen.data_bytes >= _NEARLY * limit_bytes
+def system_kills(*, proc: Path = _PROC) -> int:
+    """How many processes the system has ended so far for want of memory."""
+    with suppress(OSError):
+        if found := re.search(r"^oom_kill (\d+)", (proc / "vmstat").read_text(), re.MULTILINE):
+            return int(found[1])
+    return 0
 
 
 def _kilobytes(name: str, status: str) -> int:
