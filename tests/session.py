@@ -33,7 +33,7 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.data import open_dataset
 from lipt.pretraining import default_model
 from lipt.progress import Show
-from lipt.trainer.cli.display.progress import state_line
+from lipt.trainer.cli.display.runs import state_line
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView, RunView
 from tests.embedded.coordinator import EmbeddedCoordinator

@@ -370,9 +370,9 @@ def run_demo(folder: Path) -> list[Stage]:
             folder,
             lambda _: None,
         )
-    found = result.found
+    found = [len(result.suspects), int(is_wrong_N[result.suspects].sum())]
     stages = [
-        Stage("found labels", digest([found.num_suspects, found.wrong_of_suspects])),
+        Stage("found labels", digest(found)),
         Stage("soup", digest(_soup(result.run))),
         *(Stage("subset", item.digest[:16], item.strategy) for item in result.subsets),
     ]

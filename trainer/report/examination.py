@@ -1,4 +1,4 @@
-"""Pages: templates and drawings of all, and the page of a diagnosis in one HTML file."""
+"""Pages: templates and drawings, and the page of a diagnosis as one HTML file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FLAT = 1e-9
 
 @dataclass(frozen=True)
 class Scale:
-    """Places of values on a line: `low` lies at `start`, `high` at `end`."""
+    """Pixels of values on an axis, from `low` at `start` to `high` at `end`."""
 
     low: float
     high: float
@@ -44,14 +44,14 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Where a value lies."""
+        """The pixel of a value."""
         share = (value - self.low) / max(self.high - self.low, _FLAT)
         return self.start + (self.end - self.start) * share
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Axes of a plot, in pixels from its upper left corner, and the values marked on y."""
+    """The axes of a plot, in pixels from its upper left corner, and the values marked on y."""
 
     height: int
     x: Scale
@@ -98,11 +98,7 @@ def draw(ids_M: Tensor, labels_N: NDArray[np.int64], features_MD: Tensor) -> lis
 
 
 def open_templates(needed_for: str) -> Any:
-    """jinja2's environment with the templates of this package.
-
-    Args:
-        needed_for: the command that makes the page, for the message where jinja2 is missing.
-    """
+    """The templates of this package; the error where jinja2 is missing names `needed_for`."""
     jinja2 = import_extra("jinja2", package="jinja2", extra="report", needed_for=needed_for)
     environment = jinja2.Environment(
         autoescape=True,
@@ -134,14 +130,6 @@ _PICTURE_PIXELS = 112
 # Images up to this many pixels a side are scaled up with sharp edges.
 _SMALL_PIXELS = 64
 _COARSE_PIXELS = 16
-
-
-def pictures_of(dataset: Dataset, rows: Sequence[int], max_pixels: int) -> list[str]:
-    """The data URLs of some examples; empty ones where examples are no images."""
-    if not rows or not isinstance(dataset.inputs, ImageSpec):
-        return [""] * len(rows)
-    images_BCHW = dataset.images(torch.tensor(rows))
-    return [data_url(image_CHW, max_pixels) for image_CHW in images_BCHW]
 
 
 def are_small(dataset: Dataset) -> bool:
@@ -178,56 +166,28 @@ class ExampleView:
     picture: str
 
 
-@dataclass(frozen=True)
-class GroupView:
-    """Duplicates of each other, the first of them; `count` is of all."""
-
-    count: int
-    examples: tuple[ExampleView, ...]
-    conflicting: bool
-
-
-@dataclass(frozen=True)
-class Examination:
-    """What the page shows of single examples."""
-
-    diagnosis: Diagnosis
-    source: str
-    has_pictures: bool
-    small: bool
-    suspects: tuple[ExampleView, ...]
-    groups: tuple[GroupView, ...]
-    outliers: tuple[ExampleView, ...]
-
-
-def examine(diagnosis: Diagnosis, dataset: Dataset | None = None) -> Examination:
-    """Choose what is shown; with pictures where the data is given."""
-    if dataset is not None:
-        require_same(diagnosis, dataset)
-    suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
-    outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
-    found = [
-        (len(group), group[:NUM_PER_GROUP].tolist(), len(set(diagnosis.given_label[group])) > 1)
-        for group in diagnosis.duplicate_groups()
-    ]
-    # Labels that disagree are two faults at once.
-    groups = sorted(found, key=lambda group: not group[2])[:NUM_GROUPS]
-    shown = {*suspects, *outliers, *(row for _, rows, _ in groups for row in rows)}
-    views = example_views(diagnosis, sorted(shown), dataset)
-    source = diagnosis.manifest.get("data")
-    named = str(source.get("source", "")) if isinstance(source, dict) else ""
-    return Examination(
-        diagnosis=diagnosis,
-        source=named if dataset is None else dataset.source,
-        has_pictures=dataset is not None and isinstance(dataset.inputs, ImageSpec),
-        small=dataset is not None and are_small(dataset),
-        suspects=tuple(views[row] for row in suspects),
-        groups=tuple(
-            GroupView(count, tuple(views[row] for row in rows), conflicting)
-            for count, rows, conflicting in groups
-        ),
-        outliers=tuple(views[row] for row in outliers),
-    )
+def example_views(
+    diagnosis: Diagnosis, rows: Sequence[int], dataset: Dataset | None
+) -> dict[int, ExampleView]:
+    """Some examples by their rows, in the given order, with pictures where the data is given."""
+    pictures, files = [""] * len(rows), None
+    if dataset is not None and rows:
+        files = file_paths(dataset)
+        if isinstance(dataset.inputs, ImageSpec):
+            images_BCHW = dataset.images(torch.tensor(rows))
+            pictures = [data_url(image_CHW, _PICTURE_PIXELS) for image_CHW in images_BCHW]
+    names = diagnosis.class_names
+    return {
+        row: ExampleView(
+            row=row,
+            given=names[diagnosis.given_label[row]],
+            suggested=names[diagnosis.suggested_label[row]],
+            quality=float(diagnosis.label_quality[row]),
+            file=Path(files[row]).name if files else "",
+            picture=picture,
+        )
+        for row, picture in zip(rows, pictures, strict=True)
+    }
 
 
 def file_paths(dataset: Dataset) -> list[str] | None:
@@ -246,42 +206,39 @@ def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
     if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
         raise DiagnosisError(
             f"the diagnosis is of data with fingerprint {diagnosis.fingerprint} "
-            f"({len(diagnosis)} examples), but {dataset.source} has {own} "
-            f"({len(dataset)}). Give the coordinator's own data, or leave --data out."
+            f"({len(diagnosis)} examples), but {dataset.source} has {own} ({len(dataset)}). "
+            "Give the coordinator's own data, or leave --data out."
         )
 
 
-def example_views(
-    diagnosis: Diagnosis, rows: Sequence[int], dataset: Dataset | None
-) -> dict[int, ExampleView]:
-    """Some examples by their rows, in the given order, with pictures where the data is given."""
-    pictures = [""] * len(rows)
-    files: list[str] | None = None
-    if dataset is not None and rows:
-        pictures = pictures_of(dataset, rows, _PICTURE_PIXELS)
-        files = file_paths(dataset)
-    names = diagnosis.class_names
-    return {
-        row: ExampleView(
-            row=row,
-            given=names[diagnosis.given_label[row]],
-            suggested=names[diagnosis.suggested_label[row]],
-            quality=float(diagnosis.label_quality[row]),
-            file=Path(files[row]).name if files else "",
-            picture=picture,
-        )
-        for row, picture in zip(rows, pictures, strict=True)
-    }
-
-
-def render_diagnosis(examination: Examination) -> str:
-    """The page."""
+def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> str:
+    """The page of a diagnosis, with pictures where the data is given."""
     environment = open_templates("the page of lipt diagnose")
-    findings = examination.diagnosis.findings
+    if dataset is not None:
+        require_same(diagnosis, dataset)
+    suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
+    outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
+    found = [
+        (len(set(diagnosis.given_label[group])) > 1, len(group), group[:NUM_PER_GROUP].tolist())
+        for group in diagnosis.duplicate_groups()
+    ]
+    # Labels that disagree are two faults at once.
+    groups = sorted(found, key=lambda group: not group[0])[:NUM_GROUPS]
+    shown = {*suspects, *outliers, *(row for *_, rows in groups for row in rows)}
+    views = example_views(diagnosis, sorted(shown), dataset)
+    findings = diagnosis.findings
     curve = findings.learnability
     page: str = environment.get_template("diagnosis.html").render(
-        examination=examination,
-        diagnosis=examination.diagnosis,
+        diagnosis=diagnosis,
+        source=diagnosis.source if dataset is None else dataset.source,
+        has_pictures=dataset is not None and isinstance(dataset.inputs, ImageSpec),
+        small=dataset is not None and are_small(dataset),
+        suspects=[views[row] for row in suspects],
+        groups=[
+            {"conflicting": conflicting, "count": count, "examples": [views[row] for row in rows]}
+            for conflicting, count, rows in groups
+        ],
+        outliers=[views[row] for row in outliers],
         findings=findings,
         facts=facts(findings),
         fit=fit_text,

@@ -27,7 +27,7 @@ from lipt.common.maps import MOST_SUSPECTS, rows_to_draw
 from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
 from lipt.common.process.devices import resolve_device
-from lipt.common.subsets import Overlap, overlap
+from lipt.common.subsets import overlap
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 from lipt.trainer.client.client import Client
@@ -48,91 +48,20 @@ from lipt.trainer.report.examination import (
     draw,
     example_views,
     open_templates,
-    pictures_of,
     plot,
     require_same,
 )
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import InfoView, LearnerView, RunView
+from lipt.trainer.views import InfoView, RunView
 
-NUM_THUMBNAILS = 24
 NUM_SUSPECTS = 24
-_THUMBNAIL_PIXELS = 64
 _BATCH_SIZE = 256
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """An example as a picture."""
-
-    row: int
-    label: str
-    data_url: str
-
-
-@dataclass(frozen=True)
-class SubsetStory:
-    """One subset: (class, available, kept), and the examples that it wants most and least."""
-
-    subset: Subset
-    classes: tuple[tuple[str, int, int], ...]
-    most_wanted: tuple[Thumbnail, ...]
-    least_wanted: tuple[Thumbnail, ...]
-    num_suspects: int
-
-    @property
-    def rows(self) -> frozenset[int]:
-        """Its examples."""
-        return frozenset(self.subset.indices.tolist())
-
-
-def tell_story(
-    client: Client,
-    run: RunView,
-    dataset: Dataset,
-    strategy: str,
-    fraction: float,
-    diagnosis: Diagnosis | None,
-) -> SubsetStory:
-    """Ask the coordinator for a subset, and for what its strategy wants most and least."""
-    subset = client.subset(run.run_id, strategy, fraction=fraction)
-    everything = np.arange(len(dataset))
-    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
-    count = min(NUM_THUMBNAILS, len(dataset) - 1)
-    most = client.subset(run.run_id, strategy, budget=count)
-    nearly_all = client.subset(run.run_id, strategy, budget=len(dataset) - count)
-    left_out = np.setdiff1d(everything, nearly_all.indices)[:count]
-    return SubsetStory(
-        subset=subset,
-        classes=tuple(zip(dataset.class_names, available_C, kept_C, strict=True)),
-        most_wanted=_thumbnails(dataset, most.indices),
-        least_wanted=_thumbnails(dataset, left_out),
-        num_suspects=int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
-    )
 
 
 def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
     """How many of some rows are of each of a data set's classes."""
     labels = dataset.labels_N.numpy()[rows]
     return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
-
-
-def _thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ...]:
-    pictures = pictures_of(dataset, rows.tolist(), _THUMBNAIL_PIXELS)
-    return tuple(
-        Thumbnail(row, dataset.class_names[int(dataset.labels_N[row])], picture)
-        for row, picture in zip(rows.tolist(), pictures, strict=True)
-    )
-
-
-def overlaps(
-    subsets: Sequence[Subset], labels_N: NDArray[np.int64]
-) -> tuple[tuple[str, str, Overlap], ...]:
-    """The overlap of every two of some subsets, after the names of their strategies."""
-    return tuple(
-        (first.strategy, second.strategy, overlap(first.indices, second.indices, labels_N))
-        for first, second in combinations(subsets, 2)
-    )
 
 
 def features_of(
@@ -182,21 +111,20 @@ def _by_merged_model(
 
 @dataclass(frozen=True)
 class Report:
-    """What the page is made of."""
+    """The content of a page."""
 
     run: RunView
     info: InfoView
-    stories: tuple[SubsetStory, ...]
-    outcomes: tuple[Outcome, ...]
-    comparison: dict[str, Any] | None = None
-    class_names: tuple[str, ...] = ()
-    small: bool = False
-    points: tuple[Point, ...] = ()
-    seen_by: str = ""
-    overlaps: tuple[tuple[str, str, Overlap], ...] = ()
-    diagnosis: Diagnosis | None = None
-    suspects: tuple[ExampleView, ...] = ()
-    made_at: datetime | None = None
+    dataset: Dataset
+    subsets: Sequence[Subset]
+    points: Sequence[Point]
+    # The origin of the features that place the points.
+    seen_by: str
+    comparison: dict[str, Any] | None
+    outcomes: Sequence[Outcome]
+    diagnosis: Diagnosis | None
+    suspects: Sequence[ExampleView]
+    made_at: datetime | None
 
 
 def gather(
@@ -210,16 +138,16 @@ def gather(
     allowed_modules: Collection[str] = (),
     now: datetime | None = None,
 ) -> Report:
-    """Collect a report, for which the coordinator is asked for missing subsets.
+    """Collect a ready run's report; the coordinator is asked for missing subsets.
 
     Args:
         client: connected to the run's coordinator.
         run: ready.
         dataset: the coordinator's data, for the pictures and the map.
-        requests: strategies and fractions whose subsets are shown.
+        requests: strategies and fractions of the subsets.
         comparison: identity and trials of `lipt compare`.
         diagnosis: of the same data, for its suspects.
-        allowed_modules: modules whose factories may be imported for the run's model.
+        allowed_modules: modules that the run's model may be imported from.
         now: the date of the page.
     """
     own = dataset.fingerprint_like(run.fingerprint)
@@ -233,12 +161,9 @@ def gather(
     identity, trials = comparison or (None, [])
     if identity is not None:
         _require_trials_on(dataset, identity, trials)
-    stories = tuple(
-        tell_story(client, run, dataset, strategy, fraction, diagnosis)
-        for strategy, fraction in requests
-    )
-    subsets = [story.subset for story in stories]
-    labels_N = dataset.labels_N.numpy()
+    subsets = [
+        client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
+    ]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
     points: list[Point] = []
     seen_by = ""
@@ -246,21 +171,19 @@ def gather(
         chosen = [subset.indices for subset in subsets]
         ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
         features_MD, seen_by = features_of(client, run, dataset, ids_M, allowed_modules)
-        points = draw(ids_M, labels_N, features_MD)
+        points = draw(ids_M, dataset.labels_N.numpy(), features_MD)
     views = example_views(diagnosis, suspects[:NUM_SUSPECTS], dataset) if diagnosis else {}
     return Report(
         run=run,
         info=client.info(),
-        stories=stories,
-        outcomes=tuple(outcomes(trials)),
-        comparison=identity,
-        class_names=dataset.class_names,
-        small=are_small(dataset),
-        points=tuple(points),
+        dataset=dataset,
+        subsets=subsets,
+        points=points,
         seen_by=seen_by,
-        overlaps=overlaps(subsets, labels_N),
+        comparison=identity,
+        outcomes=outcomes(trials),
         diagnosis=diagnosis,
-        suspects=tuple(views.values()),
+        suspects=list(views.values()),
         made_at=now,
     )
 
@@ -281,14 +204,20 @@ def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Seque
 def render(report: Report) -> str:
     """The page: one HTML file, no network, everything escaped."""
     environment = open_templates("lipt report")
-    run, rows, diagnosis = report.run, report.outcomes, report.diagnosis
-    learners = in_soup_order(run.learners)
+    run, rows, dataset, diagnosis = report.run, report.outcomes, report.dataset, report.diagnosis
+    # As the soup tried them; those that it never saw come last.
+    learners = sorted(
+        run.learners,
+        key=lambda one: (one.ingredient is None, one.ingredient and one.ingredient.position),
+    )
     tried = [learner.ingredient for learner in learners if learner.ingredient is not None]
     heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in tried)]
     worst = diagnosis.label_issues()[:MOST_SUSPECTS] if diagnosis else ()
+    names, labels_N = dataset.class_names, dataset.labels_N.numpy()
     page: str = environment.get_template("page.html").render(
         report=report,
         run=run,
+        small=are_small(dataset),
         soup=run.soup,
         soup_plot=plot(240, len(tried), heights) if tried else None,
         costs=run.costs,
@@ -301,7 +230,13 @@ def render(report: Report) -> str:
         instead_header=table.INSTEAD_HEADER,
         instead=table.instead(rows),
         dates=", ".join(_dates(run, report.made_at)),
-        suspected={issue.id: report.class_names[issue.suggested] for issue in worst},
+        stories=[_story(subset, dataset, diagnosis) for subset in report.subsets],
+        overlaps=[
+            (first.strategy, second.strategy, overlap(first.indices, second.indices, labels_N))
+            for first, second in combinations(report.subsets, 2)
+        ],
+        class_names=names,
+        suspected={issue.id: names[issue.suggested] for issue in worst},
         fit=fit_text,
         size=(WIDTH, HEIGHT),
         config=json.dumps(run.config.model_dump(mode="json"), indent=2),
@@ -310,15 +245,15 @@ def render(report: Report) -> str:
     return page
 
 
-def in_soup_order(learners: Sequence[LearnerView]) -> list[LearnerView]:
-    """As the soup tried them; those that it never saw come last."""
-    return sorted(
-        learners,
-        key=lambda learner: (
-            learner.ingredient is None,
-            learner.ingredient.position if learner.ingredient else learner.index,
-        ),
-    )
+def _story(subset: Subset, dataset: Dataset, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    everything = np.arange(len(dataset))
+    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
+    return {
+        "subset": subset,
+        "rows": set(subset.indices.tolist()),
+        "classes": list(zip(dataset.class_names, available_C, kept_C, strict=True)),
+        "num_suspects": int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
+    }
 
 
 def _dates(run: RunView, made_at: datetime | None) -> list[str]:

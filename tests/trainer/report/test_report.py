@@ -34,7 +34,7 @@ from lipt.trainer.report.examination import (
     draw,
     nice_ticks,
 )
-from lipt.trainer.report.report import Report, features_of, gather, overlaps, render
+from lipt.trainer.report.report import Report, features_of, gather, render
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (
     CostsView,
@@ -52,19 +52,6 @@ from tests.trainer.made_up import (
 )
 from tests.trainer.made_up_diagnosis import made_up_findings
 from tests.trainer.report.reading import Page, words
-
-LABELS = np.array([0, 0, 0, 0, 1, 1])
-
-
-def test_shared_examples_are_counted_beside_what_chance_gives() -> None:
-    first = made_up_subset([0, 1, 4], strategy="craig")
-    second = made_up_subset([1, 2, 3, 4, 5], strategy="grand")
-    ((*names, found),) = overlaps([first, second], LABELS)
-    assert (*names, found.shared) == ("craig", "grand", 2)
-    assert found.jaccard == pytest.approx(2 / 6)
-    # Of the first class 2 x 3 / 4, of the second 1 x 2 / 2.
-    assert found.by_chance == pytest.approx(2.5)
-
 
 DIGITS = open_dataset("digits-test")
 IDS = torch.tensor([5, 3, 300])
@@ -150,14 +137,14 @@ INFO = InfoView(
 
 
 class FakeClient:
-    """Chooses the first rows, whatever it is asked; by grand the last ones. It has no weights."""
+    """Chooses the first rows; by grand the last ones. It has no weights."""
 
     def info(self) -> InfoView:
         return INFO
 
-    def subset(self, run: str, strategy: str, *, fraction: float = 0.0, budget: int = 0) -> Subset:
+    def subset(self, run: str, strategy: str, *, fraction: float) -> Subset:
         assert run == "r-1"
-        count = budget or round(fraction * len(DIGITS))
+        count = round(fraction * len(DIGITS))
         first = len(DIGITS) - count if strategy == "grand" else 0
         rows = range(first, first + count)
         return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
@@ -225,9 +212,6 @@ def test_the_map_marks_what_was_chosen(report: Report) -> None:
 def test_subsets_are_set_beside_each_other() -> None:
     requests = [("craig", 0.1), ("grand", 0.1)]
     report = gather(FakeClient(), RUN, DIGITS, requests)  # type: ignore[arg-type]
-    assert [(first, second, pair.shared) for first, second, pair in report.overlaps] == [
-        ("craig", "grand", 0)
-    ]
     assert "craig and grand 0 " in words(render(report))
 
 
@@ -279,12 +263,6 @@ def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
     ]
 
 
-def test_a_diagnosis_of_other_data_is_refused() -> None:
-    other = replace(diagnosis(), fingerprint="f" * 64)
-    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
-        gather(FakeClient(), RUN, DIGITS, [], diagnosis=other)  # type: ignore[arg-type]
-
-
 def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
     began = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
     run = replace(RUN, created_at=began, ended_at=began + timedelta(seconds=185))
@@ -297,18 +275,18 @@ def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
     ) in text
 
 
-def test_other_data_is_refused() -> None:
-    other = replace(RUN, fingerprint="f" * 64)
+def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
+    other = "f" * 64
+    of_run = replace(RUN, fingerprint=other)
     with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
-        gather(FakeClient(), other, DIGITS, [])  # type: ignore[arg-type]
-
-
-def test_a_comparison_of_other_data_is_refused() -> None:
-    other = COMPARISON | {"data": "f" * 64, "data_source": "cifar10"}
-    with pytest.raises(
-        SubsetError, match=rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
-    ):
-        gather(FakeClient(), RUN, DIGITS, [], (other, TRIALS))  # type: ignore[arg-type]
+        gather(FakeClient(), of_run, DIGITS, [])  # type: ignore[arg-type]
+    looked_at = replace(diagnosis(), fingerprint=other)
+    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
+        gather(FakeClient(), RUN, DIGITS, [], diagnosis=looked_at)  # type: ignore[arg-type]
+    compared = COMPARISON | {"data": other, "data_source": "cifar10"}
+    complaint = rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
+    with pytest.raises(SubsetError, match=complaint):
+        gather(FakeClient(), RUN, DIGITS, [], (compared, TRIALS))  # type: ignore[arg-type]
 
 
 def test_a_class_may_be_called_anything() -> None:
@@ -322,7 +300,7 @@ def test_a_class_may_be_called_anything() -> None:
     page = Page(text)
     assert not page.open
     assert "script" not in page.tags
-    assert page.tags.count("img") == 2 * 24 + 2  # the thumbnails, and two suspects
+    assert page.tags.count("img") == 2  # the suspects
     assert all(address.startswith("data:") for address in page.loaded)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 

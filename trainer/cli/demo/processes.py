@@ -12,18 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Self
 
-import typer
+from typer import Option
 
-from lipt.common.terminal import say as say_line
+from lipt.common.terminal import say
 from lipt.trainer.cli.demo import DATA, MODEL
-from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, print_result, run_talking
-from lipt.trainer.cli.options import Json
+from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, run_talking
 
 if TYPE_CHECKING:
     from lipt.trainer.cli.demo.experiment import DemoResult
@@ -92,9 +91,12 @@ class Children:
         for child in self._children:
             status = child.process.poll()
             if status is not None:
-                raise ProcessEndedError(
-                    f"{child.name} {_end(status)}; {child.log} ends with:\n{log_tail(child.log)}"
-                )
+                end = f"has ended with status {status}"
+                if status < 0:
+                    end = f"was killed by {signal.Signals(-status).name}"
+                lines = child.log.read_text(encoding="utf-8", errors="replace").splitlines()
+                tail = "\n".join(f"    {line}" for line in lines[-_TAIL_LINES:] or ["(nothing)"])
+                raise ProcessEndedError(f"{child.name} {end}; {child.log} ends with:\n{tail}")
 
     def stop(self) -> None:
         """End all, with the whole session of those that ignore SIGTERM."""
@@ -110,18 +112,6 @@ class Children:
                 os.killpg(child.process.pid, signal.SIGKILL)
                 child.process.wait()
         self._children.clear()
-
-
-def _end(status: int) -> str:
-    if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"has ended with status {status}"
-
-
-def log_tail(log: Path, num_lines: int = _TAIL_LINES) -> str:
-    """The last lines of a log, indented."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-num_lines:]
-    return "\n".join(f"    {line}" for line in lines) or "    (nothing)"
 
 
 @contextmanager
@@ -150,45 +140,80 @@ def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[No
 
 _POLL_SECONDS = 0.1
 _START_SECONDS = 120.0
+# The data with its right labels, and what accuracy is measured on.
+_RIGHT, _TEST = "digits-train", "digits-test"
+# The children are on this machine: when they are away, they are gone.
+_RECONNECT_SECONDS = 5.0
 
 
-def start_coordinator(children: Children, scratch: Path, say: Say) -> Callable[[], str]:
-    """Start a coordinator on a free port; the result waits for its address."""
-    address_file = scratch / "address"
-    options = {
-        "--listen": "127.0.0.1:0",
-        "--state-dir": str(scratch / "state"),
-        "--data": DATA,
-        "--model": MODEL,
-        "--address-file": str(address_file),
-    }
-    pid = _start(children, "coordinator", "lipt.coordinator", options)
-    say(f"coordinator started (process {pid}), {DATA} data, model {MODEL}")
-
-    def address() -> str:
-        wait_until(address_file.exists, "the coordinator to listen", children, say)
-        return address_file.read_text().strip()
-
-    return address
-
-
-def start_workers(
-    children: Children, scratch: Path, address: str, num_workers: int, say: Say
+def demonstrate(
+    *,
+    directory: Path = Option("lipt-demo", "--dir", help="Where results and logs are written."),
+    workers: int = Option(3, min=1, max=64, help="How many workers to start."),
 ) -> None:
-    """Start workers; they join by themselves."""
+    """Start a coordinator and workers here, diagnose the digits, and train on subsets of them."""
+    # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a
+    # second thread, which would only take the core that another process needs.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    started = time.monotonic()
+    logs = directory / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    # LIPT_* settings are for other coordinators and workers.
+    environment = {name: value for name, value in os.environ.items() if name[:5] != "LIPT_"}
+    with (
+        ending_in_order(),
+        tempfile.TemporaryDirectory(prefix="lipt-demo-", ignore_cleanup_errors=True) as folder,
+        Children(logs, environment) as children,
+    ):
+        lines = _run(children, directory, Path(folder), workers)
+        say("stopping the processes")
+    for line in ("", *lines, f"done in {time.monotonic() - started:.1f} s"):
+        say(line)
+
+
+def _run(children: Children, directory: Path, scratch: Path, num_workers: int) -> list[str]:
+    from lipt.common.errors import RunFailedError, UnreachableError
+    from lipt.common.states import RunState
+    from lipt.trainer.cli.display.runs import follow
+    from lipt.trainer.client.client import Client
+
+    address_file = scratch / "address"
+    state = ("--listen", "127.0.0.1:0", "--state-dir", str(scratch / "state"))
+    served = ("--data", DATA, "--model", MODEL, "--address-file", str(address_file))
+    _start(children, "coordinator", "lipt.coordinator", *state, *served)
+    conduct = run_talking(_prepare, say, activity=f"reading {DATA} and {_TEST}")
+    _wait_until(address_file.exists, "the coordinator to listen", children)
+    address = address_file.read_text().strip()
     for number in range(1, num_workers + 1):
         name = f"worker-{number}"
-        options = {"--coordinator": address, "--cache-dir": str(scratch / name), "--name": name}
-        pid = _start(children, name, "lipt.worker", options)
-        say(f"{name} started (process {pid}) for the coordinator at {address}")
+        own = ("--cache-dir", str(scratch / name), "--name", name)
+        _start(children, name, "lipt.worker", "--coordinator", address, *own)
+    with Client(address, reconnect_seconds=_RECONNECT_SECONDS) as client:
+
+        def finish(run: RunView) -> RunView:
+            final = follow(client.watch(run.run_id), check=children.check) or run
+            if final.state is not RunState.READY:
+                raise RunFailedError(f"the run is {final.outcome}.")
+            return final
+
+        def joined() -> bool:
+            return len(client.info().workers) >= num_workers
+
+        try:
+            # Else the first worker would do all the work alone.
+            _wait_until(joined, f"{num_workers} workers to join", children)
+            return conduct(client, finish, directory, say).lines
+        except UnreachableError:
+            children.check()  # a dead process is the better explanation
+            raise
 
 
-def _start(children: Children, name: str, module: str, options: dict[str, str]) -> int:
-    words = [word for option in options.items() for word in option]
-    return children.start(name, ["-m", module, "--device", "cpu", *words])
+def _start(children: Children, name: str, module: str, *flags: str) -> None:
+    pid = children.start(name, ["-m", module, "--device", "cpu", *flags])
+    say(f"{name} started (process {pid})")
 
 
-def wait_until(look: Callable[[], bool], what: str, children: Children, say: Say) -> None:
+def _wait_until(look: Callable[[], bool], what: str, children: Children) -> None:
     """Wait for the children to get somewhere, with a line now and then."""
     from lipt.common.errors import UnreachableError
 
@@ -207,80 +232,9 @@ def wait_until(look: Callable[[], bool], what: str, children: Children, say: Say
         time.sleep(_POLL_SECONDS)
 
 
-# The data with its right labels, and what accuracy is measured on.
-_RIGHT, _TEST = "digits-train", "digits-test"
-
-# The children are on this machine: when they are away, they are gone.
-_RECONNECT_SECONDS = 5.0
-
-
-def demonstrate(
-    *,
-    directory: Annotated[
-        Path, typer.Option("--dir", help="Where results and logs are written.")
-    ] = Path("lipt-demo"),
-    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="How many worker ")] = 3,
-    json: Json = False,
-) -> None:
-    """Start a coordinator and workers here, diagnose the digits, and train on subsets of them."""
-    # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a
-    # second thread, which would only take the core that another process needs.
-    os.environ["OMP_NUM_THREADS"] = "1"
-    started = time.monotonic()
-    result = _run(directory, workers, partial(say_line, err=json), as_json=json)
-    from lipt.trainer.cli.demo.experiment import report_lines  # imports torch
-
-    result = replace(result, seconds=time.monotonic() - started)
-    print_result(result, report_lines(result), as_json=json)
-
-
-def _run(directory: Path, num_workers: int, say: Say, *, as_json: bool) -> DemoResult:
-    from lipt.common.errors import RunFailedError, UnreachableError
-    from lipt.common.states import RunState
-    from lipt.trainer.cli.display.follow import follow, make_display
-    from lipt.trainer.client.client import Client
-
-    logs = directory / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    # LIPT_* settings are for other
-    environment = {name: value for name, value in os.environ.items() if name[:5] != "LIPT_"}
-    with (
-        ending_in_order(),
-        tempfile.TemporaryDirectory(prefix="lipt-demo-", ignore_cleanup_errors=True) as folder,
-        Children(logs, environment) as children,
-    ):
-        scratch = Path(folder)
-        wait_for_address = start_coordinator(children, scratch, say)
-        conduct = run_talking(_prepare, say)
-        address = wait_for_address()
-        start_workers(children, scratch, address, num_workers, say)
-        with Client(address, reconnect_seconds=_RECONNECT_SECONDS) as client:
-
-            def finish(run: RunView) -> RunView:
-                changes = client.watch(run.run_id)
-                final = follow(changes, make_display(as_json=as_json), check=children.check) or run
-                if final.state is not RunState.READY:
-                    raise RunFailedError(f"the run is {final.outcome}.")
-                return final
-
-            def joined() -> bool:
-                return len(client.info().workers) >= num_workers
-
-            try:
-                # Else the first worker would do all the work alone.
-                wait_until(joined, f"{num_workers} workers to join", children, say)
-                result = conduct(client, finish, directory, say)
-            except UnreachableError:
-                children.check()  # a dead process is the better explanation
-                raise
-        say("stopping the processes")
-    return result
-
-
-def _prepare(report: Say) -> Conduct:
+def _prepare(_: object) -> Conduct:
     from lipt.common.imports import import_extra
 
-    report(f"reading {DATA} and {_TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
     for package in ("scipy", "jinja2"):
         import_extra(package, package=package, extra="demo", needed_for="lipt demo")
