@@ -36,7 +36,7 @@ class Trial(NamedTuple):
 TRIALS = {
     "": Trial((), ("tests/trainer/cli/display", "tests/trainer/integrations/test_missing.py")),
     "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
-    "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/demo",)),
+    "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/test_demo.py",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
     "fast": Trial(("numba",), ("tests/core/selection/strategies/test_glister.py",)),
     "huggingface": Trial(

@@ -30,7 +30,7 @@ from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
 from lipt.core.sharding import draw_shards, split_validation
-from lipt.trainer.cli.demo import experiment
+from lipt.trainer.cli import experiment
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis

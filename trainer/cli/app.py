@@ -26,6 +26,7 @@ from lipt.common.terminal import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,
     compare,
+    demo,
     diagnose,
     distill,
     report,
@@ -34,7 +35,6 @@ from lipt.trainer.cli.commands import (
     subset,
     train,
 )
-from lipt.trainer.cli.demo import processes
 from lipt.trainer.cli.display.output import leaving
 
 
@@ -157,4 +157,4 @@ main.add_typer(certs.app, name="certs")
 main.command("track")(report.track)
 main.command("top")(service.top)
 main.command("doctor")(service.examine)
-main.command("demo")(processes.demonstrate)
+main.command("demo")(demo.demonstrate)

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common.data import Dataset
-from lipt.trainer.cli.demo import MODEL
 from lipt.trainer.cli.display.output import Say
 from lipt.trainer.cli.display.runs import run_lines
 from lipt.trainer.client.client import Client
@@ -35,7 +34,7 @@ PLAN = Plan(
     strategies=("auto", "facility_location"),
     fractions=(FRACTION,),
     seeds=(0, 1, 2),
-    model=MODEL,
+    model="resnet8",
     # 50 passes over 144 images, after which accuracy on them has converged. Digits are not to
     # be mirrored, and 4 pixels are half of one.
     recipe=Recipe(steps=150, batch_size=48, augmentation="crop", padding=1),
@@ -125,7 +124,7 @@ def conduct(
         "",
         *table_lines(header, rows),
         "",
-        *(f"wrote {file}" for file in (*files, weights, record, trials, directory / "logs")),
+        *(f"wrote {file}" for file in (*files, weights, record, trials)),
         "",
         *table.plain(report.outcomes),
         "",
