@@ -20,8 +20,7 @@ from lipt.trainer.comparison import table
 from lipt.trainer.comparison.compare import compare
 from lipt.trainer.comparison.trial import Plan, read_trials
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.report.examination import render_diagnosis
-from lipt.trainer.report.report import count_classes, gather, render
+from lipt.trainer.report.report import count_classes, gather, render, render_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 from lipt.trainer.writing.files import write_atomically

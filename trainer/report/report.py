@@ -1,33 +1,37 @@
-"""Report: a run's contents are gathered into one frozen value, from which a page is made."""
+"""Pages in one HTML file each: the diagnosis of a data set, and the report of a run.
+
+A report's content is gathered into one frozen value, from which its page is made.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lipt.common import errors
 from lipt.common.data import Dataset
-from lipt.common.errors import (
-    ConfigError,
-    InputError,
-    LifecycleError,
-    RequestError,
-    SignalsError,
-    SubsetError,
-)
-from lipt.common.maps import MOST_SUSPECTS, rows_to_draw
+from lipt.common.data.sources.image_files import imagefolder_rows
+from lipt.common.images.formats import data_url
+from lipt.common.imports import import_extra
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.maps import MOST_SUSPECTS, placed, principal_components, rows_to_draw
 from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
 from lipt.common.process.devices import resolve_device
 from lipt.common.subsets import overlap
+from lipt.common.text import escaped, format_bytes
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 from lipt.trainer.client.client import Client
@@ -35,26 +39,211 @@ from lipt.trainer.comparison import table
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.findings import fit_text
+from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.steps import place_model
-from lipt.trainer.report.examination import (
-    HEIGHT,
-    WIDTH,
-    ExampleView,
-    Point,
-    are_small,
-    coarse_values,
-    draw,
-    example_views,
-    open_templates,
-    plot,
-    require_same,
-)
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import InfoView, RunView
+from lipt.trainer.writing.formatting import format_percent
 
-NUM_SUSPECTS = 24
+WIDTH, HEIGHT = 480, 400
+_MAP_MARGIN = 14
+_TICK_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Accuracies on y, places from 0 to `num_places` on x; pixels from the upper left corner."""
+
+    height: int
+    num_places: int
+    ticks: Sequence[float]
+    width: int = WIDTH
+    left: int = 56
+    right: int = WIDTH - 12
+    top: int = 12
+
+    @property
+    def bottom(self) -> int:
+        """The lowest tick's line."""
+        return self.height - 44
+
+    def x(self, place: float) -> float:
+        """The pixel of a place."""
+        return self.left + (self.right - self.left) * place / self.num_places
+
+    def y(self, accuracy: float) -> float:
+        """The pixel of an accuracy."""
+        share = (accuracy - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+        return self.bottom + (self.top - self.bottom) * share
+
+
+def ticks_of(accuracies: Sequence[float]) -> list[float]:
+    """A few round numbers that span some accuracies."""
+    low, high = min(accuracies), max(accuracies)
+    step = next((step for step in _TICK_STEPS if high - low <= 5 * step), 1.0)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(step * number, 2) for number in range(first, max(last, first + 1) + 1)]
+
+
+class Point(NamedTuple):
+    """An example on the map; x and y in pixels from its upper left corner."""
+
+    row: int
+    label: int
+    x: float
+    y: float
+
+
+def draw(ids_M: Tensor, labels_N: NDArray[np.int64], features_MD: Tensor) -> list[Point]:
+    """The map of M of N examples, by the first two principal components of their features."""
+    places_M2 = principal_components(features_MD)
+    pixels_M2 = placed(places_M2, width=WIDTH, height=HEIGHT, margin=_MAP_MARGIN)
+    return [
+        Point(row, int(labels_N[row]), x, y)
+        for row, (x, y) in zip(ids_M.tolist(), pixels_M2.tolist(), strict=True)
+    ]
+
+
+def open_templates(needed_for: str) -> Any:
+    """The templates of this package; the error where jinja2 is missing names `needed_for`."""
+    jinja2 = import_extra("jinja2", package="jinja2", extra="report", needed_for=needed_for)
+    environment = jinja2.Environment(
+        autoescape=True,
+        finalize=_finalize,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(_source),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = format_percent
+    environment.filters["size"] = format_bytes
+    environment.filters["thousands"] = "{:,}".format
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    return escaped(value, keep="\n\t") if type(value) is str else value
+
+
+def _source(name: str) -> str:
+    return resources.files("lipt.trainer.report").joinpath(name).read_text("utf-8")
+
+
+NUM_SUSPECTS = 48
+NUM_SUSPECTS_OF_RUN = 24
+NUM_GROUPS = 12
+NUM_PER_GROUP = 8
+NUM_OUTLIERS = 24
+_PICTURE_PIXELS = 112
+# Images up to this many pixels a side are scaled up with sharp edges.
+_SMALL_PIXELS = 64
+
+
+def are_small(dataset: Dataset) -> bool:
+    """Whether its pictures are scaled up where they are shown."""
+    shape = dataset.inputs
+    return isinstance(shape, ImageSpec) and max(shape.height, shape.width) <= _SMALL_PIXELS
+
+
+@dataclass(frozen=True)
+class ExampleView:
+    """An example, as a page shows it."""
+
+    row: int
+    given: str
+    suggested: str
+    quality: float
+    file: str
+    picture: str
+
+
+def example_views(
+    diagnosis: Diagnosis, rows: Sequence[int], dataset: Dataset | None
+) -> dict[int, ExampleView]:
+    """Some examples by their rows, in the given order, with pictures where the data is given."""
+    pictures, files = [""] * len(rows), None
+    if dataset is not None and rows:
+        files = file_paths(dataset)
+        if isinstance(dataset.inputs, ImageSpec):
+            images_BCHW = dataset.images(torch.tensor(rows))
+            pictures = [data_url(image_CHW, _PICTURE_PIXELS) for image_CHW in images_BCHW]
+    names = diagnosis.class_names
+    return {
+        row: ExampleView(
+            row=row,
+            given=names[diagnosis.given_label[row]],
+            suggested=names[diagnosis.suggested_label[row]],
+            quality=float(diagnosis.label_quality[row]),
+            file=Path(files[row]).name if files else "",
+            picture=picture,
+        )
+        for row, picture in zip(rows, pictures, strict=True)
+    }
+
+
+def file_paths(dataset: Dataset) -> list[str] | None:
+    """The absolute paths of a data set's images, in order; None where they are no files."""
+    # The rows may lie in memory by now, without the names of their files.
+    name, _, path = dataset.source.partition(":")
+    if name != "imagefolder":
+        return None
+    rows = imagefolder_rows(dataset.source, Path(path).expanduser())
+    return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
+
+
+def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
+    """Refuse a diagnosis of other data."""
+    own = dataset.fingerprint_like(diagnosis.fingerprint)
+    if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
+        raise errors.DiagnosisError(
+            f"the diagnosis is of data with fingerprint {diagnosis.fingerprint} "
+            f"({len(diagnosis)} examples), but {dataset.source} has {own} ({len(dataset)}). "
+            "Give the coordinator's own data, or leave --data out."
+        )
+
+
+def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> str:
+    """The page of a diagnosis, with pictures where the data is given."""
+    environment = open_templates("the page of lipt diagnose")
+    if dataset is not None:
+        require_same(diagnosis, dataset)
+    suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
+    outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
+    found = [
+        (len(set(diagnosis.given_label[group])) > 1, len(group), group[:NUM_PER_GROUP].tolist())
+        for group in diagnosis.duplicate_groups()
+    ]
+    # Labels that disagree are two faults at once.
+    groups = sorted(found, key=lambda group: not group[0])[:NUM_GROUPS]
+    shown = {*suspects, *outliers, *(row for *_, rows in groups for row in rows)}
+    views = example_views(diagnosis, sorted(shown), dataset)
+    findings = diagnosis.findings
+    curve = findings.learnability
+    page: str = environment.get_template("diagnosis.html").render(
+        diagnosis=diagnosis,
+        source=diagnosis.source if dataset is None else dataset.source,
+        has_pictures=dataset is not None and isinstance(dataset.inputs, ImageSpec),
+        small=dataset is not None and are_small(dataset),
+        suspects=[views[row] for row in suspects],
+        groups=[
+            {"conflicting": conflicting, "count": count, "examples": [views[row] for row in rows]}
+            for conflicting, count, rows in groups
+        ],
+        outliers=[views[row] for row in outliers],
+        findings=findings,
+        facts=facts(findings),
+        fit=fit_text,
+        proxy=proxy_text(findings),
+        curve=curve,
+        plot=Plot(280, len(curve.sizes), ticks_of(curve.accuracies)) if curve.sizes else None,
+        noise={item.label: item for item in findings.label_errors.per_class},
+        needed={item.label: item.examples_for_90 for item in findings.redundancy.per_class},
+        seconds=sum(findings.seconds.values()),
+    )
+    return page
+
+
 _BATCH_SIZE = 256
 
 
@@ -65,32 +254,9 @@ def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
 
 
 def features_of(
-    client: Client,
-    run: RunView,
-    dataset: Dataset,
-    ids_N: Tensor,
-    allowed_modules: Collection[str] = (),
-) -> tuple[Tensor, str]:
-    """Finite features of some examples (float32, N x D), and their origin in words.
-
-    They are theta_p's, or the examples' own values where its model is unavailable here.
-
-    Raises:
-        UnavailableError: the coordinator is away.
-    """
-    try:
-        return _by_merged_model(client, run, dataset, ids_N, allowed_modules), "theta_p"
-    except (RequestError, InputError, LifecycleError) as error:
-        return coarse_values(dataset, ids_N), f"their own values, not by theta_p: {error}"
-
-
-def _by_merged_model(
-    client: Client,
-    run: RunView,
-    dataset: Dataset,
-    ids_N: Tensor,
-    allowed_modules: Collection[str],
+    client: Client, run: RunView, dataset: Dataset, ids_N: Tensor, allowed_modules: Collection[str]
 ) -> Tensor:
+    """theta_p's features of some examples; finite float32, N x D."""
     recipe = Recipe(seed=run.config.seed)
     device = resolve_device("auto")
     model, forward_pass = place_model(run.config.model, dataset, recipe, device, allowed_modules)
@@ -105,7 +271,7 @@ def _by_merged_model(
             forward_pass(model, dataset.examples(ids_B))
     features_ND = torch.cat(parts)
     if not features_ND.isfinite().all():
-        raise SignalsError("theta_p's features of some examples are not finite.")
+        raise errors.SignalsError("theta_p's features of some examples are not finite.")
     return features_ND
 
 
@@ -117,9 +283,9 @@ class Report:
     info: InfoView
     dataset: Dataset
     subsets: Sequence[Subset]
+    # Empty where `no_map` says why.
     points: Sequence[Point]
-    # The origin of the features that place the points.
-    seen_by: str
+    no_map: str
     comparison: dict[str, Any] | None
     outcomes: Sequence[Outcome]
     diagnosis: Diagnosis | None
@@ -152,7 +318,7 @@ def gather(
     """
     own = dataset.fingerprint_like(run.fingerprint)
     if own != run.fingerprint:
-        raise SubsetError(
+        raise errors.SubsetError(
             f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "
             f"{dataset.source} has {own}. Give the coordinator's own data."
         )
@@ -166,20 +332,23 @@ def gather(
     ]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
     points: list[Point] = []
-    seen_by = ""
+    no_map = ""
     if subsets:
         chosen = [subset.indices for subset in subsets]
         ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
-        features_MD, seen_by = features_of(client, run, dataset, ids_M, allowed_modules)
-        points = draw(ids_M, dataset.labels_N.numpy(), features_MD)
-    views = example_views(diagnosis, suspects[:NUM_SUSPECTS], dataset) if diagnosis else {}
+        try:
+            features_MD = features_of(client, run, dataset, ids_M, allowed_modules)
+            points = draw(ids_M, dataset.labels_N.numpy(), features_MD)
+        except (errors.RequestError, errors.InputError, errors.LifecycleError) as error:
+            no_map = f"There is no map, for theta_p's features cannot be computed here: {error}"
+    views = example_views(diagnosis, suspects[:NUM_SUSPECTS_OF_RUN], dataset) if diagnosis else {}
     return Report(
         run=run,
         info=client.info(),
         dataset=dataset,
         subsets=subsets,
         points=points,
-        seen_by=seen_by,
+        no_map=no_map,
         comparison=identity,
         outcomes=outcomes(trials),
         diagnosis=diagnosis,
@@ -190,13 +359,13 @@ def gather(
 
 def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Sequence[Trial]) -> None:
     if identity.get("data") != dataset.fingerprint:
-        raise SubsetError(
+        raise errors.SubsetError(
             f"the comparison was made on {identity.get('data_source')} with fingerprint "
             f"{identity.get('data')}, but {dataset.source} has {dataset.fingerprint}. Give the "
             "comparison of this data, or none."
         )
     if not trials:
-        raise ConfigError(
+        raise errors.ConfigError(
             "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
         )
 
@@ -219,7 +388,7 @@ def render(report: Report) -> str:
         run=run,
         small=are_small(dataset),
         soup=run.soup,
-        soup_plot=plot(240, len(tried), heights) if tried else None,
+        soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
         costs=run.costs,
         learners=learners,
         tried=learners[: len(tried)],

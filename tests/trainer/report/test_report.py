@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -28,13 +29,15 @@ from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
-from lipt.trainer.report.examination import (
+from lipt.trainer.report.report import (
     HEIGHT,
     WIDTH,
+    Report,
     draw,
-    nice_ticks,
+    gather,
+    render,
+    ticks_of,
 )
-from lipt.trainer.report.report import Report, features_of, gather, render
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (
     CostsView,
@@ -54,51 +57,12 @@ from tests.trainer.made_up_diagnosis import made_up_findings
 from tests.trainer.report.reading import Page, words
 
 DIGITS = open_dataset("digits-test")
-IDS = torch.tensor([5, 3, 300])
-
-
-@dataclass
-class Weights:
-    """Has these weights, or raises what keeps it from having some."""
-
-    give: Callable[[], bytes]
-
-    def weights(self, run: str) -> bytes:
-        assert run == "r-1"
-        return self.give()
 
 
 def weights(scale: float = 1.0) -> bytes:
     model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=3)
     tensors = model.state_dict().items()
     return pack({n: value * scale if value.is_floating_point() else value for n, value in tensors})
-
-
-@pytest.mark.parametrize(
-    ("config", "give", "why"),
-    [
-        (RunConfig(model="mine:model"), weights, "mine"),
-        (RunConfig(model="resnet18"), weights, "tensor"),
-        (RunConfig(model="resnet8"), lambda: b"none", "safetensors"),
-        (RunConfig(model="resnet8"), lambda: weights(float("inf")), "not finite"),
-    ],
-)
-def test_where_the_model_cannot_be_had_pixels_take_its_place_and_it_is_said_why(
-    config: RunConfig, give: Callable[[], bytes], why: str
-) -> None:
-    run = made_up_run(config=config)
-    features, seen_by = features_of(Weights(give), run, DIGITS, IDS)  # type: ignore[arg-type]
-    assert seen_by.startswith("their own values, not by theta_p: ")
-    assert why in seen_by
-    assert torch.equal(features, DIGITS.images(IDS).flatten(start_dim=1).float())
-
-
-def test_a_coordinator_that_is_away_is_no_reason_for_pixels() -> None:
-    def away() -> bytes:
-        raise UnreachableError("nobody answers.")
-
-    with pytest.raises(UnreachableError):
-        features_of(Weights(away), RUN, DIGITS, IDS)  # type: ignore[arg-type]
 
 
 HOSTILE = "<script>alert(1)</script>"
@@ -136,8 +100,11 @@ INFO = InfoView(
 )
 
 
+@dataclass
 class FakeClient:
-    """Chooses the first rows; by grand the last ones. It has no weights."""
+    """Chooses the first rows; by grand the last ones."""
+
+    give: Callable[[], bytes] = weights
 
     def info(self) -> InfoView:
         return INFO
@@ -150,7 +117,15 @@ class FakeClient:
         return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
 
     def weights(self, run: str) -> bytes:
-        raise RunNotReadyError("there are none yet.")
+        assert run == "r-1"
+        return self.give()
+
+
+def raising(error: Exception) -> Callable[[], bytes]:
+    def give() -> bytes:
+        raise error
+
+    return give
 
 
 TRIALS = [
@@ -197,7 +172,6 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
 
 
 def test_the_map_marks_what_was_chosen(report: Report) -> None:
-    assert report.seen_by == "their own values, not by theta_p: there are none yet."
     (drawing,) = re.findall(
         r'<svg class="map"[^>]*aria-label="Map of the examples, chosen by craig">.*?</svg>',
         render(report),
@@ -207,6 +181,32 @@ def test_the_map_marks_what_was_chosen(report: Report) -> None:
     assert sorted(int(row) for row, _, _ in told) == list(range(len(DIGITS)))
     assert {int(row) for row, _, chosen in told if chosen} == set(range(36))
     assert all(int(label) == DIGITS.labels_N[int(row)] for row, label, _ in told)
+
+
+@pytest.mark.parametrize(
+    ("model", "give", "why"),
+    [
+        ("mine:model", weights, "mine"),
+        ("resnet18", weights, "tensor"),
+        ("resnet8", lambda: b"none", "safetensors"),
+        ("resnet8", lambda: weights(float("inf")), "not finite"),
+        ("resnet8", raising(RunNotReadyError("there are none yet.")), "there are none yet."),
+    ],
+)
+def test_without_the_model_there_is_no_map_and_it_is_said_why(
+    model: str, give: Callable[[], bytes], why: str
+) -> None:
+    run = replace(RUN, config=RunConfig(model=model))
+    report = gather(FakeClient(give), run, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
+    assert report.no_map.startswith("There is no map, for theta_p's features cannot be computed")
+    assert why in report.no_map
+    assert html.escape(report.no_map, quote=False) in render(report).replace("&#39;", "'")
+
+
+def test_a_coordinator_that_is_away_is_no_reason_for_a_page_without_a_map() -> None:
+    client = FakeClient(raising(UnreachableError("nobody answers.")))
+    with pytest.raises(UnreachableError):
+        gather(client, RUN, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
 
 
 def test_subsets_are_set_beside_each_other() -> None:
@@ -305,13 +305,11 @@ def test_a_class_may_be_called_anything() -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-@given(st.floats(0, 1e6), st.floats(0, 1e6))
-def test_ticks_span_the_values_and_are_few(one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    ticks = nice_ticks(low, high)
-    slack = 1e-6 * max(1.0, high)
-    assert ticks[0] <= low + slack
-    assert ticks[-1] >= high - slack
+@given(st.floats(-1, 1), st.floats(-1, 1))
+def test_ticks_span_the_accuracies_and_are_few(one: float, other: float) -> None:
+    ticks = ticks_of([one, other])
+    assert ticks[0] <= min(one, other) + 1e-6
+    assert ticks[-1] >= max(one, other) - 1e-6
     assert 2 <= len(ticks) <= 8
 
 

@@ -82,7 +82,7 @@ def diagnose(
     page = Path("diagnosis.html") if out is None and not json else out
     shared.require_replaceable(page, export)
     from lipt.trainer.diagnosis.diagnosis import export_issues
-    from lipt.trainer.report.examination import file_paths, open_templates, render_diagnosis
+    from lipt.trainer.report.report import file_paths, open_templates, render_diagnosis
     from lipt.trainer.writing.files import write_atomically
 
     if page is not None:

@@ -8,7 +8,7 @@ from PIL import Image
 
 from lipt.common.data import open_dataset
 from lipt.common.errors import DiagnosisError
-from lipt.trainer.report.examination import file_paths, render_diagnosis
+from lipt.trainer.report.report import file_paths, render_diagnosis
 from tests.trainer.made_up_diagnosis import made_up_columns, made_up_diagnosis, made_up_findings
 from tests.trainer.report.reading import Page, words
 
