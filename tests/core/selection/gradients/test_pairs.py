@@ -64,6 +64,12 @@ def test_zero_gradients_have_no_direction() -> None:
     assert distances(vectors)[0].tolist() == pytest.approx([0.0, 2**0.5])
 
 
+def test_opposite_directions_have_no_similarity_below_0() -> None:
+    features_ND = torch.randn(200, 7, generator=torch.Generator().manual_seed(0))
+    vectors = Vectors(torch.cat([features_ND, -3 * features_ND]))
+    assert float(scaled_cosine(vectors).block(slice(200), slice(200, 400)).min()) == 0.0
+
+
 def oracle_distances(vectors: Vectors) -> Tensor:
     """From differences of the factors in float64: no digit is lost, however near they are."""
     features_NF = torch.cat(

@@ -98,6 +98,12 @@ def test_an_atom_whose_weight_turns_negative_leaves_and_its_place_is_filled() ->
     assert found.residual == pytest.approx(0, abs=1e-7)
 
 
+def test_of_atoms_that_differ_by_rounding_the_first_is_taken() -> None:
+    vectors_NP = torch.tensor([[1.0, 0.0], [1.0 + 2.0**-50, 0.0]], dtype=torch.float64)
+    found = pursue_stored(vectors_NP, torch.tensor([1.0, 0.0]), 1, rounding=1e-6)
+    assert found.atoms_K.tolist() == [0]
+
+
 shapes = given(
     num_atoms=st.integers(1, 30),
     num_dims=st.integers(1, 20),
@@ -202,3 +208,16 @@ def test_refining_drops_what_turns_out_negative() -> None:
     assert fit.refine(torch.tensor([0.0, -3.0, 0.0]).double()) == [1]
     assert fit.weights_K.tolist() == [1, 3]
     assert fit.explained == pytest.approx(10)
+
+
+def test_a_fit_that_outgrows_its_first_room_is_exact() -> None:
+    vectors_KP = torch.eye(70, dtype=torch.float64) + 0.1
+    fit, used = grow(vectors_KP, vectors_KP.sum(dim=0))
+    assert used == list(range(70))
+    assert fit.weights_K.tolist() == pytest.approx([1] * 70)
+
+
+def test_refining_drops_two_at_once() -> None:
+    fit, _ = grow(torch.eye(3).double(), torch.tensor([1.0, 2.0, 3.0]).double())
+    assert fit.refine(torch.tensor([-2.0, -3.0, 0.0]).double()) == [1, 0]
+    assert fit.weights_K.tolist() == [3]

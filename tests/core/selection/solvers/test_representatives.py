@@ -312,7 +312,7 @@ def test_a_part_that_chose_better_than_the_second_round_stands(
     assert better_of(levels, torch.tensor(second), choices).tolist() == expected
 
 
-@pytest.mark.parametrize(("num_examples", "budget"), [(60, 6), (100, 30), (100, 90)])
+@pytest.mark.parametrize(("num_examples", "budget"), [(60, 6), (62, 6), (100, 30), (100, 90)])
 def test_no_matrix_of_the_partition_greedy_exceeds_its_memory(
     num_examples: int, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

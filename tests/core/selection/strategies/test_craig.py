@@ -13,6 +13,7 @@ from lipt.core.selection.gradients.vectors import with_bias
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.solvers.representatives import StoredLevels
+from lipt.core.selection.strategies import craig as module
 from lipt.core.selection.strategies.craig import (
     cluster_sizes,
     craig,
@@ -118,6 +119,30 @@ def test_cluster_sizes_by_hand() -> None:
     # 1 is as near to 0 as to 2: the lowest id has it, in whatever order they were chosen.
     assert cluster_sizes(levels, torch.tensor([0, 2])).tolist() == [2, 2]
     assert cluster_sizes(levels, torch.tensor([2, 0])).tolist() == [2, 2]
+
+
+def test_a_chosen_duplicate_represents_itself() -> None:
+    levels = stored([[7] * 5] * 5)
+    assert cluster_sizes(levels, torch.tensor([4, 1, 2])).tolist() == [1, 3, 1]
+
+
+@settings(max_examples=at_most(60))
+@given(data=st.data())
+def test_every_example_counts_once_with_the_nearest_chosen_one(data: st.DataObject) -> None:
+    num_examples = data.draw(st.integers(1, 12))
+    budget = data.draw(st.integers(1, num_examples))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
+    upper = torch.randint(0, 6, (num_examples, num_examples), generator=generator).triu(1)
+    rows = (upper + upper.T + 6 * torch.eye(num_examples, dtype=torch.int64)).tolist()
+    chosen = torch.randperm(num_examples, generator=generator)[:budget]
+    expected = dict.fromkeys(chosen.tolist(), 0)
+    for example in range(num_examples):
+        expected[min(expected, key=lambda other: (-rows[other][example], other))] += 1
+    assert cluster_sizes(stored(rows), chosen).tolist() == list(expected.values())
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one = [slice(row, row + 1) for row in range(budget)]
+        patch.setattr(module, "row_blocks", lambda *_: one_by_one)
+        assert cluster_sizes(stored(rows), chosen).tolist() == list(expected.values())
 
 
 ADACORE = find_strategy("adacore")

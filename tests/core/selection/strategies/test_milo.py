@@ -100,3 +100,8 @@ def test_sample_sizes(num_candidates: int, budget: int, epsilon: float, expected
     assert [len(sample) for sample in seen] == [
         min(expected, num_candidates - pick) for pick in range(budget)
     ]
+
+
+def test_every_candidate_may_be_drawn() -> None:
+    drawn = {candidate for seed in range(200) for candidate in samples(5, 1, 0.7, seed)[0]}
+    assert drawn == set(range(5))

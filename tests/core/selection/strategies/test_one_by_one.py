@@ -173,12 +173,13 @@ def test_log_det_by_hand() -> None:
 @spaces
 @pytest.mark.parametrize("ridge", [1e-3, 0.1, 1.0])
 def test_log_det_picks_the_largest_determinants(space: Space, ridge: float) -> None:
-    signals = random_signals(30, 3, 8)
+    # More than the rows that are computed ahead.
+    signals = random_signals(40, 3, 8)
     similarities_NN = similarities(signals, space)
-    expected = greedily(30, lambda chosen: log_volume(similarities_NN, chosen, ridge))
-    assert log_det(signals, 30, space=space, ridge=ridge).indices_K.tolist() == expected
+    expected = greedily(40, lambda chosen: log_volume(similarities_NN, chosen, ridge))
+    assert log_det(signals, 40, space=space, ridge=ridge).indices_K.tolist() == expected
     # With the wrong sign it would be far below random choices.
-    draws = [log_volume(similarities_NN, drawn.tolist(), ridge) for drawn in random_subsets(30, 9)]
+    draws = [log_volume(similarities_NN, drawn.tolist(), ridge) for drawn in random_subsets(40, 9)]
     assert log_volume(similarities_NN, expected[:9], ridge) > max(draws)
 
 
