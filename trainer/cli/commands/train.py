@@ -23,6 +23,7 @@ from lipt.trainer.cli.display.output import (
     print_result,
     resumed_text,
     run_talking,
+    saying_warnings,
 )
 from lipt.trainer.views import WEIGHTS_KINDS, WeightsKind
 from lipt.trainer.writing.formatting import format_percent
@@ -255,7 +256,7 @@ def train(
         train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
         lines = stack.enter_context(closing(JsonLines(files.log)))
-        stack.enter_context(progress.saying(ReselectionWarning, LoggerWarning))
+        stack.enter_context(saying_warnings(ReselectionWarning, LoggerWarning))
         trained = fit(
             model,
             train_data,

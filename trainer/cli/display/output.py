@@ -207,22 +207,15 @@ class TrainingProgress:
         self._said = self._clock()
         self._print(line)
 
-    @contextmanager
-    def saying(self, *kinds: type[Warning]) -> Iterator[None]:
-        """Print warnings of some kinds as lines, without the place in the code."""
 
-        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-            if issubclass(category, kinds):
-                self.say(f"warning: {message}")
-            else:
-                before(message, category, *place, **more)
-
-        with warnings.catch_warnings():
-            before = warnings.showwarning
-            for kind in kinds:
-                warnings.simplefilter("always", kind)
-            warnings.showwarning = show
-            yield
+@contextmanager
+def saying_warnings(*kinds: type[Warning]) -> Iterator[None]:
+    """Print warnings as lines without their place in the code, and all of some kinds."""
+    with warnings.catch_warnings():
+        for kind in kinds:
+            warnings.simplefilter("always", kind)
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", err=True)
+        yield
 
 
 def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:

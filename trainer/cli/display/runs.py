@@ -145,13 +145,12 @@ def _learner_line(learner: LearnerView) -> str:
 
 
 def _moved_on(before: LearnerView | None, now: LearnerView) -> bool:
-    state = before.state if before else LearnerState.QUEUED
-    judged = before is not None and before.ingredient is not None
-    return (
-        (now.state in _FINISHED and state is not now.state)
-        or (now.ingredient is not None and not judged)
-        or (now.state is LearnerState.QUEUED and state is LearnerState.LEASED)
-    )
+    """Whether a learner has ended, was tried by the soup, or waits again."""
+    state, tried = LearnerState.QUEUED, False
+    if before is not None:
+        state, tried = before.state, before.ingredient is not None
+    changed = (state, tried) != (now.state, now.ingredient is not None)
+    return changed and now.state is not LearnerState.LEASED
 
 
 def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:

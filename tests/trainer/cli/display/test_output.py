@@ -16,6 +16,7 @@ from lipt.trainer.cli.display.output import (
     leaving,
     measures_text,
     run_talking,
+    saying_warnings,
 )
 from lipt.trainer.main_training.records import EpochRecord
 from tests.clock import Clock
@@ -147,16 +148,8 @@ class OwnWarning(UserWarning):
     pass
 
 
-def test_warnings_of_a_kind_are_lines_and_others_stay_warnings() -> None:
-    lines: list[str] = []
-    progress = TrainingProgress(lines.append)
-
-    def warn() -> None:
-        with progress.saying(OwnWarning):
-            for message in ("no subset", "no subset"):
-                warnings.warn(message, OwnWarning, stacklevel=1)
-            warnings.warn("other", DeprecationWarning, stacklevel=1)
-
-    with pytest.warns(DeprecationWarning, match="other"):
-        warn()
-    assert lines == ["warning: no subset"] * 2
+def test_all_warnings_of_a_kind_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with saying_warnings(OwnWarning):
+        for message in ("no subset", "no subset"):
+            warnings.warn(message, OwnWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: no subset\n" * 2
