@@ -40,8 +40,8 @@ from lipt.trainer.cli.demo.processes import Children
 from lipt.trainer.client.client import Client
 from lipt.trainer.main_training import Schedule, TrainingPaused, evenly, fit
 from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource
-from lipt.trainer.resampling.sources import RedrawnRandom
-from lipt.trainer.reselection.reselection import Reselection
+from lipt.trainer.resampling.redrawing import RedrawnRandom
+from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 

@@ -27,7 +27,7 @@ from lipt.trainer.comparison.trial import LATE, Cell, Plan, Trial, TrialFile, le
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.examples import SubsetSource, require_comparable
 from lipt.trainer.main_training.records import OnStep
-from lipt.trainer.resampling.sources import RedrawnRandom
+from lipt.trainer.resampling.redrawing import RedrawnRandom
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 

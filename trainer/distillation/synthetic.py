@@ -38,7 +38,7 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import bytes_of, pack
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.examples import require_for
-from lipt.trainer.resampling.sources import redrawn_subset
+from lipt.trainer.resampling.redrawing import subset_from
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.writing.files import write_atomically
 
@@ -210,7 +210,7 @@ class Stages:
 
     def _until(self, stage: int) -> Subset:
         ids_K = self._ids_N[self._stages_N <= stage]
-        return redrawn_subset(ids_K, torch.ones(len(ids_K)), self._fingerprint, "distilled")
+        return subset_from(ids_K, torch.ones(len(ids_K)), self._fingerprint, "distilled")
 
 
 STAGED, AT_ONCE, RANDOM = "distilled, stage by stage", "distilled, all at once", "random"
@@ -299,7 +299,7 @@ def evaluate(
 
 
 def _of(both: Dataset, ids_K: Tensor, weights_K: Tensor, name: str) -> Subset:
-    return redrawn_subset(ids_K, weights_K, both.fingerprint, name)
+    return subset_from(ids_K, weights_K, both.fingerprint, name)
 
 
 def _random(data: Dataset, both: Dataset, per_class: int, seed: int) -> Subset:

@@ -18,8 +18,8 @@ from typing import Any
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.trainer.integrations.weighting import Weighting
-from lipt.trainer.resampling.samplers import EpochSampler, InfoBatchSampler
-from lipt.trainer.reselection.reselection import ReselectingSampler, SubsetSampler
+from lipt.trainer.resampling.reselection import ReselectingSampler
+from lipt.trainer.resampling.samplers import EpochSampler, InfoBatchSampler, SubsetSampler
 
 _Callback: Any = import_extra(
     "lightning.pytorch", package="lightning", extra="lightning", needed_for="ReselectionCallback"
@@ -109,11 +109,7 @@ class ReselectionCallback(_Checkpointed, WeightingCallback):
         self._sampler = sampler
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Ask for a subset where one is due.
-
-        Raises:
-            LiptError: as `Reselection.before_epoch`.
-        """
+        """Ask for a subset where one is due; raises as `Reselection.before_epoch`."""
         super().on_train_epoch_start(trainer, pl_module)
         self.set_epoch(trainer, trainer.current_epoch)
         waited = self._sampler.reselection.waited_seconds
@@ -132,6 +128,9 @@ class RedrawingCallback(_Checkpointed):
 
     Args:
         sampler: the training DataLoader's.
+
+    Raises:
+        ConfigError: in `fit`, where Lightning would cut InfoBatch's epochs to one length.
     """
 
     key = "lipt_redrawing"
@@ -141,11 +140,7 @@ class RedrawingCallback(_Checkpointed):
         self._sampler = sampler
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse settings under which epochs would be cut short.
-
-        Raises:
-            ConfigError: epochs differ in length, and Lightning would go by the first one's.
-        """
+        """Refuse settings under which epochs would be cut short."""
         reloaded = trainer.reload_dataloaders_every_n_epochs
         if isinstance(self._sampler, InfoBatchSampler) and reloaded != 1:
             raise ConfigError(

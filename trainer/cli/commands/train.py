@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.examples import SubsetSource
     from lipt.trainer.main_training.records import OnEpoch
-    from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
+    from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
 
 # Options that go with each way to choose examples, in place of a file.
@@ -135,8 +135,9 @@ class Choice:
             "budget": self.budget,
             "options": parse_options(self.options or []),
             "prefetch": self.prefetch,
-            "soft_labels": soft_labels,
         }
+        if soft_labels:
+            asked["soft_labels"] = True
         if self.preset is not None:
             asked["preset"] = self.preset
         if self.proxy is not None:
@@ -147,7 +148,7 @@ class Choice:
         """Makes a source of the data to train on and a seed; None where nothing is redrawn."""
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.cli.overrides import parse_options
-        from lipt.trainer.resampling.sources import redraw
+        from lipt.trainer.resampling.redrawing import redraw
 
         if self.redraw is None:
             return None
@@ -188,7 +189,7 @@ class Reselecting:
 
     def __call__(self, model: nn.Module, first: Subset | None) -> Reselection:
         """The source for a model in training, which begins with `first` or asks."""
-        from lipt.trainer.reselection.reselection import Reselection
+        from lipt.trainer.resampling.reselection import Reselection
 
         if first is None:
             started = monotonic()
@@ -201,7 +202,7 @@ class Reselecting:
         return self._source
 
     def _ask_first(self, report: Callable[[str], None]) -> Subset:
-        from lipt.trainer.reselection.reselection import require_reselectable
+        from lipt.trainer.resampling.reselection import require_reselectable
 
         report(f"waiting for the first subset by {self.strategy}")
         require_reselectable(self.client, self.strategy)
@@ -358,7 +359,7 @@ def train(
     from lipt.trainer.main_training import Schedule, fit
     from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
-    from lipt.trainer.reselection.reselection import ReselectionWarning
+    from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
 
     recipe = training.recipe(soft_labels=soft_labels)
