@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lipt.common.errors import BlobTooLargeError, DiagnosisError, WeightsError
 from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
+from lipt.trainer.writing.formatting import as_table, thumbnails
 
 COLUMNS: Mapping[str, type[np.generic]] = {
     "given_label": np.int32,
@@ -146,8 +147,6 @@ class Diagnosis:
         return f"<Diagnosis of {len(self):,} examples; {'; '.join(told) or 'nothing found'}>"
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow
-
         told = [(fact.name, fact.text) for fact in facts(self.findings)]
         return as_table(f"Diagnosis of {len(self):,} examples", told)
 
@@ -161,8 +160,6 @@ class LabelIssues:
     class_names: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.subsets.notebook import thumbnails  # noqa: PLC0415 - Pillow
-
         names = self.class_names
         captions = [
             f"row {issue.id}: {names[issue.given]}, like {names[issue.suggested]}"

@@ -46,7 +46,7 @@ class Recipe(BaseModel):
     weight_decay: float = Field(default=5e-4, ge=0)
     """Weight decay of SGD, on all parameters."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the target that is spread over all classes."""
+    """Share of the target, soft label included, that is spread over all classes."""
     soft_labels: float = Field(default=0.0, ge=0, le=1)
     """Share of the target that is the subset's soft label; above 0 the subset needs some."""
     augmentation: Literal["crop_flip", "crop", "randaugment", "none"] = "crop_flip"

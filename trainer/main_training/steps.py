@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
@@ -26,6 +25,7 @@ from lipt.core.learner.augmentation import augment_images
 from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.recipe import Recipe
+from lipt.trainer.subsets.weighted import example_losses
 
 # Larger batches fall out of a CPU's caches, and keep a GPU busy.
 _EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
@@ -138,12 +138,12 @@ class Steps:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         examples_B = augmented(recipe, step, batch.examples_B)
         logits_BC = self._forward_pass(self._call, examples_B)
-        losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
-        if batch.soft_labels_BC is not None:
-            soft_B = functional.cross_entropy(
-                logits_BC.float(), batch.soft_labels_BC, reduction="none"
-            )
-            losses_B = torch.lerp(losses_B, soft_B, recipe.soft_labels)
+        smoothing, soft_BC = recipe.label_smoothing, batch.soft_labels_BC
+        if soft_BC is None:
+            losses_B = target.losses(logits_BC, targets_B, label_smoothing=smoothing)
+        else:
+            mixed = soft_BC, recipe.soft_labels
+            losses_B = example_losses(logits_BC, targets_B, *mixed, label_smoothing=smoothing)
         loss = (losses_B * batch.weights_B).mean()
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()

@@ -219,7 +219,7 @@ def test_columns_that_are_no_subset_are_refused(
     "soft", [[[0.5, 1.5], [1, 0]], [[-0.5, 1], [1, 0]], [[1, 0]], [1, 0], [[float("nan")], [1]]]
 )
 def test_soft_labels_that_are_no_chances_of_the_examples_are_refused(soft: Any) -> None:
-    with pytest.raises(SubsetError, match=r"chances in \[0, 1\], a row for each of 2"):
+    with pytest.raises(SubsetError, match=r"probabilities in \[0, 1\], a row for each of 2"):
         make_subset([1, 4], [1.0, 1.0], soft_labels=soft)
 
 

@@ -8,14 +8,12 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset
-from lipt.trainer.subsets.notebook import thumbnails
 from lipt.trainer.subsets.weighted import (
     SoftTargetLoss,
     UnweightedWarning,
@@ -148,23 +146,6 @@ def test_the_loss_counts_each_example_by_its_weight() -> None:
     assert torch.allclose(WeightedSubsetLoss()(logits, labels, weights), expected)
     smoothed = nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
     assert WeightedSubsetLoss(smoothed)(logits, labels, weights).ndim == 0
-
-
-@pytest.mark.parametrize(
-    "image",
-    [
-        np.zeros((8, 8), np.uint8),
-        np.zeros((8, 8, 3), np.uint8),
-        np.zeros((3, 8, 8), np.uint8),
-        torch.zeros(1, 8, 8, dtype=torch.uint8),
-        torch.zeros(3, 8, 8, dtype=torch.uint8),
-        Image.new("L", (8, 8)),
-    ],
-)
-def test_images_are_shown(image: object) -> None:
-    shown = thumbnails([(image, "row 3")])
-    assert "src='data:image/png;base64," in shown
-    assert "<figcaption>row 3</figcaption>" in shown
 
 
 def test_a_subset_says_what_it_is() -> None:

@@ -15,7 +15,7 @@ from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.registry import dataset_of
 from lipt.common.errors import DataError, SubsetError
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.written_out import ChosenImage, write_out
+from lipt.trainer.subsets.written_out import ChosenImage
 from lipt.trainer.writing import files
 from tests.trainer.made_up import made_up_subset
 
@@ -176,6 +176,7 @@ def test_no_more_images_lie_in_memory_than_are_read_ahead(
         ahead.extend(len(read) - image.row for image in images)
         path.touch()
 
-    write_out(all_of(data), data, tmp_path / "out", "{number}", write, 100)
+    monkeypatch.setattr("lipt.trainer.subsets.written_out._write_tar", write)
+    all_of(data).to_webdataset(data, tmp_path / "out", examples_per_shard=100)
     assert len(ahead) == 1000
     assert max(ahead) <= 257
