@@ -33,12 +33,12 @@ from lipt.trainer.client.connection import (
     Connection,
     Reconnection,
 )
-from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.sources import (
     Features,
     Source,
     checkpoint_source,
     features_source,
+    option_text,
     weights_source,
 )
 from lipt.trainer.client.streams import (
@@ -67,6 +67,7 @@ from lipt.trainer.views import (
     StrategyView,
     TokenView,
     WeightsKind,
+    view_of,
 )
 from lipt.trainer.writing.files import place
 from lipt.v1 import access_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
@@ -209,7 +210,7 @@ class Client(AbstractContextManager["Client"]):
         revision. "latest" stays the run that it was at first.
         """
         reconnection = Reconnection(self._reconnect_seconds)
-        yield from watch_run(self._connection, run_id, after_revision, reconnection=reconnection)
+        yield from watch_run(self._connection, run_id, after_revision, reconnection)
 
     def watch_service(
         self,
@@ -225,12 +226,8 @@ class Client(AbstractContextManager["Client"]):
             num_runs: this many of the newest runs, at most 200, and all that have not ended.
             on_pause: called with a message before each reconnection.
         """
-        yield from watch_service(
-            self._connection,
-            interval_seconds=interval_seconds,
-            num_runs=num_runs,
-            reconnection=Reconnection(self._reconnect_seconds, on_pause=on_pause),
-        )
+        reconnection = Reconnection(self._reconnect_seconds, on_pause=on_pause)
+        yield from watch_service(self._connection, interval_seconds, num_runs, reconnection)
 
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.
@@ -278,18 +275,17 @@ class Client(AbstractContextManager["Client"]):
             balanced: equal shares per class; None for the strategy's default.
             options: the strategy's own, by name.
             preset: the strategy's, such as "paper": defaults for `options` and `balanced`.
-            weights: a safetensors file, or its content, used in place of theta_p.
-            features: used in place of the model's, one row per example: a tensor or array
-                (N x d), a safetensors file, its content, or {"features": N x d}; for strategies
-                on pairs with "paired_features" besides.
+            weights: a safetensors file, or its content, in place of theta_p.
+            features: in place of the model's: a tensor or array (N x d), a safetensors file, its
+                content, or {"features": N x d}, on pairs with "paired_features" as well.
             proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" and some of
                 patches, learners, soup, initial (theta*), user, backbone, joined by "+"; None
                 for the strategy's default.
-            labels: "none" chooses without looking at labels, by features alone.
-            soft_labels: whether each example's chances come along, as a ridge head that has not
-                seen it says them: `Subset.soft_labels`, targets to train on.
-            previous: the subset in use, or its digest; `crest` answers with that very subset,
-                `kept`, as long as it still serves the changed weights.
+            labels: "none" chooses by features alone.
+            soft_labels: whether `Subset.soft_labels` come along, as targets to train on: each
+                example's probabilities by a ridge head that has not seen it.
+            previous: the subset in use, or its digest; `crest` returns it, `kept`, while it still
+                serves the changed weights.
             on_progress: called with the computation's progress.
 
         Raises:
@@ -314,7 +310,7 @@ class Client(AbstractContextManager["Client"]):
             strategy=strategy,
             fraction=DEFAULT_FRACTION if fraction is None and budget is None else fraction,
             budget=budget,
-            options={name: _option_text(value) for name, value in (options or {}).items()},
+            options={name: option_text(value) for name, value in (options or {}).items()},
             preset=preset,
             proxy=proxy,
             labels=labels,
@@ -425,7 +421,8 @@ class Client(AbstractContextManager["Client"]):
     def open_page(self) -> PageLinkView:
         """A link to the coordinator's page; needs the role trainer or admin.
 
-        ConfigError where the coordinator serves no page.
+        Raises:
+            ConfigError: the coordinator serves no page.
         """
         request = access_pb2.OpenPageRequest()
         return view_of(PageLinkView, self._connection.unary(lambda of: of.access.OpenPage, request))
@@ -483,8 +480,3 @@ class Client(AbstractContextManager["Client"]):
         return self._connection.transfer(
             lambda blobs: Transfers(blobs, on_bytes=on_bytes).upload(source)
         )
-
-
-def _option_text(value: object) -> str:
-    # True travels as the command line would write it.
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -81,3 +81,8 @@ def features_source(features: Features) -> Path | bytes:
         return pack({str(name): tensor(values) for name, values in named.items()})
     except (TypeError, ValueError, RuntimeError, WeightsError) as error:
         raise FeaturesError(f"the features are no tensors ({error}). {_HOW}") from error
+
+
+def option_text(value: object) -> str:
+    """A strategy's option as on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

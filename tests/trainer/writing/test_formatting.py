@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 
 from lipt.common.states import RunState
-from lipt.trainer.client.conversion import view_of
-from lipt.trainer.views import BlobView, RunView, StrategyOptionView
+from lipt.trainer.views import BlobView, RunView, StrategyOptionView, view_of
 from lipt.trainer.writing.formatting import differences, table_lines, thumbnails, to_jsonable
 from lipt.v1 import run_pb2
 

@@ -66,8 +66,7 @@ def list_strategies(
 
 
 def _installed() -> list[StrategyView]:
-    from lipt.trainer.client.conversion import view_of
-    from lipt.trainer.views import StrategyView
+    from lipt.trainer.views import StrategyView, view_of
 
     say("strategies of this installation; --coordinator HOST:PORT lists a coordinator's", err=True)
     return [view_of(StrategyView, strategy) for strategy in installed_strategies()]
