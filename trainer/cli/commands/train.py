@@ -269,12 +269,12 @@ class Loggers:
 
     def started(self, stack: ExitStack, subset: Subset | None) -> list[OnEpoch]:
         """Those that were asked for; each ends with the last step, or with `stack`."""
-        from lipt.trainer.main_training import callbacks
+        from lipt.trainer.tracking import Logger
 
         loggers: list[OnEpoch] = []
         for name, value in vars(self).items():
             if value is not None:
-                logger = getattr(callbacks, name)(value)
+                logger = Logger(name, value)
                 stack.callback(logger.close)
                 if subset is not None:
                     logger.describe(subset)
@@ -357,10 +357,10 @@ def train(
     from lipt.trainer.cli.display.progress import TrainingProgress, resumed_text
     from lipt.trainer.cli.overrides import refusing_as_usage
     from lipt.trainer.main_training import Schedule, fit
-    from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
     from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
+    from lipt.trainer.tracking import LoggerWarning
 
     recipe = training.recipe(soft_labels=soft_labels)
     with refusing_as_usage():
