@@ -124,7 +124,7 @@ class Service:
 
 
 _AT_THE_END = Schedule(test_at=(), subset_at=None)
-_ON_THE_WAY = Schedule(test_at=evenly(10), subset_at=None, within_epochs=True)
+_ON_THE_WAY = Schedule(test_at=evenly(10), subset_at=None)
 
 
 # A cell's and a digest's result in another cell.

@@ -28,8 +28,8 @@ class EpochRecord:
     epoch: from 1. step: optimizer steps so far, of num_steps.
     loss: weighted mean over the epoch's examples.
     accuracy: on the epoch's augmented images.
-    test_accuracy: where the test set was evaluated after this epoch.
-    subset_accuracy: on the subset's images without augmentation, likewise.
+    test_accuracy: the last one in this epoch, if the test set was evaluated.
+    subset_accuracy: likewise on the subset's images without augmentation.
     """
 
     epoch: int
@@ -61,26 +61,39 @@ class Look:
     accuracy: float
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The result of main training.
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far training has come.
 
-    weights: the model's state dict, on the CPU.
-    kind: of the targets; an accuracy of others than classes is another score.
     evaluation_seconds: those of `seconds` that evaluations took.
-    test_accuracy: after the last step; None without a test set.
     subset_accuracies: (step, accuracy on the subset without augmentation), in order.
     looks: every evaluation on the test set, in order.
     """
 
-    weights: Weights
+    epoch: int
+    step: int
     num_steps: int
     seconds: float
-    test_accuracy: float | None
-    subset_accuracies: tuple[tuple[int, float], ...]
+    subset_accuracies: tuple[tuple[int, float], ...] = ()
     evaluation_seconds: float = 0.0
     looks: tuple[Look, ...] = ()
-    kind: TargetKind = TargetKind.CLASS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Progress):
+    """The result of main training.
+
+    weights: the model's state dict, on the CPU.
+    kind: of the targets; an accuracy of others than classes is another score.
+    """
+
+    weights: Weights
+    kind: TargetKind
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """After the last step; None without a test set."""
+        return self.looks[-1].accuracy if self.looks else None
 
 
 OnEpoch = Callable[[EpochRecord], None]
@@ -113,19 +126,6 @@ class JsonLines:
 _FORMAT = "lipt-checkpoint-1"
 _MAX_TENSORS = 200_000
 _SUBSET_FIELDS = ("fingerprint", "digest", "strategy")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far training has come; fields as of `Trained`."""
-
-    epoch: int
-    step: int
-    num_steps: int
-    seconds: float
-    subset_accuracies: tuple[tuple[int, float], ...] = ()
-    evaluation_seconds: float = 0.0
-    looks: tuple[Look, ...] = ()
 
 
 class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing went wrong

@@ -9,7 +9,7 @@ Shapes: B examples of a batch, C classes, N examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,17 +98,6 @@ def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: Fo
     return tally.score()
 
 
-class Taken(NamedTuple):
-    """A step's results on the device.
-
-    sums: over the batch, of weighted loss and of merit (of classes: right answers); float64.
-    losses_B: each example's loss without its weight, before the step; float32.
-    """
-
-    sums: Tensor
-    losses_B: Tensor
-
-
 class Steps:
     """The optimizer steps of one training, which change `model` in place."""
 
@@ -131,8 +120,13 @@ class Steps:
             fused=forward_pass.device.type == "cuda",
         )
 
-    def take(self, step: int, batch: Batch) -> Taken:
-        """Take a step, counted from 0."""
+    def take(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Take a step, counted from 0.
+
+        Returns:
+            Sums over the batch of weighted losses and merits (of classes: right answers), float64,
+            and each example's loss before the step, without its weight, float32; on the device.
+        """
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         if self._graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
@@ -148,4 +142,4 @@ class Steps:
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()
         sums = torch.stack([loss.detach().double() * len(targets_B), merit])
-        return Taken(sums, losses_B.detach())
+        return sums, losses_B.detach()
