@@ -235,12 +235,11 @@ def evaluate(
     recipe: Recipe,
     *,
     seeds: Sequence[int],
-    chosen: Mapping[str, Subset],
     device: str = "auto",
     allowed_modules: Collection[str] = (),
     tell: Callable[[str], object] = lambda _: None,
 ) -> list[Outcome]:
-    """Train on the synthetic images, on as many random ones, and on chosen subsets.
+    """Train on the synthetic images and on as many random ones.
 
     Args:
         synthetic: all stages.
@@ -249,69 +248,52 @@ def evaluate(
         model: the trained model's name, which may be another than the distillation's.
         recipe: how to train; each training takes its `num_steps` for the synthetic images.
         seeds: of first weights, order, and the random images.
-        chosen: subsets of `data` by name.
         device: "auto", "cpu", "cuda" or "cuda:N".
         allowed_modules: modules that `model` may be imported from.
         tell: called with a line of progress.
 
     Raises:
         DataError: the test set has other images or classes.
-        SubsetError: a subset is empty, or another data set's.
         TrainingDivergedError: the loss is no longer finite.
     """
-    for subset in chosen.values():
-        require_for(subset, data)
-    both = _both(data, synthetic)
-    ids_S = len(data) + torch.arange(len(synthetic.labels_N))
-    # Arguments of `fit`, by the seed.
-    sources: dict[str, Callable[[int], dict[str, Any]]] = {}
-    if synthetic.num_stages > 1:
-        stages = synthetic.stages_N, both.fingerprint, ids_S
-        sources[STAGED] = lambda _: {"reselect": Stages(*stages)}
-    at_once = _of(both, ids_S, torch.ones(len(ids_S)), "distilled")
-    sources[AT_ONCE] = lambda _: {"subset": at_once}
-    per_class = len(ids_S) // len(synthetic.class_names)
-    sources[RANDOM] = lambda seed: {"subset": _random(data, both, per_class, seed)}
-    for name, subset in chosen.items():
-        indices, weights = (torch.from_numpy(c.copy()) for c in (subset.indices, subset.weights))
-        same = _of(both, indices, weights, subset.strategy)
-        sources[name] = lambda _, same=same: {"subset": same}  # type: ignore[misc]
-    num_steps = recipe.num_steps(len(ids_S))
+    both, num_images = _both(data, synthetic), len(synthetic.labels_N)
+    num_classes = len(data.class_names)
+    per_class, at_once = num_images // num_classes, torch.zeros(num_images, dtype=torch.int64)
+    real = RealExamples.of(data, None, at_least=per_class)
+    ids_S = len(data) + torch.arange(num_images)
+
+    def source(name: str, seed: int) -> Stages:
+        if name == STAGED:
+            return Stages(synthetic.stages_N, both.fingerprint, ids_S)
+        if name == AT_ONCE:
+            return Stages(at_once, both.fingerprint, ids_S)
+        generator = derive_generator(seed, "distillation-random-images")
+        drawn = [real.draw(label, per_class, generator) for label in range(num_classes)]
+        return Stages(at_once, both.fingerprint, torch.cat(drawn))
+
     outcomes = []
-    for name, source_of in sources.items():
+    for name in (STAGED, AT_ONCE, RANDOM)[synthetic.num_stages == 1 :]:
         accuracies = []
         for seed in seeds:
             tell(f"training on {name}, seed {seed}")
+            steps = recipe.num_steps(num_images)
             trained = fit(
                 model,
                 both,
                 test=test,
-                recipe=recipe.model_copy(update={"seed": seed, "steps": num_steps}),
+                recipe=recipe.model_copy(update={"seed": seed, "steps": steps}),
                 schedule=_AT_THE_END,
+                reselect=source(name, seed),
                 device=device,
                 allowed_modules=allowed_modules,
-                **source_of(seed),
             )
             accuracies.append(trained.looks[-1].accuracy)
-        num_images = len(chosen[name]) if name in chosen else len(ids_S)
         outcomes.append(Outcome(name, num_images, tuple(accuracies)))
     return outcomes
 
 
-def _of(both: Dataset, ids_K: Tensor, weights_K: Tensor, name: str) -> Subset:
-    return subset_from(ids_K, weights_K, both.fingerprint, name)
-
-
-def _random(data: Dataset, both: Dataset, per_class: int, seed: int) -> Subset:
-    real = RealExamples.of(data, None, at_least=per_class)
-    generator = derive_generator(seed, "distillation-random-images")
-    labels = range(len(data.class_names))
-    ids_K = torch.cat([real.draw(label, per_class, generator) for label in labels])
-    return _of(both, ids_K, torch.ones(len(ids_K)), "random")
-
-
 def _both(data: Dataset, synthetic: SyntheticSet) -> Dataset:
-    """The real images and, behind them, the synthetic ones."""
+    """The real images and, behind them, the synthetic ones: all are normalized alike."""
     images_NCHW = data.images(torch.arange(len(data)))
     digests = f"{data.fingerprint}/{synthetic.digest}"
     return in_memory(

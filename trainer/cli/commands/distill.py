@@ -142,7 +142,7 @@ def distill(
         trained = measuring.train_model or model
         measure = partial(evaluate, synthetic, real, held_out, trained, recipe, **common)
         seeds = range(measuring.seeds)
-        outcomes = run_talking(lambda tell: measure(seeds=seeds, chosen={}, tell=tell))
+        outcomes = run_talking(lambda tell: measure(seeds=seeds, tell=tell))
     _report(synthetic, outcomes, out, json=json)
 
 
