@@ -160,13 +160,8 @@ def track(
 ) -> str:
     """Log a ready run: its settings, costs, soup and subsets, files, and trials' mean accuracies.
 
-    Args:
-        tracker: "mlflow" or "wandb", by its own settings (MLFLOW_TRACKING_URI, WANDB_MODE).
-        target: MLflow's experiment, or wandb's project.
-        run: ready.
-        subsets: of the run.
-        files: texts by name, such as the report.
-        trials: of a comparison.
+    `tracker` is "mlflow" or "wandb", by its own settings (MLFLOW_TRACKING_URI, WANDB_MODE);
+    `target` is its experiment or project; `files` are texts by name.
 
     Returns:
         The run's id at the tracker.

@@ -32,6 +32,7 @@ from lipt.trainer.client.connection import (
     RESTORE_SECONDS,
     Connection,
     Reconnection,
+    Stubs,
 )
 from lipt.trainer.client.sources import (
     Features,
@@ -66,6 +67,7 @@ from lipt.trainer.views import (
     ServiceView,
     StrategyView,
     TokenView,
+    ViewT,
     WeightsKind,
     view_of,
 )
@@ -119,8 +121,7 @@ class Client(AbstractContextManager["Client"]):
 
     def info(self) -> InfoView:
         """The coordinator's data, defaults, versions and workers."""
-        request = info_pb2.GetInfoRequest()
-        return view_of(InfoView, self._connection.unary(lambda of: of.info.GetInfo, request))
+        return self._ask(InfoView, lambda of: of.info.GetInfo, info_pb2.GetInfoRequest())
 
     def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
         """Wait up to `seconds` until the coordinator answers, even with a refusal.
@@ -150,11 +151,11 @@ class Client(AbstractContextManager["Client"]):
         """Start a run.
 
         Args:
-            overrides: what differs from the coordinator's defaults, nested as in
-                `RunConfig`: {"model": "resnet8", "learners": {"num_steps": 5}}.
+            overrides: of the coordinator's defaults, nested as in `RunConfig`:
+                {"model": "resnet8", "learners": {"num_steps": 5}}.
             name: to find it again; the coordinator makes one up where empty.
-            initial_weights: theta*'s weights, as for `upload_weights`. Where its head has other
-                classes, set {"initialization": {"new_head": True}} as well.
+            initial_weights: theta*, as for `upload_weights`. Where its head has other classes,
+                set {"initialization": {"new_head": True}} as well.
 
         Raises:
             ConfigError: a setting does not exist, or does not fit the data.
@@ -219,11 +220,11 @@ class Client(AbstractContextManager["Client"]):
         num_runs: int = 20,
         on_pause: Callable[[str], object] = lambda _: None,
     ) -> Iterator[ServiceView]:
-        """Yield the whole coordinator's state now and after every change, without end.
+        """Yield the coordinator's state now and after every change, without end.
 
         Args:
             interval_seconds: between two views, at least; 0.2 to 60.
-            num_runs: this many of the newest runs, at most 200, and all that have not ended.
+            num_runs: of the newest runs, at most 200; and all that have not ended.
             on_pause: called with a message before each reconnection.
         """
         reconnection = Reconnection(self._reconnect_seconds, on_pause=on_pause)
@@ -234,8 +235,7 @@ class Client(AbstractContextManager["Client"]):
 
         Raises:
             RunFailedError: it failed or was cancelled.
-            OtherDataError: it is held because the coordinator serves other data than it was made
-                on. Wait again once the operator has restored the data.
+            OtherDataError: it is held until the coordinator serves the run's own data.
         """
         view = self.run(run_id)
         if view.goes_on:
@@ -367,8 +367,7 @@ class Client(AbstractContextManager["Client"]):
         """Store weights at the coordinator, unless it has them.
 
         Args:
-            weights: a safetensors file, its content, or a state dict file of `torch.save`, of
-                which tensors alone are read.
+            weights: a safetensors file, its content, or a state dict file of `torch.save`.
             on_bytes: called, in another thread, with each number of bytes sent.
 
         Raises:
@@ -415,8 +414,7 @@ class Client(AbstractContextManager["Client"]):
 
     def who_am_i(self) -> CallerView:
         """This client's name and roles, as the coordinator sees them."""
-        request = access_pb2.WhoAmIRequest()
-        return view_of(CallerView, self._connection.unary(lambda of: of.access.WhoAmI, request))
+        return self._ask(CallerView, lambda of: of.access.WhoAmI, access_pb2.WhoAmIRequest())
 
     def open_page(self) -> PageLinkView:
         """A link to the coordinator's page; needs the role trainer or admin.
@@ -424,8 +422,7 @@ class Client(AbstractContextManager["Client"]):
         Raises:
             ConfigError: the coordinator serves no page.
         """
-        request = access_pb2.OpenPageRequest()
-        return view_of(PageLinkView, self._connection.unary(lambda of: of.access.OpenPage, request))
+        return self._ask(PageLinkView, lambda of: of.access.OpenPage, access_pb2.OpenPageRequest())
 
     def create_token(self, role: str, *, name: str = "", days: float = 0.0) -> GivenTokenView:
         """Create a token; only this answer has its secret.
@@ -442,8 +439,7 @@ class Client(AbstractContextManager["Client"]):
         request = access_pb2.CreateTokenRequest(
             role=enum_to_proto(access_pb2.Role.DESCRIPTOR, Role(role)), name=name, days=days
         )
-        answer = self._connection.unary(lambda of: of.access.CreateToken, request)
-        return view_of(GivenTokenView, answer)
+        return self._ask(GivenTokenView, lambda of: of.access.CreateToken, request)
 
     def tokens(self) -> list[TokenView]:
         """All tokens, oldest first."""
@@ -456,6 +452,9 @@ class Client(AbstractContextManager["Client"]):
         request = access_pb2.RevokeTokenRequest(token_id=token_id)
         answer = self._connection.unary(lambda of: of.access.RevokeToken, request)
         return view_of(TokenView, answer.token)
+
+    def _ask(self, view: type[ViewT], method: Callable[[Stubs], Any], request: Any) -> ViewT:
+        return view_of(view, self._connection.unary(method, request))
 
     def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
         def on_pause(why: str) -> None:

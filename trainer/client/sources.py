@@ -53,8 +53,7 @@ def features_source(features: Features) -> Path | bytes:
     """A path, or the content of a safetensors file.
 
     Args:
-        features: a safetensors file, its content, an N x d tensor, array or nested list, or
-            several by name: `features`, and `paired_features` for strategies on pairs.
+        features: as of `Client.subset`.
 
     Raises:
         FeaturesError: a file of another format, or values that are no tensors.

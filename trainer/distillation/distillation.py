@@ -133,11 +133,7 @@ class Networks:
         return found.view_as(images_BCHW)
 
     def untrained(self, number: int) -> nn.Module:
-        """A network with its first weights, the same in every stage.
-
-        Raises:
-            ConfigError: the model has batch norm.
-        """
+        """A network with its first weights; ConfigError where the model has batch norm."""
         network = build_model(
             self.model,
             num_classes=self.num_classes,

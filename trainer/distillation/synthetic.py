@@ -45,11 +45,7 @@ from lipt.trainer.writing.files import write_atomically
 
 @dataclass(frozen=True)
 class RealExamples:
-    """Some of a data set's images.
-
-    ids: for each class its row numbers, int64, ascending.
-    weights_N: each row's weight in a gradient.
-    """
+    """Row numbers of images by class, int64, ascending, and each row's weight in a gradient."""
 
     dataset: Dataset
     ids: tuple[Tensor, ...]
@@ -185,12 +181,8 @@ class SyntheticSet:
 class Stages:
     """The images of the first stage, then of two, in the end of all, in equal shares of the epochs.
 
-    `fit(model, data, reselect=Stages(...))` trains in this order.
-
-    Args:
-        stages_N: the stage of each synthetic image, from 0, int64.
-        ids_N: their row numbers in the training data; 0..N-1 where None.
-        fingerprint: of the training data.
+    `fit(model, data, reselect=Stages(synthetic.stages_N, data.fingerprint))` trains in this order.
+    `ids_N` are the images' row numbers in the training data, 0..N-1 where None.
     """
 
     num_epochs: int | None = None
@@ -239,18 +231,9 @@ def evaluate(
     allowed_modules: Collection[str] = (),
     tell: Callable[[str], object] = lambda _: None,
 ) -> list[Outcome]:
-    """Train on the synthetic images and on as many random ones.
+    """Train on the synthetic images and on as many random ones, once for each seed.
 
-    Args:
-        synthetic: all stages.
-        data: the distilled data, whose images are held in memory.
-        test: for the accuracy.
-        model: the trained model's name, which may be another than the distillation's.
-        recipe: how to train; each training takes its `num_steps` for the synthetic images.
-        seeds: of first weights, order, and the random images.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        allowed_modules: modules that `model` may be imported from.
-        tell: called with a line of progress.
+    `recipe.num_steps` of the synthetic images is the length of every training.
 
     Raises:
         DataError: the test set has other images or classes.

@@ -43,11 +43,6 @@ class WeightedLosses(TorchFunctionMode):
 
     Losses of other shapes, and those without a reduction, stay unweighted; `num_weighted` counts
     the others, `num_softened` the cross-entropies with soft targets.
-
-    Args:
-        weights_B: one for each example.
-        soft_labels_BC: a row for each; None without.
-        alpha: their share of a target.
     """
 
     def __init__(
@@ -103,9 +98,7 @@ class Weighting:
     ) -> Callable[..., Any]:
         """A training step with weights in its losses; call `next_batch` before each.
 
-        Args:
-            compute: the plain step.
-            batch_size: B of all but the last batch; None where it is unknown.
+        `batch_size` gives B of all but the last batch; None where it is unknown.
         """
 
         @functools.wraps(compute)

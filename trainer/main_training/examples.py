@@ -32,8 +32,7 @@ class SubsetSource(Protocol):
     """Source of another subset before each epoch, such as a `Reselection`.
 
     subset: the present one; resumed training sets the checkpoint's.
-    num_epochs: of the whole training, as far as it is known; main training sets it before every
-        epoch, so that no subset is requested that comes too late.
+    num_epochs: of the whole training, where known; main training sets it before every epoch.
     """
 
     subset: Subset
@@ -89,13 +88,7 @@ class Examples:
     """A subset of a data set, or all of it, batch by batch on the device.
 
     Examples that fit stay on the device. Otherwise a thread decodes the next batch during the
-    present step.
-
-    Attributes:
-        ids_N: their row numbers, int64, on the CPU; positions in batches refer to this order.
-
-    Raises:
-        SubsetError: the subset is empty, another data set's, or lacks soft labels.
+    present step. Positions in batches refer to the order of `ids_N`, int64 row numbers.
     """
 
     def __init__(

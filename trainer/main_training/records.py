@@ -49,12 +49,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Look:
-    """One evaluation on the test set during training.
-
-    step: optimizer steps until then.
-    seconds: of training until then, without those of evaluation.
-    accuracy: in [0, 1].
-    """
+    """One evaluation on the test set, after `step`; `seconds` of training exclude evaluations."""
 
     step: int
     seconds: float

@@ -32,11 +32,7 @@ _EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
 
 
 def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
-    """The augmented examples of a step, counted from 0; what is no image stays unchanged.
-
-    Raises:
-        DataError: RandAugment is given images that are not bytes with 1 or 3 channels.
-    """
+    """The augmented images of a step, counted from 0; other examples stay unchanged."""
     if not isinstance(examples_B, Tensor) or recipe.augmentation == "none":
         return examples_B
     generator = derive_generator(recipe.seed, "main-augmentation", step)
@@ -84,11 +80,7 @@ def place_model(
 
 
 def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: ForwardPass) -> float:
-    """The score on a data set's examples without augmentation.
-
-    Returns:
-        The share of right classes in [0, 1]; for numbers R², at most 1.
-    """
+    """The share of right classes without augmentation, in [0, 1]; for numbers R², at most 1."""
     tally, device = forward_pass.target.tally(), forward_pass.device
     size = _EVALUATION_BATCH_SIZE if device.type == "cpu" else _GPU_EVALUATION_BATCH_SIZE
     with evaluation_mode(model), torch.inference_mode():
@@ -125,7 +117,7 @@ class Steps:
 
         Returns:
             Sums over the batch of weighted losses and merits (of classes: right answers), float64,
-            and each example's loss before the step, without its weight, float32; on the device.
+            and each example's loss without its weight, float32; both on the device.
         """
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         if self._graphs:

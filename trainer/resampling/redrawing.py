@@ -48,11 +48,7 @@ class Cycles:
         self._known = -1, torch.empty(0, dtype=torch.int64)
 
     def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The examples of an epoch, counted from 0, and their weights.
-
-        Returns:
-            K distinct row numbers, int64, in order, and K weights, float32.
-        """
+        """An epoch's examples: K distinct row numbers, int64, and K weights, float32."""
         cycle, start = divmod(epoch * self._budget, self._num_examples)
         here = self._order(cycle)[start : start + self._budget]
         missing = self._budget - len(here)
@@ -95,8 +91,8 @@ class Cycles:
 def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Tensor:
     """Spread each class evenly over an order, and keep the order within the class.
 
-    The j-th of a class with n examples comes at (j + u) / n of the way, where u in [0, 1) is
-    the class's own. So any stretch has about each class's share.
+    The j-th of a class with n examples comes at (j + u) / n of the way, with one u in [0, 1) for
+    the class. So any stretch has about each class's share.
     """
     classes, class_of_N = torch.unique(labels_N[order_N], return_inverse=True)
     offsets_C = torch.rand(len(classes), generator=generator, dtype=torch.float64)
@@ -193,8 +189,8 @@ def draw_by_losses(
 class LastLosses:
     """Each example's loss when it was last trained on: `known_N`, infinite before that.
 
-    Losses are noted batch by batch and taken over between epochs, so no batch waits for the
-    device. Each of several ranks notes its own; those of all are taken over.
+    Losses are noted batch by batch and taken over between epochs, so no batch waits for the device.
+    Each of several ranks notes its own; those of all are taken over.
     """
 
     def __init__(self, num_examples: int) -> None:
@@ -288,6 +284,7 @@ class InfoBatchDraws(LastLosses):
 
 
 Draws = Cycles | StaleDraws | InfoBatchDraws
+_RANDOM, _STALE, _INFOBATCH = Options(), StaleOptions(), InfoBatchOptions()
 
 
 def subset_from(
@@ -312,7 +309,6 @@ class _Redrawn:
     def __init__(
         self, name: str, train: Dataset, budget: int, seed: int, draws: Draws, options: Options
     ) -> None:
-        require_budget(budget, len(train))
         self.budget = budget
         asked = {"redraw": name, "budget": budget, "seed": seed}
         self.identity: Mapping[str, Any] = asked | options.model_dump()
@@ -333,16 +329,15 @@ class RedrawnRandom(_Redrawn):
         train: the data set.
         budget: examples per epoch.
         seed: of the draws.
+        options: none.
 
     Raises:
         BudgetError: the budget is outside 1..N.
     """
 
-    def __init__(
-        self, train: Dataset, budget: int, seed: int, options: Options | None = None
-    ) -> None:
+    def __init__(self, train: Dataset, budget: int, seed: int, options: Options = _RANDOM) -> None:
         draws = Cycles(len(train), budget, seed, train.labels_N)
-        super().__init__("random", train, budget, seed, draws, options or Options())
+        super().__init__("random", train, budget, seed, draws, options)
 
 
 class _RedrawnByLosses(_Redrawn):
@@ -365,13 +360,12 @@ class _RedrawnByLosses(_Redrawn):
 class RedrawnStale(_RedrawnByLosses):
     """Source for `fit`: the examples of a random pool with the highest last losses.
 
-    Arguments and errors are those of `RedrawnRandom`, and `options`.
+    Arguments and errors are those of `RedrawnRandom`.
     """
 
     def __init__(
-        self, train: Dataset, budget: int, seed: int, options: StaleOptions | None = None
+        self, train: Dataset, budget: int, seed: int, options: StaleOptions = _STALE
     ) -> None:
-        options = options or StaleOptions()
         draws = StaleDraws(len(train), budget, seed, options)
         super().__init__("stale", train, budget, seed, draws, options)
 
@@ -380,16 +374,16 @@ class RedrawnInfoBatch(_RedrawnByLosses):
     """Source for `fit`: all but a share of the easy examples; the rest of these count more.
 
     The budget decides the number of steps, the losses the size of each epoch. Arguments and errors
-    are those of `RedrawnRandom`, and `options`.
+    are those of `RedrawnRandom`.
     """
 
     # Their mean is above 1: fewer steps then move the model as far.
     _manifest: Mapping[str, Any] = {ABSOLUTE_WEIGHTS: True}
 
     def __init__(
-        self, train: Dataset, budget: int, seed: int, options: InfoBatchOptions | None = None
+        self, train: Dataset, budget: int, seed: int, options: InfoBatchOptions = _INFOBATCH
     ) -> None:
-        options = options or InfoBatchOptions()
+        require_budget(budget, len(train))
         draws = InfoBatchDraws(len(train), seed, options)
         super().__init__("infobatch", train, budget, seed, draws, options)
 

@@ -35,11 +35,7 @@ class ReselectionWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Selected:
-    """One re-selection.
-
-    stale_epochs: age of the weights when their subset came into use.
-    waited_seconds: how long training waited for it.
-    """
+    """One re-selection: the age of its weights in epochs, and how long training waited for it."""
 
     epoch: int
     digest: str
@@ -144,9 +140,6 @@ class Reselection:
 
         Call it before every epoch, on every rank, with growing numbers; repeating a number changes
         nothing. Resumed training sets `subset` first, and begins with the next epoch's number.
-
-        Raises:
-            LiptError: a refusal that asking again would not change.
         """
         if epoch == self._last_epoch or not self._comes(epoch):
             return self.subset
@@ -172,11 +165,7 @@ class Reselection:
         return {"epoch": self._last_epoch, "due": self._due, "subset": self.subset.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; a prefetched subset is dropped.
-
-        Raises:
-            SubsetError: the subset is damaged.
-        """
+        """Continue from a `state_dict`; a prefetched subset is dropped."""
         self.subset = Subset.from_json(state["subset"])
         self._last_epoch, self._due = state["epoch"], state["due"]
         self._asked = None
@@ -231,11 +220,7 @@ class Reselection:
 
 
 def require_reselectable(client: Client, strategy: str) -> None:
-    """Refuse a strategy that uses a run's learners, before training begins.
-
-    Raises:
-        ConfigError: it does.
-    """
+    """Refuse, by ConfigError, a strategy that uses a run's learners."""
     views = [view for view in client.strategies() if view.name == strategy]
     if views and "learners" in views[0].needs:
         raise ConfigError(

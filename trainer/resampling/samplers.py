@@ -275,11 +275,7 @@ class LossSampler(EpochSampler):
         super().set_epoch(epoch)
 
     def update(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Note the losses (`reduction="none"`, without weights) of a batch's row numbers.
-
-        Raises:
-            ConfigError: there is not one loss per example.
-        """
+        """Note the losses (`reduction="none"`, without weights) of a batch's row numbers."""
         self._draws.note(ids_B, losses_B)
 
     def gather(self) -> None:

@@ -118,11 +118,7 @@ class TablePairs:
 
 
 def map_style(data: Any) -> Any:
-    """Data as rows of (example, label), without random transforms.
-
-    Raises:
-        DataError: columns differ in length, or no column of a table is a label.
-    """
+    """Data as rows of (example, label), without random transforms; DataError without labels."""
     rows = rows_of(data)
     return TablePairs(rows) if is_table(rows) else without_transforms(rows)
 
@@ -180,16 +176,10 @@ def _label_column(features: Mapping[str, Any]) -> str:
 
 
 def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
-    """Check that a data set is the one that a subset was selected from.
+    """Refuse, by SubsetError, a data set that a `Subset` was not selected from.
 
-    Args:
-        dataset: its length must be the manifest's, and it must have a row for each index.
-        subset: a `Subset`, whose module imports this one.
-        check: whether the fingerprint is compared too. 64 rows are read; all of them for a full
-            fingerprint, or for pairs of image and label without `targets`.
-
-    Raises:
-        SubsetError: it is another data set, or its fingerprint cannot be computed.
+    Lengths are compared, and with `check` fingerprints: 64 rows are read; all of them for a full
+    fingerprint, or for pairs of image and label without `targets`.
     """
     data, num_rows = subset.manifest.get("data"), len(dataset)
     expected = data.get("num_examples") if isinstance(data, Mapping) else None

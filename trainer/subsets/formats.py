@@ -65,12 +65,7 @@ def metadata_text(fields: Fields) -> str:
 
 
 def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str, Any]:
-    """A subset's fields.
-
-    Args:
-        file: at its beginning.
-        path: its name.
-        beside: the content of the file beside a .csv.
+    """A subset's fields from a file of that name, and from the content of the file beside a .csv.
 
     Raises:
         SubsetError: the suffix is none of the four, or the file is damaged.

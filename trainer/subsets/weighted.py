@@ -129,13 +129,7 @@ class UnweightedWarning(UserWarning):
 class WeightedData(Dataset[Any]):
     """The chosen examples, each with its weight as the last of a tuple or under "weight".
 
-    Soft labels follow the weight, or are under "soft_label".
-
-    Args:
-        rows: the whole data set.
-        indices: K row numbers.
-        weights_K: one for each, float32.
-        soft_labels_KC: a row for each, float32; None without.
+    Soft labels follow the weight, or are under "soft_label"; all columns have K rows, float32.
     """
 
     def __init__(

@@ -37,12 +37,7 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Each setting whose values differ, with both: "its recipe.steps is 3, now it is 4".
-
-    Args:
-        found: a file's JSON values by name, nested or not.
-        wanted: the present ones. A name that only one of them has is None in the other.
-    """
+    """Each setting whose JSON values differ, nested too: "its recipe.steps is 3, now it is 4"."""
     return "; ".join(_each(found, wanted, within=""))
 
 
