@@ -1,8 +1,6 @@
-"""Image sets of a distillation: real ones by class, synthetic ones, and training on these.
+"""Image sets of a distillation: real ones by class, synthetic ones, and training on these by stage.
 
-`evaluate` gives all trainings equal steps, first weights, order, augmentation and normalization.
-
-Shapes: N examples, S synthetic images, B drawn ones, M of a class, K that are trained on.
+Shapes: N examples, B drawn ones, M of a class, K that are trained on.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +18,6 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.data.dataset import in_memory
 from lipt.common.data.sources.image_files import (
     CLASS_NAMES,
     FILE_NAME,
@@ -30,13 +27,11 @@ from lipt.common.data.sources.image_files import (
     STAGES,
     read_distilled,
 )
-from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError
 from lipt.common.images.formats import to_image
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import bytes_of, pack
-from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.examples import require_for
 from lipt.trainer.resampling.redrawing import subset_from
 from lipt.trainer.subsets.subset import Subset
@@ -203,86 +198,3 @@ class Stages:
     def _until(self, stage: int) -> Subset:
         ids_K = self._ids_N[self._stages_N <= stage]
         return subset_from(ids_K, torch.ones(len(ids_K)), self._fingerprint, "distilled")
-
-
-STAGED, AT_ONCE, RANDOM = "distilled, stage by stage", "distilled, all at once", "random"
-
-_AT_THE_END = Schedule(test_at=(), subset_at=None)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Test accuracies of training on some images, one for each seed."""
-
-    name: str
-    num_images: int
-    accuracies: tuple[float, ...]
-
-
-def evaluate(
-    synthetic: SyntheticSet,
-    data: Dataset,
-    test: Dataset,
-    model: str,
-    recipe: Recipe,
-    *,
-    seeds: Sequence[int],
-    device: str = "auto",
-    allowed_modules: Collection[str] = (),
-    tell: Callable[[str], object] = lambda _: None,
-) -> list[Outcome]:
-    """Train on the synthetic images and on as many random ones, once for each seed.
-
-    `recipe.num_steps` of the synthetic images is the length of every training.
-
-    Raises:
-        DataError: the test set has other images or classes.
-        TrainingDivergedError: the loss is no longer finite.
-    """
-    both, num_images = _both(data, synthetic), len(synthetic.labels_N)
-    num_classes = len(data.class_names)
-    per_class, at_once = num_images // num_classes, torch.zeros(num_images, dtype=torch.int64)
-    real = RealExamples.of(data, None, at_least=per_class)
-    ids_S = len(data) + torch.arange(num_images)
-
-    def source(name: str, seed: int) -> Stages:
-        if name == STAGED:
-            return Stages(synthetic.stages_N, both.fingerprint, ids_S)
-        if name == AT_ONCE:
-            return Stages(at_once, both.fingerprint, ids_S)
-        generator = derive_generator(seed, "distillation-random-images")
-        drawn = [real.draw(label, per_class, generator) for label in range(num_classes)]
-        return Stages(at_once, both.fingerprint, torch.cat(drawn))
-
-    outcomes = []
-    for name in (STAGED, AT_ONCE, RANDOM)[synthetic.num_stages == 1 :]:
-        accuracies = []
-        for seed in seeds:
-            tell(f"training on {name}, seed {seed}")
-            steps = recipe.num_steps(num_images)
-            trained = fit(
-                model,
-                both,
-                test=test,
-                recipe=recipe.model_copy(update={"seed": seed, "steps": steps}),
-                schedule=_AT_THE_END,
-                reselect=source(name, seed),
-                device=device,
-                allowed_modules=allowed_modules,
-            )
-            accuracies.append(trained.looks[-1].accuracy)
-        outcomes.append(Outcome(name, num_images, tuple(accuracies)))
-    return outcomes
-
-
-def _both(data: Dataset, synthetic: SyntheticSet) -> Dataset:
-    """The real images and, behind them, the synthetic ones: all are normalized alike."""
-    images_NCHW = data.images(torch.arange(len(data)))
-    digests = f"{data.fingerprint}/{synthetic.digest}"
-    return in_memory(
-        f"{data.source} and distilled images",
-        data.class_names,
-        torch.cat([data.labels_N, synthetic.labels_N]),
-        hashlib.sha256(digests.encode()).hexdigest(),
-        torch.cat([images_NCHW, synthetic.images_NCHW]),
-    )

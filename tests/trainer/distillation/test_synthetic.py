@@ -13,10 +13,8 @@ from PIL import Image
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.dataset import in_memory
 from lipt.common.errors import DataError
-from lipt.trainer.distillation import Stages, SyntheticSet, distill
-from lipt.trainer.distillation.synthetic import AT_ONCE, RANDOM, STAGED, RealExamples, evaluate
-from lipt.trainer.main_training import Recipe
-from tests.trainer.distillation.conftest import small
+from lipt.trainer.distillation import Stages, SyntheticSet
+from lipt.trainer.distillation.synthetic import RealExamples
 
 
 def made_up(labels: list[int]) -> Dataset:
@@ -92,33 +90,3 @@ def test_each_stage_has_an_equal_share_of_the_epochs() -> None:
     stages.num_epochs = 6
     found = [stages.before_epoch(epoch).indices.tolist() for epoch in range(6)]
     assert found == [[0, 1]] * 2 + [[0, 1, 2]] * 2 + [[0, 1, 2, 3]] * 2
-
-
-RECIPE = Recipe(steps=3, learning_rate=0.01, augmentation="none")
-
-
-def outcomes(digits: Dataset, synthetic: SyntheticSet, seeds: Any = (0,)) -> Any:
-    test = open_dataset("digits-test")
-    return evaluate(synthetic, digits, test, "linear", RECIPE, seeds=seeds, device="cpu")
-
-
-def test_all_are_trained_on_as_many_images(digits: Dataset, tmp_path: Path) -> None:
-    found = outcomes(digits, distill(digits, "linear", small(), tmp_path), seeds=(0, 1))
-    expected = [(STAGED, 20), (AT_ONCE, 20), (RANDOM, 20)]
-    assert [(one.name, one.num_images) for one in found] == expected
-    assert all(len(one.accuracies) == 2 for one in found)
-    random = found[2].accuracies
-    assert random[0] != random[1]
-
-
-def test_real_images_called_synthetic_are_worth_what_they_are(
-    digits: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = torch.cat([torch.nonzero(digits.labels_N == label)[:2].flatten() for label in range(10)])
-    copies = SyntheticSet.empty((1, 8, 8), digits.class_names)
-    copies = copies.extended(digits.images(ids), digits.labels_N[ids])
-    # The images that are drawn at random are the very same ones.
-    monkeypatch.setattr(RealExamples, "draw", lambda real, label, size, _: real.ids[label][:size])
-    at_once, random = outcomes(digits, copies)
-    assert (at_once.name, random.name) == (AT_ONCE, RANDOM)
-    assert at_once.accuracies == pytest.approx(random.accuracies)
