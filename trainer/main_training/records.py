@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from lipt.common.errors import ConfigError, WeightsError
+from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
@@ -115,12 +116,11 @@ class JsonLines:
 
 
 # A checkpoint is a safetensors file with `model/NAME`, `momentum/NAME`, `source/NAME`, the subset's
-# `indices` and `weights`, and the states of the CPU's `generator` and the `cuda_generator`. The
+# columns `subset/NAME`, and the states of the CPU's `generator` and the `cuda_generator`. The
 # metadata holds the rest as JSON.
 
-_FORMAT = "lipt-checkpoint-1"
+_FORMAT = "lipt-checkpoint-2"
 _MAX_TENSORS = 200_000
-_SUBSET_FIELDS = ("fingerprint", "digest", "strategy")
 
 
 class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing went wrong
@@ -165,10 +165,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "identity": json.dumps(checkpoint.identity, sort_keys=True),
     }
     if checkpoint.subset is not None:
-        tensors["indices"] = torch.from_numpy(checkpoint.subset.indices.copy())
-        tensors["weights"] = torch.from_numpy(checkpoint.subset.weights.copy())
-        chosen = {name: getattr(checkpoint.subset, name) for name in _SUBSET_FIELDS}
-        metadata["subset"] = json.dumps(chosen | {"manifest": dict(checkpoint.subset.manifest)})
+        fields = dict(vars(checkpoint.subset))
+        for name in [name for name, value in fields.items() if isinstance(value, np.ndarray)]:
+            tensors[f"subset/{name}"] = torch.from_numpy(fields.pop(name).copy())
+        metadata["subset"] = json.dumps(fields)
     write_atomically(path, pack(tensors, metadata))
 
 
@@ -187,9 +187,11 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
         progress = TypeAdapter(Progress).validate_json(found["progress"])
         subset = None
         if "subset" in found:
-            columns = tensors["indices"].numpy(), tensors["weights"].numpy()
-            subset = Subset(*columns, **json.loads(found["subset"]))
-    except (WeightsError, ValueError, KeyError, TypeError) as error:
+            columns: dict[str, Any] = {
+                name: part.numpy() for name, part in _part(tensors, "subset/").items()
+            }
+            subset = Subset(**columns, **json.loads(found["subset"]))
+    except (WeightsError, SubsetError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(
             f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
             "another file."
