@@ -94,13 +94,7 @@ def test_examples_come_with_their_weights() -> None:
     assert (label, float(weight)) == (0, 1.5)
     raw = subset_of(1, 3).dataset((IMAGES, LABELS), check=False, normalized=False)
     assert [float(raw[place][2]) for place in (0, 1)] == [1.0, 3.0]
-
-
-def test_dictionaries_have_them_under_a_key() -> None:
-    rows = [{"x": torch.full((2,), float(row)), "y": row} for row in range(5)]
-    chosen = subset_of(1, 3).dataset(rows, check=False)
-    batch = next(iter(DataLoader(chosen, batch_size=2)))
-    assert (batch["y"].tolist(), batch["weight"].tolist()) == ([1, 4], [0.5, 1.5])
+    # Dictionaries have them under a key.
     table = datasets.Dataset.from_dict({"text": list("abcde"), "label": LABELS.tolist()})
     row = subset_of(1, 3).dataset(table, check=False)[0]
     assert (row["text"], row["label"], float(row["weight"])) == ("b", 1, 0.5)
