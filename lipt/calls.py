@@ -18,7 +18,6 @@ from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.data import MODULE, open_dataset
 from lipt.pretraining import Pretrained
 from lipt.progress import showing
-from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.sources import Features
 from lipt.trainer.comparison import table
 from lipt.trainer.comparison.compare import compare as run_comparison
@@ -27,7 +26,7 @@ from lipt.trainer.comparison.trial import BASELINES, Plan, Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView, StrategyView
+from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView, StrategyView, view_of
 
 
 @dataclass(frozen=True)

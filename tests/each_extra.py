@@ -45,7 +45,7 @@ TRIALS = {
     "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_lightning.py",)),
     "loggers": Trial(
         ("mlflow", "tensorboard", "wandb"),
-        ("tests/trainer/main_training/test_callbacks.py", "tests/trainer/test_tracking.py"),
+        ("tests/trainer/test_tracking.py",),
     ),
     "neighbours": Trial(("faiss",), ("tests/core/selection/solvers/test_neighbours.py",)),
     "otel": Trial(

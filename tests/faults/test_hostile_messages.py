@@ -15,8 +15,7 @@ from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_from_proto, task_from_proto
 from lipt.common.errors import LiptError
-from lipt.trainer.client.conversion import view_of
-from lipt.trainer.views import InfoView, RunView, StrategyView
+from lipt.trainer.views import InfoView, RunView, StrategyView, view_of
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2
 from tests.faults.mutation import random_message
 

@@ -32,13 +32,13 @@ from lipt.trainer.comparison.trial import (
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
 from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import OnStep
-from lipt.trainer.resampling.sources import RedrawnRandom
+from lipt.trainer.resampling.redrawing import RedrawnRandom
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
 # Accuracy is measured more often late, where the learning rate is low and accuracy rises most.
 LOOK_AT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9)
-_SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,), within_epochs=True)
+_SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,))
 
 # Values of `StrategyView.needs` that the data alone provide, and those that need a run.
 _OF_THE_DATA = {"labels", "near copies", "paired features"}

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lipt.common.errors import BlobTooLargeError, DiagnosisError, WeightsError
 from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
+from lipt.trainer.writing.formatting import as_table, thumbnails
 
 COLUMNS: Mapping[str, type[np.generic]] = {
     "given_label": np.int32,
@@ -133,7 +134,6 @@ class Diagnosis:
             number: how many at most.
         """
         from lipt.trainer.subsets.data import map_style  # noqa: PLC0415 - pictures need it
-        from lipt.trainer.subsets.notebook import thumbnails  # noqa: PLC0415 - Pillow
 
         rows, names = map_style(data), self.class_names
         pictures = [
@@ -155,8 +155,6 @@ class Diagnosis:
         return f"<Diagnosis of {len(self):,} examples; {'; '.join(told) or 'nothing found'}>"
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow
-
         told = [(fact.name, fact.text) for fact in facts(self.findings)]
         return as_table(f"Diagnosis of {len(self):,} examples", told)
 

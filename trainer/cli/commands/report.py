@@ -21,7 +21,8 @@ from lipt.trainer.views import DEFAULT_STRATEGY
 
 if TYPE_CHECKING:
     from lipt.trainer.report.report import Report
-    from lipt.trainer.tracking import Account
+    from lipt.trainer.subsets.subset import Subset
+    from lipt.trainer.views import RunView
 
 
 def _share(fraction: float) -> float:
@@ -115,28 +116,28 @@ def track(
     `--wandb` log the subset's digest, and every subset's digest stands with this run.
     """
     from lipt.trainer.comparison.trial import read_trials
-    from lipt.trainer.tracking import account_of, to_mlflow, to_wandb
+    from lipt.trainer.tracking import track as log_run
 
-    if mlflow is None and wandb is None:
+    targets = {"mlflow": mlflow, "wandb": wandb}
+    if not any(targets.values()):
         raise BadParameter("give --mlflow EXPERIMENT, --wandb PROJECT, or both")
-    shared.require_loggers({"mlflow": mlflow, "wandb": wandb})
+    shared.require_loggers(targets)
     names = shared.parse_names(strategies)
     trials = [] if comparison is None else read_trials(comparison)[1]
-    files = {file.name: file.read_bytes() for file in (report, comparison) if file is not None}
+    files = {file.name: file.read_text() for file in (report, comparison) if file is not None}
     with coordinator.connect() as client:
 
-        def gather(_: object) -> Account:
+        def gather(_: object) -> tuple[RunView, list[Subset]]:
             view = client.wait(client.ready_run(run).run_id)
-            subsets = [client.subset(view.run_id, name, fraction=fraction) for name in names]
-            return account_of(view, subsets, files=files, trials=trials)
+            return view, [client.subset(view.run_id, name, fraction=fraction) for name in names]
 
-        account = run_talking(gather)
-    logged = {}
-    if mlflow is not None:
-        logged["mlflow"] = to_mlflow(account, mlflow)
-    if wandb is not None:
-        logged["wandb"] = to_wandb(account, wandb)
-    lines = [f"run {account.name} is run {logged[name]} of {name}" for name in logged]
-    lines += [f"with subset {one.tags['lipt.subset_digest']}" for one in account.subsets]
-    tags = [one.tags for one in account.subsets]
-    print_result({"run": account.name, "logged": logged, "subsets": tags}, lines, as_json=json)
+        view, subsets = run_talking(gather)
+    logged = {
+        name: log_run(name, target, view, subsets, files=files, trials=trials)
+        for name, target in targets.items()
+        if target
+    }
+    lines = [f"run {view.label} is run {logged[name]} of {name}" for name in logged]
+    lines += [f"with subset {one.digest}" for one in subsets]
+    tags = [one.tags for one in subsets]
+    print_result({"run": view.label, "logged": logged, "subsets": tags}, lines, as_json=json)

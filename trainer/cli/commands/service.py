@@ -67,8 +67,7 @@ def list_strategies(
 
 
 def _installed() -> list[StrategyView]:
-    from lipt.trainer.client.conversion import view_of
-    from lipt.trainer.views import StrategyView
+    from lipt.trainer.views import StrategyView, view_of
 
     say("strategies of this installation; --coordinator HOST:PORT lists a coordinator's", err=True)
     answers: list[Any] = [entry.load()() for entry in entry_points(group=STRATEGIES_GROUP)]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.examples import SubsetSource
     from lipt.trainer.main_training.records import OnEpoch
-    from lipt.trainer.reselection.reselection import Reselection, SelectionOptions
+    from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
 
 _FOR_BOTH = ("fraction", "budget", "option")
@@ -93,15 +93,16 @@ class Choice:
             "options": shared.parse_options(self.option),
             "preset": self.preset,
             "proxy": self.proxy,
-            "soft_labels": soft_labels,
             "prefetch": self.prefetch,
         }
+        if soft_labels:
+            asked["soft_labels"] = True
         return asked if self.every is None else {**asked, "every": self.every}
 
     def drawing(self) -> Callable[[Dataset, int], SubsetSource] | None:
         """Makes a source of a data set and a seed; None where nothing is redrawn."""
         from lipt.common.subsets import resolve_budget
-        from lipt.trainer.resampling.sources import redraw
+        from lipt.trainer.resampling.redrawing import redraw
 
         if self.redraw is None:
             return None
@@ -130,7 +131,7 @@ class Reselecting:
 
     def __call__(self, model: nn.Module, first: Subset | None) -> Reselection:
         """The source for a model in training, which begins with `first` or asks."""
-        from lipt.trainer.reselection.reselection import Reselection
+        from lipt.trainer.resampling.reselection import Reselection
 
         started = monotonic()
         asked: SelectionOptions = {**self.request, "first": first}
@@ -156,12 +157,12 @@ class Loggers:
 
     def started(self, stack: ExitStack, subset: Subset | None) -> list[OnEpoch]:
         """Those that were asked for; each ends with the last step, or with `stack`."""
-        from lipt.trainer.main_training import callbacks
+        from lipt.trainer.tracking import Logger
 
         loggers: list[OnEpoch] = []
         for name, value in vars(self).items():
             if value is not None:
-                logger = getattr(callbacks, name)(value)
+                logger = Logger(name, value)
                 stack.callback(logger.close)
                 if subset is not None:
                     logger.describe(subset)
@@ -230,10 +231,10 @@ def train(
 
     wait_passively()
     from lipt.trainer.main_training import Schedule, fit
-    from lipt.trainer.main_training.callbacks import LoggerWarning
     from lipt.trainer.main_training.records import JsonLines
-    from lipt.trainer.reselection.reselection import ReselectionWarning
+    from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
+    from lipt.trainer.tracking import LoggerWarning
 
     recipe = training.recipe(soft_labels=soft_labels)
     choice.require(subset)
