@@ -4,8 +4,7 @@ Experimental. Source: Chen et al. 2024, "Data Distillation Can Be Like Vodka: Di
 For Better Quality" (ICLR 2024, arXiv:2310.06982), on gradient matching (Zhao et al. 2021).
 """
 
-from lipt.trainer.distillation.distillation import distill
-from lipt.trainer.distillation.matching import Distillation
+from lipt.trainer.distillation.distillation import Distillation, distill
 from lipt.trainer.distillation.synthetic import Stages, SyntheticSet
 
 __all__ = ["Distillation", "Stages", "SyntheticSet", "distill"]
