@@ -35,7 +35,9 @@ class Making:
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the distillation, e.g. discard=0.3."
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of the distillation, e.g. matches=20.",
         ),
     ] = None
 
