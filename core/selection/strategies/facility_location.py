@@ -8,7 +8,7 @@ Source: besides those below, Shazeer and Stern 2018, "Adafactor" (arXiv:1804.042
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -54,23 +54,15 @@ def facility_location(
     *,
     seed: int,
     space: Space = "gradients",
-    similarity: Annotated[
-        Literal["cosine", "euclidean"],
-        "(1 + cosine) / 2, or the largest distance minus the distance",
-    ] = "cosine",
     partitions: Partitions = 0,
 ) -> Selection:
     """Keep the examples that together are similar to every other one, greedily.
 
-    Maximizes the sum over all i of max over chosen j of s_ij. A random subset already has 0.99 of
-    the greedy value: compare values above that.
+    Maximizes the sum over all i of max over chosen j of s_ij, s = (1 + cosine) / 2. A random subset
+    already has 0.99 of the greedy value: compare values above that.
     """
-    vectors = in_space(signals, space)
     chosen_K, _ = choose_representatives(
-        scaled_cosine(vectors) if similarity == "cosine" else proximity(vectors),
-        budget,
-        partitions=partitions,
-        seed=seed,
+        scaled_cosine(in_space(signals, space)), budget, partitions=partitions, seed=seed
     )
     return unweighted(chosen_K)
 
@@ -85,17 +77,7 @@ def facility_location(
     returns_weights=True,
     revision=1,
 )
-def craig(
-    signals: Signals,
-    budget: int,
-    *,
-    seed: int,
-    metric: Annotated[
-        Literal["gradients", "errors"],
-        "distances of last-layer gradients, or of gradients by the logits alone",
-    ] = "gradients",
-    partitions: Partitions = 0,
-) -> Selection:
+def craig(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
     """Keep the examples that are nearest to all others, in the order of what they add.
 
     Replacing each gradient by its nearest chosen one changes the sum of all gradients by no more
@@ -104,10 +86,7 @@ def craig(
     itself included: the weights sum to N.
     """
     chosen_K, levels = choose_representatives(
-        proximity(gradients_of(signals) if metric == "gradients" else Vectors(signals.errors_NC)),
-        budget,
-        partitions=partitions,
-        seed=seed,
+        proximity(gradients_of(signals)), budget, partitions=partitions, seed=seed
     )
     sizes_K = cluster_sizes(levels, chosen_K)
     return Selection(chosen_K, sizes_K.to(torch.float32))
