@@ -44,7 +44,7 @@ def score_coverage(
     signals: Signals,
     *,
     num_draws: Annotated[
-        int, Field(ge=0), "points drawn; 0: 20 for every example, at most a million"
+        int, Field(ge=0, le=_MOST_DRAWS), "points drawn; 0: 20 for every example, at most a million"
     ] = 0,
     num_neighbours: Annotated[
         int, Field(ge=1), "examples that share the penalty of being near to one that covers"
@@ -59,11 +59,8 @@ def score_coverage(
     num_draws = num_draws or min(_MOST_DRAWS, _DRAWS_PER_EXAMPLE * len(signals))
     scores_N = torch.rand(len(signals), generator=generator, dtype=torch.float64)
     scores_N = scores_N.to(columns_DN.device)
-    corners_D3 = feature_corners(columns_DN)
-    for start in range(0, num_draws, _MOST_DRAWS):
-        count = min(_MOST_DRAWS, num_draws - start)
-        features_M2, points_M2 = draw_points(corners_D3, count, generator)
-        scores_N += plane_scores(columns_DN, features_M2, points_M2, num_neighbours)
+    features_M2, points_M2 = draw_points(feature_corners(columns_DN), num_draws, generator)
+    scores_N += plane_scores(columns_DN, features_M2, points_M2, num_neighbours)
     return Scored(**vars(signals), scores_N=scores_N.float())
 
 
