@@ -146,8 +146,8 @@ def canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]:
     if asks_for_warm_up(given):
         if not strategy.can_be_warmed_up:
             raise StrategyOptionError(
-                f"strategy {strategy.name!r} {_why_not(strategy)}: leave {PRETRAINING!r} out. "
-                f"{_choose(lambda other: other.can_be_warmed_up)}"
+                f"strategy {strategy.name!r} looks at no model that a warm-up could train: leave "
+                f"{PRETRAINING!r} out. {_choose(lambda other: other.can_be_warmed_up)}"
             )
         given[PRETRAINING] = strategy.parse_options({PRETRAINING: given[PRETRAINING]})[PRETRAINING]
     if not asks_for_warm_up(given):
@@ -210,12 +210,3 @@ def require_warm_up(
             f"{asked} takes {warm_up.counted_epochs:g} epochs of training (a model counts as one "
             f"at least), and limits.warm_up_epochs allows {max_epochs:g}. Ask for fewer."
         )
-
-
-def _why_not(strategy: Strategy) -> str:
-    """Why a strategy cannot be warmed up."""
-    if Need.DYNAMICS in strategy.default_needs():
-        return "needs the run's learners"
-    if strategy.proxy != "soup":
-        return f"judges by the proxy {strategy.proxy}, not by a model's own head"
-    return "looks at no model"
