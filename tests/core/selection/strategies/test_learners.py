@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
 
 from lipt.common.errors import SignalsError
 from lipt.core.selection.strategies.learners import (
@@ -32,34 +31,13 @@ from tests.core.selection.builders import random_dynamics
 Course = Sequence[Sequence[float]]
 
 
-def signals(
-    *,
-    margins: Sequence[Course] | None = None,
-    probabilities: Sequence[Course] | None = None,
-    error_norms: Sequence[Sequence[float]] | None = None,
-    disagreement: Sequence[float] | None = None,
-    own: Sequence[int] | None = None,
-) -> Signals:
-    """All labels 0; what is not given is 0 or, of two learners at two moments, 0.
-
-    No learner was trained on any of the examples, unless `own` says which.
-    """
-    given = [x for x in (margins, probabilities, error_norms, disagreement) if x is not None]
-    num_examples = len(given[0])
-    shape = torch.tensor(margins or probabilities or [[[0.0] * 2] * 2] * num_examples).shape
-
-    def tensor(values: object, shape: Sequence[int]) -> Tensor:
-        return torch.zeros(*shape) if values is None else torch.tensor(values)
-
-    return watched(
-        Dynamics(
-            probabilities_NLT=tensor(probabilities, shape),
-            margins_NLT=tensor(margins, shape),
-            error_norms_NL=tensor(error_norms, shape[:2]),
-            disagreement_N=tensor(disagreement, shape[:1]),
-            own_learner_N=torch.tensor(own or [-1] * num_examples, dtype=torch.int16),
-        )
-    )
+def signals(own: Sequence[int] | None = None, **given: Sequence[Any]) -> Signals:
+    """Random but for what is given; no learner was trained on an example unless `own` says so."""
+    tensors = {name: torch.tensor(values).float() for name, values in given.items()}
+    size, learners, moments = (*next(iter(tensors.values())).shape, 2, 2)[:3]
+    dynamics = random_dynamics(size, learners, moments, generator=torch.Generator().manual_seed(0))
+    own_N = torch.tensor(own or [-1] * size, dtype=torch.int16)
+    return watched(replace(dynamics, own_learner_N=own_N, **tensors))
 
 
 def watched(dynamics: Dynamics) -> Signals:
@@ -84,23 +62,23 @@ def test_forgetting_counts_steps_from_right_to_wrong() -> None:
     everyone_NL = torch.ones(5, 2, dtype=torch.bool)
     events_N = forgetting_events(torch.tensor(margins).float(), everyone_NL)
     assert events_N.tolist() == [1.0, 1.5, 0.0, math.inf, 0.0]
-    assert forgetting(signals(margins=margins), 3).indices_K.tolist() == [3, 1, 0]
+    assert forgetting(signals(margins_NLT=margins), 3).indices_K.tolist() == [3, 1, 0]
 
 
 def test_equal_events_go_by_margin_and_then_by_id() -> None:
     margins: list[Course] = [[[1, -1]], [[1, -3]], [[1, -1]], [[-1, -1]], [[-1, -2]], [[2, 2]]]
     # Never right: -2 before -1; forgotten once: -3 before the two of -1; never forgotten last.
-    assert forgetting(signals(margins=margins), 6).indices_K.tolist() == [4, 3, 1, 0, 2, 5]
+    assert forgetting(signals(margins_NLT=margins), 6).indices_K.tolist() == [4, 3, 1, 0, 2, 5]
 
 
 def test_aum_keeps_the_smallest_mean_margin_first() -> None:
     # Means over theta* and two learners: 2, -1, 1.
     margins: list[Course] = [[[1, 2], [1, 3]], [[0, -1], [0, -2]], [[0, 3], [0, 0]]]
-    assert aum(signals(margins=margins), 2).indices_K.tolist() == [1, 2]
+    assert aum(signals(margins_NLT=margins), 2).indices_K.tolist() == [1, 2]
 
 
 def test_disagreement_keeps_the_largest_variance_first() -> None:
-    chosen = disagreement(signals(disagreement=[0.1, 0.4, 0.2]), 2)
+    chosen = disagreement(signals(disagreement_N=[0.1, 0.4, 0.2]), 2)
     assert chosen.indices_K.tolist() == [1, 2]
 
 
@@ -139,7 +117,7 @@ LABELS_BY_HEART: list[Course] = [
 
 def test_a_wrong_label_is_trusted_by_its_own_learner_and_found_by_the_others() -> None:
     by_heart, asked = LABELS_BY_HEART, [0, -1, 1]
-    trusting, out_of_shard = signals(margins=by_heart), signals(margins=by_heart, own=asked)
+    trusting, out_of_shard = signals(margins_NLT=by_heart), signals(margins_NLT=by_heart, own=asked)
     # Its mean margin is 8 / 7 of all, above the 6 / 7 of example 1, and -1 of the others.
     assert aum(trusting, 1).indices_K.tolist() == [1]
     assert aum(out_of_shard, 1).indices_K.tolist() == [0]
@@ -150,7 +128,7 @@ def test_a_wrong_label_is_trusted_by_its_own_learner_and_found_by_the_others() -
     assert forgetting(out_of_shard, 1).indices_K.tolist() == [0]
     norms = [[0.0, 0.9, 0.9], [0.7, 0.7, 0.7], [0.3, 0.0, 0.3]]
     chosen = [
-        el2n(signals(error_norms=norms, own=own), 1, models="learners").indices_K.tolist()
+        el2n(signals(error_norms_NL=norms, own=own), 1, models="learners").indices_K.tolist()
         for own in (None, asked)
     ]
     assert chosen == [[1], [0]]
