@@ -220,17 +220,8 @@ def test_every_example_counts_once_with_the_nearest_chosen_one(data: st.DataObje
 ADACORE = find_strategy("adacore")
 
 
-def make_signals(num_examples: int, *, has_bias: bool = True, num_features: int = 5) -> Signals:
-    generator = torch.Generator().manual_seed(0)
-    labels_N = torch.randint(0, 3, (num_examples,), generator=generator)
-    logits_NC = 2 * torch.randn(num_examples, 3, generator=generator)
-    features_ND = torch.randn(num_examples, num_features, generator=generator).relu()
-    features_ND *= torch.arange(1, num_features + 1)
-    return Signals(errors_of(logits_NC, labels_N), features_ND, labels_N, has_bias=has_bias)
-
-
 def test_preconditioned_gradients_are_the_gradients_over_the_factors() -> None:
-    signals = make_signals(30)
+    signals = random_predictions(30, 3, 5)
     scaled = precondition(signals, damping=0.5)
     by_class_C, by_feature_F = (means_n.float() for means_n in mean_curvatures(signals))
     by_class_C, by_feature_F = by_class_C / by_class_C.mean(), by_feature_F / by_feature_F.mean()
@@ -245,7 +236,7 @@ def test_preconditioned_gradients_are_the_gradients_over_the_factors() -> None:
 
 
 def test_is_craig_on_preconditioned_signals() -> None:
-    signals = make_signals(60)
+    signals = random_predictions(60, 3, 5)
     chosen = select(ADACORE, signals, 9, balanced=False, seed=4, options=ADACORE.parse_options({}))
     expected = craig(precondition(signals), 9, seed=4)
     assert chosen.indices_K.tolist() == sorted(expected.indices_K.tolist())

@@ -28,9 +28,9 @@ from lipt.core.selection.strategies.glister import (
     validation_gradient,
 )
 from lipt.core.selection.vectors import LayerGradient, Vectors, gradients_of
-from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
+    random_predictions,
     random_signals,
     signals_of,
     validation_loss,
@@ -38,24 +38,14 @@ from tests.core.selection.builders import (
 
 
 def draw(
-    num_examples: int,
-    num_validation: int = 30,
-    *,
-    num_classes: int = 4,
-    num_features: int = 8,
-    seed: int = 0,
-    has_bias: bool = True,
+    num_examples: int, num_validation: int = 30, num_features: int = 8, *, has_bias: bool = True
 ) -> Signals:
-    """Classes with centres, and a layer that knows them somewhat."""
-    generator = torch.Generator().manual_seed(seed)
-    centres_CD = torch.randn(num_classes, num_features, generator=generator)
-    parts = []
-    for size in (num_examples, num_validation):
-        labels_N = torch.randint(num_classes, (size,), generator=generator)
-        features_ND = centres_CD[labels_N] + torch.randn(size, num_features, generator=generator)
-        logits_NC = 0.3 * features_ND @ centres_CD.T
-        parts.append(Signals(errors_of(logits_NC, labels_N), features_ND, labels_N, None, has_bias))
-    return replace(parts[0], validation=parts[1])
+    """Examples, and others to validate on."""
+    train, held = (
+        random_predictions(size, 4, num_features, seed=seed, has_bias=has_bias)
+        for seed, size in enumerate((num_examples, num_validation))
+    )
+    return replace(train, validation=held)
 
 
 def choose(signals: Signals, budget: int, **options: Any) -> list[int]:
