@@ -110,22 +110,10 @@ def test_an_unknown_preset_is_refused_with_those_that_there_are() -> None:
         find_strategy("grand").preset("paper")
 
 
-@pytest.mark.parametrize(
-    ("fraction", "beta"),
-    [
-        (0.01, "0.3"),
-        (0.1, "0.3"),
-        (0.15, "0.25"),
-        (0.2, "0.2"),
-        (0.35, "0.1"),
-        (0.5, "0"),
-        (1, "0"),
-    ],
-)
-def test_between_its_papers_fractions_ccs_drops_along_straight_lines(
-    fraction: float, beta: str
-) -> None:
-    assert find_strategy("ccs").preset("paper").options(fraction, {})["beta"] == beta
+def test_between_its_papers_fractions_ccs_drops_along_straight_lines() -> None:
+    betas = {0.01: "0.3", 0.1: "0.3", 0.15: "0.25", 0.2: "0.2", 0.35: "0.1", 0.5: "0", 1: "0"}
+    preset = find_strategy("ccs").preset("paper")
+    assert {fraction: preset.options(fraction, {})["beta"] for fraction in betas} == betas
 
 
 @pytest.mark.parametrize(("strategy", "name"), PRESETS)
