@@ -33,7 +33,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
 from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
@@ -164,13 +163,6 @@ class GlisterObjective:
     def __init__(self, signals: Signals, rate: float, num_updates: int) -> None:
         """Start with nothing chosen; the rate is of the sum of the chosen gradients."""
         validation = given(signals.validation or None, "validation examples")
-        expected = (signals.errors_NC.shape[1], signals.features_ND.shape[1])
-        found = (validation.errors_NC.shape[1], validation.features_ND.shape[1])
-        if found != expected:
-            raise SignalsError(
-                f"the validation examples have {found[0]} classes and {found[1]} features, the "
-                f"training examples {expected[0]} and {expected[1]}. Compute both with one model."
-            )
         self.gradients, self._layer = _cheapest_form(
             gradients_of(signals), last_layer_at(validation), num_updates
         )
