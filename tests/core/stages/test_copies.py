@@ -44,7 +44,7 @@ def make_context(tmp_path: Path, reports: list[str]) -> MakeContext:
     def make(state: str = "state") -> Context:
         (tmp_path / state).mkdir(exist_ok=True)
         settings = digits_settings(tmp_path / state, "digits-test")
-        context = Context(settings, send=lambda now: reports.append(now.activity))
+        context = Context(settings, send=lambda news: reports.append(getattr(news, "activity", "")))
         plain = context.dataset
         images_NCHW, labels_N = plain.images(torch.arange(100)), plain.labels_N[:100].clone()
         images_NCHW[7] = images_NCHW[3]

@@ -22,7 +22,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context, keep_cached
 from lipt.coordinator.compute.jobs.pretraining import CutShards
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.options import WarmUp
@@ -53,8 +53,9 @@ def reports() -> list[str]:
 
 @pytest.fixture
 def context(tmp_path: Path, reports: list[str]) -> Context:
-    def send(progressed: Progressed) -> None:
-        reports.append(f"{progressed.activity}: {progressed.done}")
+    def send(news: News) -> None:
+        assert isinstance(news, Progressed)
+        reports.append(f"{news.activity}: {news.done}")
 
     return Context(digits_settings(tmp_path), send=send)
 
