@@ -57,16 +57,11 @@ class Merged:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The outcome of pre-training in a workspace, with seconds by stage.
-
-    densities: the share of weights that each learner keeps.
-    merged: None where there are no learners.
-    """
+    """The outcome of pre-training in a workspace, with seconds by stage."""
 
     workspace: InMemory
     outcome: Outcome
     seconds: Mapping[str, float]
-    densities: tuple[float, ...] = ()
     merged: Merged | None = None
 
 
@@ -104,8 +99,7 @@ def pretrain(
         "training_seconds": trained - cut,
         "merging_seconds": monotonic() - trained,
     }
-    densities = tuple(density for _, density in cuts)
-    return Pretrained(workspace, outcome, seconds, densities, merged)
+    return Pretrained(workspace, outcome, seconds, merged)
 
 
 def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = None) -> Pretrained:

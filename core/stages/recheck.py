@@ -124,35 +124,29 @@ def fit_quadratic_model(
 
     Parts are losses of some of the `num_examples`, cut so that they fit in memory.
     """
-    names = list(parameters)
     at = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
     probes = [_probe(at, seed, index) for index in range(num_probes)]
     loss = 0.0
-    gradients = [torch.zeros_like(tensor, requires_grad=False) for tensor in at.values()]
-    diagonals = [torch.zeros_like(tensor, requires_grad=False) for tensor in at.values()]
+    gradient = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+    diagonal = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     for part in parts:
         # Attention has second derivatives in its plain form alone.
         with sdpa_kernel(SDPBackend.MATH):
             part_loss = part(at)
-        part_gradients = torch.autograd.grad(
+        found = torch.autograd.grad(
             part_loss, list(at.values()), create_graph=True, materialize_grads=True
         )
         loss += float(part_loss.detach())
-        for gradient, more in zip(gradients, part_gradients, strict=True):
-            gradient.add_(more.detach())
+        for name, slopes in zip(at, found, strict=True):
+            gradient[name].add_(slopes.detach())
         for probe in probes:
-            for diagonal, product, z in zip(
-                diagonals, _hessian_product(part_gradients, at, probe), probe, strict=True
-            ):
-                diagonal.add_(z * product)
+            for name, product, z in zip(at, _hessian_product(found, at, probe), probe, strict=True):
+                diagonal[name].add_(z * product)
     return QuadraticModel(
-        loss=loss / num_examples,
-        parameters={name: tensor.detach() for name, tensor in at.items()},
-        gradient={name: total / num_examples for name, total in zip(names, gradients, strict=True)},
-        diagonal={
-            name: total / (num_examples * num_probes)
-            for name, total in zip(names, diagonals, strict=True)
-        },
+        loss / num_examples,
+        {name: tensor.detach() for name, tensor in at.items()},
+        {name: total / num_examples for name, total in gradient.items()},
+        {name: total / (num_examples * num_probes) for name, total in diagonal.items()},
     )
 
 
