@@ -49,7 +49,6 @@ TRIALS = {
         ("mlflow", "tensorboard", "wandb"),
         ("tests/trainer/main_training/test_callbacks.py", "tests/trainer/test_tracking.py"),
     ),
-    "neighbours": Trial(("faiss",), ("tests/core/selection/solvers/test_neighbours.py",)),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
         ("tests/common/observability/test_exporting.py", "tests/common/rpc/test_traced.py"),

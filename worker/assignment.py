@@ -18,8 +18,13 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.data import Dataset
-from lipt.common.data.shard import open_shard
+from lipt.common.data import (
+    Bearable,
+    Dataset,
+    open_dataset,
+    open_shard,
+    without_quarantined,
+)
 from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
@@ -36,15 +41,10 @@ from lipt.common.errors import (
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
+from lipt.common.models.registry import load_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
-from lipt.common.signals.passes import (
-    encode_range,
-    is_data_of,
-    load_task_model,
-    open_task_data,
-    score_range,
-)
+from lipt.common.signals.passes import encode_range, score_range
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
@@ -355,7 +355,7 @@ class Scorer:
             self._dataset = self._opened(task)
         dataset = self._dataset
         found = dataset.fingerprint_like(task.fingerprint)
-        if not is_data_of(task, dataset, found):
+        if found != task.fingerprint or dataset.inputs != spec_of(task.inputs):
             raise OverLimitError(
                 f"{dataset.source} has the fingerprint {found} and examples of {dataset.inputs}; "
                 f"the coordinator's data has {task.fingerprint} and {spec_of(task.inputs)}. Give "
@@ -367,20 +367,24 @@ class Scorer:
         settings = self._worker.settings
         if settings.worker_data is None:
             raise ConfigError("this worker has no data before it. Give it some (--worker-data).")
-        return open_task_data(
-            task,
+        dataset = open_dataset(
             settings.worker_data,
             image_size=self._image_size,
             allowed_modules=settings.allow_modules,
+            bearable=Bearable(known=task.quarantined),
         )
+        return without_quarantined(dataset)
 
     def _loaded(self, task: ScoringTask, weights: BlobName, exchange: Exchange) -> nn.Module:
         key = (task.model, task.num_classes, task.inputs, task.seed, weights)
         if self._model is None or self._model[0] != key:
             self._model = None
-            model = load_task_model(
-                task,
+            model = load_model(
+                task.model,
                 exchange.weights(weights),
+                num_classes=task.num_classes,
+                inputs=spec_of(task.inputs),
+                seed=task.seed,
                 device=self._worker.device,
                 allowed_modules=self._worker.settings.allow_modules,
                 max_bytes=self._worker.settings.max_blob_bytes,

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import AugmentationMethod, Precision
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.parallel import reading_ahead
-from lipt.common.data.shard import EncodedImages, EncodedShard, Shard
+from lipt.common.data.shard import EncodedImages, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
 from lipt.common.inputs.model_input import Stored, num_stored, pinned, rows_of, stored_on
@@ -63,7 +63,7 @@ class LearnerResult:
 def train_learner(
     task: LearnerTask,
     initial: Weights,
-    shard: Shard | EncodedShard,
+    shard: Shard,
     *,
     device: torch.device,
     allowed_modules: Collection[str] = (),
@@ -109,9 +109,9 @@ def train_learner(
     ):
         lay_out(model, task.model, device)
         targets_N = shard.targets_N.to(device)
-        examples = (
-            shard.examples if isinstance(shard, EncodedShard) else stored_on(shard.examples, device)
-        )
+        examples = shard.examples
+        if not isinstance(examples, EncodedImages):
+            examples = stored_on(examples, device)
         with span("train", model=task.model, num_steps=task.learners.num_steps) as training:
             loss, waited_seconds = train_on_shard(
                 *(model, task, examples, targets_N, forward),
@@ -266,7 +266,7 @@ def _diverged(task: LearnerTask, what: str) -> LearnerDivergedError:
     )
 
 
-def _check_shard(task: LearnerTask, shard: Shard | EncodedShard) -> None:
+def _check_shard(task: LearnerTask, shard: Shard) -> None:
     targets_N, learners = shard.targets_N, task.learners
     found = shard.examples
     num_found = len(found) if isinstance(found, EncodedImages) else num_stored(found)

@@ -201,7 +201,7 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
 
 def _num_kinds(column: Column, values_N: Tensor) -> int:
     """How many values a column's whole numbers have; 0 takes them as numbers."""
-    if column.type.is_floating or column.type.dtype in {torch.bool, torch.uint8}:
+    if column.type.dtype.is_floating_point or column.type.dtype in {torch.bool, torch.uint8}:
         return 0
     kinds = column.num_values
     if not kinds and int(values_N.min()) >= 0:

@@ -174,6 +174,16 @@ async def test_restart_renews_leases_so_that_workers_can_finish(
     assert bench.state() is LearnerState.DONE
 
 
+async def test_lease_of_a_worker_that_fell_silent_before_a_restart_ends(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.leased(make_run())
+    await bench.restart()
+    bench.clock.now = 31.0
+    await bench.expire()
+    assert bench.state() is LearnerState.QUEUED
+
+
 async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +242,19 @@ async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_com
     # The next run's learners do not wait for this one.
     await bench.store.add(make_run("s", num_learners=1))
     assert (await bench.take(other))[0] == ("s", 0)
+
+
+async def test_learner_of_a_run_that_is_held_while_it_is_handed_out_stays(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=1))
+    worker = bench.join("a")
+    asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
+    while not bench.dispatcher._handing_out._reserved:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    bench.store.hold("r", "other data.")
+    assert await asking is None
+    assert bench.state() is LearnerState.QUEUED
 
 
 async def test_learners_of_a_run_go_out_as_soon_as_it_is_not_held_any_more(

@@ -170,6 +170,16 @@ async def test_time_that_went_into_other_work_is_no_stop(table: LeaseTable, cloc
     assert [key for key, _ in table.expired()] == [KEY]
 
 
+async def test_lease_that_is_read_a_little_late_has_ended(table: LeaseTable, clock: Clock) -> None:
+    table.renew(KEY, "w", 1)
+    clock.now = 129.99
+    waiting = asyncio.create_task(table.wait_until_due())
+    await asyncio.sleep(0)
+    clock.now = 131.0
+    assert await waiting == 0.0
+    assert [key for key, _ in table.expired()] == [KEY]
+
+
 async def test_a_silent_worker_is_spared_once(table: LeaseTable, clock: Clock) -> None:
     table.renew(AssignmentKey("r", 0), "silent", 1)
     table.renew(AssignmentKey("r", 1), "heard", 1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,10 @@ def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
     assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
     assert held.reason.startswith("worker a has handed it in; it waits for another worker")
     assert judge([copy("a", "x")], copy("b", "x"), redundancy=2) == Judgement(Verdict.TAKE)
+
+
+def test_one_party_does_not_confirm_itself() -> None:
+    assert judge([copy("a", "x")], copy("a", "x"), redundancy=2).verdict is Verdict.HOLD
 
 
 def test_two_that_disagree_are_both_named_and_a_third_decides() -> None:
@@ -252,3 +257,13 @@ async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: B
         await train(bench, name, name)
     # The first contradicted nobody, the second is why there was a third; max_attempts is 3.
     assert (learner_of(bench).state, learner_of(bench).failures) == (LearnerState.FAILED, 3)
+
+
+async def test_a_copy_is_kept_with_its_snapshots(bench: Bench) -> None:
+    taken = await take(bench, "a")
+    assert taken is not None
+    snapshot = BlobName.of(b"s")
+    await bench.dispatcher.commit(
+        bench.join("a"), *taken, replace(result("x"), snapshots=(snapshot,))
+    )
+    assert learner_of(bench).copies[0].files == (snapshot, result("x").blob)

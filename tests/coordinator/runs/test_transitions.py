@@ -109,7 +109,9 @@ def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on(make_run: M
 
 
 def test_deadline_that_runs_goes_on_and_never_began_in_the_future(make_run: MakeRun) -> None:
-    run = make_run(deadline_seconds=10.0).changed(training_started_at=100.0)
+    waiting = make_run(deadline_seconds=10.0)
+    assert with_deadline_running(waiting, now=107.0) is waiting
+    run = waiting.changed(training_started_at=100.0)
     assert with_deadline_running(run, now=107.0) is run
     assert with_deadline_running(run, now=90.0).training_started_at == 90.0
 

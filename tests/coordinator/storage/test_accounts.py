@@ -82,6 +82,17 @@ def test_upload_under_way_is_nobody_else_s(bench: Bench) -> None:
     assert bench.begin("a", 1, "other") == []
 
 
+def test_an_upload_counts_once_and_while_it_is_sent(bench: Bench) -> None:
+    bench.cut("a", 90)
+    assert bench.begin("a", 95) == []
+    bench.clock.now += 1000
+    with pytest.raises(StorageFullError, match="all peers together"):
+        bench.begin("b", 100, "other")
+    bench.accounts.end(named("a", 95), finished=False, kept=False)
+    assert bench.accounts.num_unfinished() == 0
+    assert bench.begin("b", 100, "other") == []
+
+
 def test_silent_beginnings_make_room_the_oldest_first_and_no_more_than_needed(
     bench: Bench,
 ) -> None:

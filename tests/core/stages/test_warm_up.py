@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.data.shard import Shard, unpack_shard
+from lipt.common.data.shard import Shard, open_shard
 from lipt.common.determinism import derive_seed
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import images_in
@@ -177,7 +177,7 @@ def records(shared: Context) -> tuple[LearnerRecord, ...]:
 def cut(shared: Context, record: LearnerRecord) -> Shard:
     """What the learner was sent, from its bytes."""
     content = shared.blobs.read_bytes(record.shard)
-    return unpack_shard(content, IMAGE, num_examples=32, target=SingleLabel(10))
+    return open_shard(content, IMAGE, num_examples=32, target=SingleLabel(10))
 
 
 def learners(*indices: int) -> Trajectories:
