@@ -110,23 +110,6 @@ def test_whoever_asks_second_reads_no_image_and_finds_the_same(
     assert PARTS.isdisjoint(reports)
 
 
-@pytest.mark.parametrize("damage", [b"", b"no tensors"])
-def test_a_file_that_was_damaged_is_found_again(
-    make_context: MakeContext, reports: list[str], damage: bytes
-) -> None:
-    before = copies_of(make_context(), cpu_threads=1)
-    pictures_N, exact_N = before.pictures_N.clone(), before.exact_N.clone()
-    context = make_context()
-    (path,) = context.signals_dir.iterdir()
-    path.unlink()  # a file that is mapped is not written to
-    path.write_bytes(damage)
-    reports.clear()
-    again = copies_of(context, cpu_threads=1)
-    assert set(reports) == PARTS
-    assert torch.equal(again.pictures_N, pictures_N)
-    assert torch.equal(again.exact_N, exact_N)
-
-
 def test_columns_are_copies_only_where_they_are_equal(make_context: MakeContext) -> None:
     context = make_context()
     values = torch.tensor([[1.0, 2.0], [1.0, 2.5], [1.0, 2.0], [3.0, 2.0]])

@@ -190,17 +190,6 @@ def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
         proxied_signals(rows, question)
 
 
-def test_the_second_time_it_is_read_from_the_disk(
-    ask: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, facts = ask("ridge:soup")
-    monkeypatch.setattr(proxying, "leave_one_out", None)
-    second, same = ask("ridge:soup")
-    assert same == facts
-    assert torch.equal(second.errors_NC, first.errors_NC)
-    assert torch.equal(second.features_ND, first.features_ND)
-
-
 def test_features_alone_need_neither_a_head_nor_a_label(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
