@@ -285,7 +285,7 @@ class Bench:
             options={},
             weights=None,
         )
-        question = question_of(run.outcome, query, len(self.context.dataset))
+        question = question_of(run.outcome, query, len(self.context.dataset), backbone=None)
         job = SelectSubset.answering(question)
         selected = job.run(self.context)
         content = self.context.blobs.read_bytes(selected.blob)

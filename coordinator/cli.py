@@ -19,7 +19,7 @@ app = service_app()
 @app.command()
 @with_flags(
     CoordinatorSettings,
-    "listen state_dir metrics_listen health_listen dashboard_listen dashboard_url device "
+    "listen state_dir metrics_listen health_listen dashboard_listen dashboard_url device backbone "
     "tls_cert tls_key tls_ca insecure require_token address_file log_level log_format",
     data="dataset.source",
     image_size="dataset.image_size",

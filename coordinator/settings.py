@@ -9,10 +9,8 @@ from typing import Self
 from platformdirs import user_state_path
 from pydantic import ByteSize, Field, model_validator
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig, Section
+from lipt.common.config.run_config import FingerprintKind, RunConfig, Section
 from lipt.common.config.settings import (
-    LayeredSettings,
     LogFormat,
     LogLevel,
     MetricsAddress,
@@ -157,7 +155,7 @@ class ComputeSettings(Section):
     on with the ranges that are missing."""
 
 
-class CoordinatorSettings(LayeredSettings):
+class CoordinatorSettings(Section):
     """Everything `lipt-coordinator` can be told."""
 
     listen: str = "127.0.0.1:50051"
@@ -196,6 +194,11 @@ class CoordinatorSettings(LayeredSettings):
     device: str = "auto"
     """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first
     CUDA device if there is one."""
+    backbone: str | None = Field(
+        default=None, examples=["torchvision:resnet18@/srv/resnet18.safetensors"]
+    )
+    """A trained network whose features the proxies `ridge:backbone` and `auto` may use:
+    `torchvision:NAME@FILE`, its weights as safetensors or as `torch.save` wrote a state dict."""
     allow_modules: tuple[str, ...] = ()
     """Modules in which a run may name a model factory (`package.module:factory`)."""
     drain_seconds: float = Field(default=20.0, ge=0.0)

@@ -120,7 +120,7 @@ def look_at(workspace: InMemory, config: RunConfig) -> Pretrained:
 def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen]:
     """Choose examples by a strategy on theta_p's gradients, or as the query names it."""
     dataset, run = pretrained.workspace.dataset, pretrained.outcome
-    question = question_of(run, query, dataset.num_ids, kind=dataset.target.kind)
+    question = question_of(run, query, dataset.num_ids, backbone=None, kind=dataset.target.kind)
     return question, answer(pretrained.workspace, question)
 
 

@@ -30,6 +30,7 @@ from lipt.common.signals.passes import Batches
 from lipt.common.weights.files import non_finite, read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.evaluation import batch_size_for
+from lipt.core.proxies.features import Backbone
 from lipt.core.results import open_learner
 from lipt.core.sharding import Split, split_validation
 from lipt.core.signals.stored import UserFeatures
@@ -71,9 +72,19 @@ class Workspace(ABC):
         return ()
 
     @cached_property
+    def backbone(self) -> Backbone | None:
+        """The operator's network with trained weights, where there is one."""
+        return None
+
+    @cached_property
     def scratch(self) -> Path | None:
         """The folder of arrays too large for memory; None keeps them in memory."""
         return None
+
+    @property
+    def has_backbone(self) -> bool:
+        """Whether there is a backbone, without opening it."""
+        return self.backbone is not None
 
     @abstractmethod
     def report(self, activity: str, done: int, total: int) -> None:

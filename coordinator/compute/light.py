@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import Numbering
 from lipt.common.data.sources.rows import Rows
@@ -19,6 +18,7 @@ from lipt.common.errors import StateError
 from lipt.coordinator.compute.context import Context, find_cached
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
+from lipt.core.proxies.features import Backbone
 from lipt.core.workspace import KeptT
 
 
@@ -49,6 +49,11 @@ class LightContext(Context):
         """Leave other data to the heavy process, which can look at it."""
         if fingerprint not in self.known.fingerprints:
             _too_dear()
+
+    @cached_property
+    def backbone(self) -> Backbone | None:
+        """None where the operator has named none."""
+        return None if self.settings.backbone is None else _too_dear()
 
     def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:  # noqa: ARG002
         """A model is never built here."""

@@ -4,27 +4,39 @@ Pooled are the inputs of a model's head and quarters of its last feature map: th
 whole image, which enters the head, forgets where things are. One model of a bank is in memory at a
 time, with batch-norm statistics that fit its weights.
 
+A backbone is a torchvision network with trained weights that the coordinator's operator names:
+`torchvision:NAME@FILE` is a setting of the process and never comes over the wire. FILE is
+safetensors, or a state dict of `torch.save`, read without unpickling objects.
+
 Shapes: N examples, B of a batch, M for batch norm, C channels of a map, D features.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
+from lipt.common.errors import ConfigError
 from lipt.common.inputs.model_input import Stored, split_stored, to_model_input
 from lipt.common.inputs.specs import InputFormat, Inputs, call_model
 from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
+from lipt.common.models.models import PREFIX, build_torchvision
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import require_finite_rows
+from lipt.common.weights.checkpoints import read_torch_file
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 from lipt.core.signals.stored import STORAGE_LIMITS
@@ -160,3 +172,87 @@ def side_by_side(
     if features_ND is None:
         raise ValueError("there are no examples to take features of")
     return features_ND
+
+
+# Of ImageNet, as torchvision's own weights were trained.
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Small images are not blown up to the size that the network was trained on: time is squared.
+_SMALL_SIDE, _SIDE = 64, 224
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network in evaluation mode on a device, and its `backbone_identity`."""
+
+    model: nn.Module
+    device: torch.device
+    identity: str
+
+    @torch.inference_mode()
+    def __call__(self, images_BCHW: Tensor) -> Tensor:
+        """Pooled features of uint8 images; B x D float32, on the CPU."""
+        side = _SMALL_SIDE if max(images_BCHW.shape[2:]) <= _SMALL_SIDE else _SIDE
+        pixels = images_BCHW.to(self.device).float().div_(255)
+        pixels = functional.interpolate(
+            pixels, (side, side), mode="bilinear", antialias=True, align_corners=False
+        )
+        mean_C11, std_C11 = (torch.tensor(values)[:, None, None] for values in (_MEAN, _STD))
+        colours = pixels if pixels.shape[1] == 3 else pixels.mean(dim=1, keepdim=True)
+        inputs_BCHW = (colours - mean_C11.to(self.device)) / std_C11.to(self.device)
+        return pooled_features(self.model, inputs_BCHW).cpu()
+
+
+def backbone_identity(spec: str) -> str:
+    """NAME@SHA-256: the network and the content of its weights' file, wherever that lies."""
+    name, path = _parts(spec)
+    try:
+        return f"{name}@{BlobName.of_file(path).sha256}"
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def load_backbone(spec: str, device: torch.device) -> Backbone:
+    """The network and weights that a setting names.
+
+    Raises:
+        ConfigError: it is not `torchvision:NAME@FILE`, or the file does not hold its weights.
+    """
+    name, path = _parts(spec)
+    try:
+        weights = load_file(path) if path.suffix == ".safetensors" else read_torch_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(weights, Mapping):
+        raise ConfigError(
+            f"the backbone's weights {path} hold a {type(weights).__name__}. Give a state dict."
+        )
+    model = build_torchvision(name, num_classes=1000, in_channels=3)
+    head_name, head = find_head(model)
+    rows = weights.get(f"{head_name}.weight", head.weight)
+    if len(rows) != head.out_features:
+        model = build_torchvision(name, num_classes=len(rows), in_channels=3)
+    try:
+        model.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{path} does not hold the weights of torchvision's {name}: {error} "
+            "Name the network that they are of."
+        ) from error
+    return Backbone(model.eval().to(device), device, backbone_identity(spec))
+
+
+def _parts(spec: str) -> tuple[str, Path]:
+    name, at, file = spec.removeprefix(PREFIX).partition("@")
+    if not spec.startswith(PREFIX) or not at or not file:
+        raise ConfigError(
+            f"the backbone {spec!r} is not torchvision:NAME@FILE, such as "
+            "torchvision:resnet18@/srv/resnet18.safetensors."
+        )
+    return name, Path(file)
+
+
+def _unreadable(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the backbone's weights {path} cannot be read ({error}). Give a safetensors file, or "
+        "a state dict that torch.save wrote."
+    )

@@ -7,7 +7,7 @@
 A feature is `soup` (the inputs of the head of theta_p or of the request's weights, and its last
 feature map), `initial` (the same of theta*), `learners` (the same of every learner), `patches`
 (whitened random patches of images), `columns` (the values of examples that are no images), `user`
-(the request's).
+(the request's), `backbone` (those of the operator's network).
 
 `auto` weighs the exact leave-one-out accuracy on a sample against the price: passes, in the time of
 one forward pass of the run's model over the data.
@@ -34,6 +34,7 @@ class Kind(StrEnum):
     SOUP = "soup"
     INITIAL = "initial"
     LEARNERS = "learners"
+    BACKBONE = "backbone"
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ SOUP = Proxy(())
 POINTS_PER_PASS = 0.25
 # Larger ones hardly change which proxy wins.
 MAX_SAMPLE = 5_000
+# Of a torchvision network on scaled images, against a small one for the data's own size.
+_BACKBONE_PASSES = 10.0
 _PATCHES_PASSES = 1.0
 # What nothing is trained for.
 _PLAIN = (Kind.PATCHES, Kind.COLUMNS)
@@ -136,6 +139,7 @@ def passes_of(features: Iterable[Kind], num_learners: int) -> float:
         Kind.SOUP: 1.0,
         Kind.INITIAL: 1.0,
         Kind.LEARNERS: float(num_learners),
+        Kind.BACKBONE: _BACKBONE_PASSES,
     }
     return sum(passes[kind] for kind in features)
 

@@ -76,6 +76,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "labels": str(question.labels or Labels.GIVEN),
         "proxy": {
             "proxy": question.judged_by,
+            **({"backbone": question.backbone} if question.backbone else {}),
             **(chosen.proxy or {}),
         },
         "soft_labels": None if chosen.soft is None else chosen.soft.facts,

@@ -27,7 +27,7 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.model_input import Stored, columns_in, images_in
-from lipt.common.inputs.specs import ColumnsSpec, InputFormat
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
@@ -119,6 +119,7 @@ def _kept(
         if learners
         else None,
         question.features if proxy.may_use(Kind.USER) else None,
+        features.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
     )
     if question.initial is not None:
         began = config.initialization.weights_sha256
@@ -234,6 +235,7 @@ class _Features:
     def _unavailable(self) -> Mapping[Kind, str]:
         """The kinds of features without inputs, and what to do."""
         question, inputs = self.question, self.workspace.dataset.inputs
+        no_backbone = not (self.workspace.has_backbone and isinstance(inputs, ImageSpec))
         missing = {
             Kind.USER: question.features is None,
             Kind.PATCHES: not are_pictures(inputs),
@@ -241,6 +243,7 @@ class _Features:
             Kind.SOUP: question.weights is None,
             Kind.INITIAL: question.initial is None,
             Kind.LEARNERS: not question.num_learners,
+            Kind.BACKBONE: no_backbone,
         }
         reasons = {
             Kind.USER: "the request has no features of its own. Give them (--features FILE, or "
@@ -254,6 +257,8 @@ class _Features:
             "`initial` out.",
             Kind.LEARNERS: "the weights that are selected on are not what the run's learners "
             "became. Leave `weights` unset, or leave `learners` out.",
+            Kind.BACKBONE: "the coordinator has none for such data. Its operator starts it with "
+            "--backbone torchvision:NAME@FILE, or leave `backbone` out.",
         }
         return {kind: reasons[kind] for kind in Kind if missing[kind]}
 
@@ -267,6 +272,12 @@ class _Features:
         for kind in proxy.features or ():
             if kind in self._unavailable:
                 raise ProxyError(f"the proxy {proxy} is unavailable: {self._unavailable[kind]}")
+
+    @property
+    def backbone_identity(self) -> str | None:
+        """The backbone's name and content, where there is one."""
+        backbone = self.workspace.backbone
+        return backbone.identity if backbone is not None else None
 
     def facts(self, kinds: Kinds, features_ND: Tensor) -> dict[str, Any]:
         """Facts for a manifest."""
@@ -338,6 +349,11 @@ class _Features:
                 return self._of_one_model(given(question.initial, "theta*"), examples_M)
             case Kind.LEARNERS:
                 return self._learners()
+            case Kind.BACKBONE:
+                backbone, size = given(workspace.backbone, "backbone"), workspace.batch_size
+                return lambda _, stored_B: torch.cat(
+                    [backbone(part) for part in torch.split(images_in(stored_B), size)]
+                )
 
     def _patches(self) -> Extractor:
         dataset, device = self.workspace.dataset, self.workspace.device

@@ -44,6 +44,7 @@ class Question:
     trajectories: the learners, for strategies and proxies that use them.
     preset: that gave the options, for the record.
     proxy: that signals are computed with; None for the weights with their own head.
+    backbone: identity of the operator's network, where the proxy may use it.
     labels: `none` where no label may enter the choice.
     initial: theta*, where the proxy may use it.
     teacher: the proxy whose head gives soft labels, where they are wanted.
@@ -60,6 +61,7 @@ class Question:
     trajectories: Trajectories | None = None
     preset: str | None = None
     proxy: str | None = None
+    backbone: str | None = None
     labels: Labels | None = None
     initial: BlobName | None = None
     teacher: str | None = None
@@ -120,6 +122,7 @@ def question_of(
     query: SubsetQuery,
     num_examples: int,
     *,
+    backbone: str | None,
     kind: TargetKind = TargetKind.CLASS,
     max_warm_up_epochs: float = math.inf,
 ) -> Question:
@@ -184,6 +187,7 @@ def question_of(
         features=query.features,
         trajectories=_trajectories(run, weights, strategy.name, needs, judge),
         proxy=None if proxy.is_own_head else str(proxy),
+        backbone=backbone if judge.may_use(Kind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
         initial=weights if warm_up is not None else initial_for(judge, run),
         teacher=None if teacher is None else str(teacher),
@@ -240,7 +244,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
         own = query.features is not None or Need.PAIRED_FEATURES in needs
         looks = needs & {Need.SIGNALS, Need.VALIDATION}
         return Training.NOTHING if own and not looks else Training.LEARNERS
-    untrained = {Kind.PATCHES, Kind.COLUMNS, Kind.USER}
+    untrained = {Kind.PATCHES, Kind.COLUMNS, Kind.USER, Kind.BACKBONE}
     known = proxy.features is not None and untrained.issuperset(proxy.features)
     return Training.NOTHING if known else Training.LEARNERS
 

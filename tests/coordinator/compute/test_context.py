@@ -363,6 +363,13 @@ def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
         select("grand").run(light)
 
 
+def test_a_backbone_is_not_loaded(light: LightContext, select: Callable[..., SelectSubset]) -> None:
+    assert light.backbone is None
+    settings = light.settings.model_copy(update={"backbone": "torchvision:resnet18@missing"})
+    with pytest.raises(TooDearError):
+        select("grand", proxy="auto").run(replace(light, settings=settings))
+
+
 def test_cost_follows_from_the_strategy_and_from_what_is_read(
     select: Callable[..., SelectSubset],
 ) -> None:

@@ -15,8 +15,9 @@ from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
-from lipt.coordinator.subsets import diagnoses as module
-from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery
+from lipt.coordinator.subsets import answers as module
+from lipt.coordinator.subsets.answers import Answers
+from lipt.coordinator.subsets.questions import DiagnosisQuery
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
@@ -33,7 +34,11 @@ class World:
     run: RunRecord
 
     def __post_init__(self) -> None:
-        self.diagnoses = Diagnoses(
+        self.restart(backbone=None)
+
+    def restart(self, backbone: str | None) -> None:
+        """Another coordinator of the same state, with that backbone."""
+        self.answers = Answers(
             self.store,
             self.database,
             self.blobs,
@@ -42,10 +47,11 @@ class World:
             defaults=RunConfig(model="resnet8"),
             wall_clock=lambda: 1.0,
             linger_seconds=60.0,
+            backbone=backbone,
         )
 
     async def ask(self, **query: Any) -> DiagnosisRecord:
-        return await self.diagnoses.get(DiagnosisQuery(**query), lambda _: None, "caller")
+        return await self.answers.diagnosis(DiagnosisQuery(**query), lambda _: None, "caller")
 
     @property
     def questions(self) -> list[Any]:
@@ -67,7 +73,7 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     compute = FakeCompute({DiagnoseData: diagnose})
     world = World(compute, database, blobs, store, run)
     yield world
-    await world.diagnoses.stop()
+    await world.answers.stop()
 
 
 async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:
@@ -105,6 +111,23 @@ async def test_proxy_features_and_versions_are_part_of_what_is_asked(
     assert len({record.key for record in records}) == len(world.compute.jobs) == 5
     assert records[3].features_sha256 == features.sha256
     assert records[4].manifest["versions"] == {"lipt": "a later one"}
+
+
+@pytest.mark.parametrize(
+    ("proxy", "computed"), [("", 3), ("ridge:backbone", 3), ("ridge:patches", 1)]
+)
+async def test_a_diagnosis_with_another_backbone_is_another_one(
+    world: World, proxy: str, computed: int
+) -> None:
+    seen = []
+    for backbone in (None, "resnet18@aa", "resnet18@bb", "resnet18@aa"):
+        world.restart(backbone)
+        seen.append(await world.ask(proxy=proxy))
+    assert len(world.compute.jobs) == len({record.key for record in seen}) == computed
+    assert seen[1] == seen[3]
+    looked_at = [record.manifest["backbone"] for record in seen]
+    expected = [None, "resnet18@aa", "resnet18@bb", "resnet18@aa"]
+    assert looked_at == (expected if computed > 1 else [None] * 4)
 
 
 async def test_one_that_the_disk_has_lost_is_computed_again(world: World) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
-from lipt.common.errors import SignalsError
+from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import Stored, images_in, to_model_input
 from lipt.common.models import forward_with_features
+from lipt.common.models.models import build_torchvision
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import reestimate_batch_norm
 from lipt.core.proxies import features as module
 from lipt.core.proxies.features import (
+    backbone_identity,
+    load_backbone,
     model_bank,
     pooled_features,
     side_by_side,
@@ -163,3 +169,68 @@ def test_features_that_are_not_finite_are_refused_with_their_ids(dataset: Datase
 
     with pytest.raises(SignalsError, match=r"features are not finite.*ids 7"):
         side_by_side([broken], dataset, torch.arange(9), on_progress=lambda *_: None)
+
+
+CPU = torch.device("cpu")
+
+
+def network(num_classes: int = 1000) -> nn.Module:
+    torch.manual_seed(0)
+    return build_torchvision("resnet18", num_classes=num_classes, in_channels=3)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "resnet18.safetensors"
+    save_file(network().state_dict(), path)
+    return path
+
+
+def test_both_kinds_of_files_are_the_same_network(saved: Path, tmp_path: Path) -> None:
+    pickled = tmp_path / "resnet18.pth"
+    torch.save(network().state_dict(), pickled)
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    first = load_backbone(f"torchvision:resnet18@{saved}", CPU)
+    second = load_backbone(f"torchvision:resnet18@{pickled}", CPU)
+    assert first.identity != second.identity
+    assert torch.equal(first(images), second(images))
+    # At 64 pixels a side the last map is 2x2 of 512 channels.
+    assert first(images).shape == (2, 512 + 4 * 512)
+
+
+def test_its_identity_is_the_network_and_the_content_wherever_it_lies(tmp_path: Path) -> None:
+    here, there, other = (tmp_path / name for name in ("here", "there", "other"))
+    here.write_bytes(b"abc")
+    there.write_bytes(b"abc")
+    other.write_bytes(b"abd")
+    # SHA-256 of "abc" is FIPS 180-2's first example.
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert backbone_identity(f"torchvision:resnet18@{here}") == f"resnet18@{digest}"
+    assert backbone_identity(f"torchvision:resnet18@{there}") == f"resnet18@{digest}"
+    assert backbone_identity(f"torchvision:resnet34@{here}") == f"resnet34@{digest}"
+    assert backbone_identity(f"torchvision:resnet18@{other}") != f"resnet18@{digest}"
+
+
+@pytest.mark.parametrize("spec", ["resnet18", "torchvision:resnet18", "torchvision:resnet18@"])
+def test_another_form_is_refused(spec: str) -> None:
+    for read in (backbone_identity, partial(load_backbone, device=CPU)):
+        with pytest.raises(ConfigError, match="is not torchvision:NAME@FILE"):
+            read(spec)
+
+
+def test_what_is_not_there_or_another_networks_is_refused(saved: Path, tmp_path: Path) -> None:
+    missing = f"torchvision:resnet18@{tmp_path / 'none.safetensors'}"
+    for read in (backbone_identity, partial(load_backbone, device=CPU)):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read(missing)
+    with pytest.raises(ConfigError, match="does not hold the weights of torchvision's resnet34"):
+        load_backbone(f"torchvision:resnet34@{saved}", CPU)
+    with pytest.raises(UnknownNameError, match="resnet18"):
+        load_backbone(f"torchvision:resnet81@{saved}", CPU)
+
+
+def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+    path = tmp_path / "whole_model.pth"
+    torch.save(network(), path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_backbone(f"torchvision:resnet18@{path}", CPU)

@@ -9,7 +9,7 @@ from lipt.core.proxies.proxy import Kind, Proxy, Tried, candidates, choose
 
 
 @pytest.mark.parametrize(
-    "text", ["soup", "auto", "ridge:patches", "ridge:soup", "ridge:user+patches+learners"]
+    "text", ["soup", "auto", "ridge:patches", "ridge:soup", "ridge:user+patches+learners+backbone"]
 )
 def test_a_text_comes_back(text: str) -> None:
     assert str(Proxy.parse(text)) == text
@@ -27,7 +27,7 @@ def test_equal_questions_are_one_text() -> None:
 )
 def test_another_text_is_refused_with_all_that_there_are(text: str) -> None:
     with pytest.raises(
-        ProxyError, match=r"user, patches, columns, soup, initial, learners"
+        ProxyError, match=r"user, patches, columns, soup, initial, learners, backbone"
     ) as refusal:
         Proxy.parse(text)
     assert repr(text) in str(refusal.value)
@@ -53,8 +53,9 @@ def test_each_kind_is_tried_alone_and_the_dear_ones_beside_patches() -> None:
     ]
     assert candidates([Kind.SOUP]) == [OF_SOUP]
     every = candidates(set(Kind) - {Kind.COLUMNS})
-    assert len(every) == len(set(every)) == 8
+    assert len(every) == len(set(every)) == 10
     assert (Kind.USER, Kind.PATCHES) in every
+    assert (Kind.PATCHES, Kind.BACKBONE) in every
     # Of examples that are no images, their values take that place.
     beside = [kinds for kinds in candidates({Kind.COLUMNS, Kind.LEARNERS}) if len(kinds) > 1]
     assert beside == [(Kind.COLUMNS, Kind.LEARNERS)]

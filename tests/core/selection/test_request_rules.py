@@ -99,7 +99,9 @@ def test_weights_are_refused() -> None:
         ask("herding", own_weights=True)
 
 
-@pytest.mark.parametrize("proxy", ["ridge:patches", "ridge:user+patches", "ridge:user"])
+@pytest.mark.parametrize(
+    "proxy", ["ridge:patches", "ridge:user+patches", "ridge:backbone", "ridge:user"]
+)
 def test_a_proxy_of_features_that_no_label_went_into_is_taken(proxy: str) -> None:
     assert str(ask("herding", proxy=proxy)[1]) == proxy
     assert str(ask("herding", proxy=proxy, own_features=True)[1]) == proxy
@@ -116,7 +118,7 @@ def test_a_proxy_of_features_that_no_label_went_into_is_taken(proxy: str) -> Non
     ],
 )
 def test_a_proxy_that_labels_went_into_is_refused(proxy: str, why: str) -> None:
-    remedy = r"one or more of user, patches, columns, joined.*such as ridge:patches; or"
+    remedy = r"one or more of user, patches, columns, backbone.*such as ridge:patches; or"
     with pytest.raises(ProxyError, match=rf"with labels=none: {why}\..*{remedy}"):
         ask("herding", proxy=proxy, own_features=True)
     with pytest.raises(ProxyError, match="there is no proxy 'best'"):
@@ -190,7 +192,7 @@ def asked_for(
     learners = (CommittedLearner(0, (), BlobName.of(b"learner")),)
     run = Outcome("r", config, IMAGE, BlobName.of(b"theta*"), theta_p, learners)
     asking = query(strategy, pretraining, **asked)
-    return question_of(run, asking, 1000, kind=kind, max_warm_up_epochs=200)
+    return question_of(run, asking, 1000, backbone=None, kind=kind, max_warm_up_epochs=200)
 
 
 def test_a_warm_up_begins_with_theta_star_and_needs_no_theta_p() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import InitializationConfig, RunConfig, SoupConfig
@@ -17,6 +18,7 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.models.models import build_torchvision
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
@@ -154,6 +156,18 @@ def test_the_users_features_are_the_requests(context: Context, ask: Any) -> None
     assert facts["num_features"] == signals.features_ND.shape[1] == 10
 
 
+def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_path: Path) -> None:
+    path = tmp_path / "resnet18.safetensors"
+    save_file(build_torchvision("resnet18", num_classes=3, in_channels=3).state_dict(), path)
+    settings = digits_settings(context.settings.state_dir, "digits-test").model_copy(
+        update={"backbone": f"torchvision:resnet18@{path}"}
+    )
+    named = Context(settings, send=lambda _: None)
+    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:backbone"), weights)
+    facts = given(proxied_signals(named, question).facts, "facts")
+    assert facts["num_features"] == 5 * 512
+
+
 def test_a_choice_tells_what_it_tried_and_is_that_proxy(
     ask: Any, trajectories: Trajectories
 ) -> None:
@@ -173,6 +187,7 @@ def test_a_choice_tells_what_it_tried_and_is_that_proxy(
     [
         ("ridge:patches+learners", "Leave `weights` unset, or leave `learners` out"),
         ("ridge:user", r"Give them \(--features FILE"),
+        ("ridge:backbone", "starts it with --backbone torchvision:NAME@FILE"),
     ],
 )
 def test_what_is_not_there_is_refused_with_a_remedy(ask: Any, text: str, remedy: str) -> None:
