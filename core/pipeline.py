@@ -222,7 +222,7 @@ def merge_learners(
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Merged:
     """Merge learners, opened anew at every call, by their scores on the validation split."""
-    soup, evaluator = config.soup, soup_evaluator(workspace, config, inputs)
+    soup, evaluator = config.soup, _evaluator(workspace, config, inputs)
     evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")
     # Several weights are scored at a time instead, on a thread each.
@@ -246,8 +246,7 @@ def merge_learners(
     return Merged(made, initial_accuracy, len(evaluator.targets_N))
 
 
-def soup_evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:
-    """The evaluator of a run's weights, on its validation split."""
+def _evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:
     dataset = workspace.dataset
     model, ids = workspace.new_model(config), workspace.split(config).validation_ids
     return Evaluator(

@@ -2,8 +2,7 @@
 
 CREST's question, on a random sample of the data. Around the earlier weights, the loss at a distance
 delta is about F(delta) = L + g . delta + 1/2 delta . (h * delta), with the gradient g and the
-Hessian's diagonal h. While F still predicts the loss, the gradients that the subset stands for have
-changed as foreseen; when it no longer does, another subset is due.
+Hessian's diagonal h. Another subset is due when F no longer predicts the loss.
 
 h is Hutchinson's estimate: the mean of z * (H z) over Rademacher probes z, exact where H is
 diagonal. The paper smooths g and h over the steps of one training; here every call starts from the
@@ -153,10 +152,7 @@ def fit_quadratic_model(
 def _probe(parameters: Parameters, seed: int, index: int) -> list[Tensor]:
     generator = derive_generator(seed, "hutchinson", index)
     return [
-        torch.randint(0, 2, tensor.shape, generator=generator)
-        .mul_(2)
-        .sub_(1)
-        .to(tensor.device, tensor.dtype)
+        torch.randint(0, 2, tensor.shape, generator=generator).mul_(2).sub_(1).to(tensor)
         for tensor in parameters.values()
     ]
 
@@ -164,9 +160,8 @@ def _probe(parameters: Parameters, seed: int, index: int) -> list[Tensor]:
 def _hessian_product(
     gradients: tuple[Tensor, ...], parameters: Parameters, probe: list[Tensor]
 ) -> tuple[Tensor, ...]:
-    slope = torch.stack(
-        [(gradient * z).sum() for gradient, z in zip(gradients, probe, strict=True)]
-    ).sum()
+    slopes = [(gradient * z).sum() for gradient, z in zip(gradients, probe, strict=True)]
+    slope = torch.stack(slopes).sum()
     if not slope.requires_grad:  # a loss that is linear in all of them
         return tuple(torch.zeros_like(z) for z in probe)
     return torch.autograd.grad(
