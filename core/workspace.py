@@ -48,6 +48,7 @@ class Keepable(Protocol):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
+        ...
 
 
 KeptT = TypeVar("KeptT", bound=Keepable)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.config.run_config import (
@@ -26,7 +26,6 @@ from lipt.common.errors import (
     LearnerStoppedError,
 )
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of
@@ -35,7 +34,7 @@ from tests.image_files import encoded, files_of
 
 CPU = torch.device("cpu")
 OWN_MODELS = """
-from torch import nn
+from torch import Tensor, nn
 
 def dropout(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, num_classes))
@@ -80,10 +79,13 @@ def make_task(
     )
 
 
-def make_shard(num_examples: int = 16) -> Shard:
+def made_up(num_images: int = 16) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (num_examples, 1, 8, 8), generator=generator).to(torch.uint8)
-    return Shard(images, torch.arange(num_examples) % 10)
+    return torch.randint(256, (num_images, 1, 8, 8), generator=generator).to(torch.uint8)
+
+
+def make_shard(num_examples: int = 16) -> Shard:
+    return Shard(made_up(num_examples), torch.arange(num_examples) % 10)
 
 
 def theta_star(task: LearnerTask, *allowed_modules: str) -> Weights:
@@ -99,12 +101,11 @@ def theta_star(task: LearnerTask, *allowed_modules: str) -> Weights:
 
 def make_files(*, broken: int | None = None) -> Shard:
     """The examples of `make_shard` as files; one of them cut off."""
-    shard = make_shard()
-    files = files_of(images_in(shard.examples))
+    files = files_of(made_up())
     if broken is not None:
         files[broken] = files[broken][:-40]
     image = ImageFormat(1, 8, 8, mean=(0.3,), std=(0.4,))
-    return Shard(encoded(files, image), shard.targets_N)
+    return Shard(encoded(files, image), torch.arange(16) % 10)
 
 
 def train(
@@ -327,9 +328,7 @@ def task_of(learners: LearnersConfig) -> LearnerTask:
 
 
 def test_steps_are_sgd_with_momentum_and_weight_decay() -> None:
-    generator = torch.Generator().manual_seed(0)
-    images_NCHW = torch.randint(256, (16, 1, 8, 8), generator=generator).to(torch.uint8)
-    labels_N = torch.arange(16) % 10
+    images_NCHW, labels_N = made_up(), torch.arange(16) % 10
     head = nn.Linear(64, 10)
     weight_CD, bias_C = head.weight.detach().double(), head.bias.detach().double()
     task = task_of(LearnersConfig(num_minibatches=1, num_steps=3, batch_size=16, learning_rate=0.3))

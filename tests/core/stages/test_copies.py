@@ -17,6 +17,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import DiagnoseData, SelectSubset
+from lipt.coordinator.compute.messages import Progressed
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.diagnosis import copies_of
@@ -44,7 +45,10 @@ def make_context(tmp_path: Path, reports: list[str]) -> MakeContext:
     def make(state: str = "state") -> Context:
         (tmp_path / state).mkdir(exist_ok=True)
         settings = digits_settings(tmp_path / state, "digits-test")
-        context = Context(settings, send=lambda now: reports.append(now.activity))
+        context = Context(
+            settings,
+            send=lambda news: reports.append(news.activity if isinstance(news, Progressed) else ""),
+        )
         plain = context.dataset
         images_NCHW, labels_N = plain.images(torch.arange(100)), plain.labels_N[:100].clone()
         images_NCHW[7] = images_NCHW[3]
