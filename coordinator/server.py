@@ -259,9 +259,7 @@ def _add_services(
 ) -> health.aio.HealthServicer:
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    workers = WorkerService(
-        app.dispatcher, app.intake, app.ranges, stopping, app.storage.allowances
-    )
+    workers = WorkerService(app.dispatcher, app.intake, app.ranges, stopping)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     runs = RunService(
         app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting

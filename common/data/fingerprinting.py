@@ -32,7 +32,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from lipt.common.config.fingerprint_kind import FULL_PREFIX, FingerprintKind
+from lipt.common.config.run_config import FULL_PREFIX, FingerprintKind
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import TargetValues

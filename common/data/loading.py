@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for

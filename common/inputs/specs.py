@@ -68,7 +68,7 @@ class Column:
 
     name: Annotated[str, Field(max_length=100)]
     type: ColumnType
-    shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_DIMENSIONS)]
+    shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_DIMENSIONS)] = ()
     num_values: Annotated[int, Field(ge=0)] = 0
     standardized: bool = False
 

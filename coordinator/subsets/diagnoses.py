@@ -187,5 +187,5 @@ class Diagnoses:
             blob=diagnosed.blob,
             created_at=self._wall_clock(),
         )
-        await self._database.save_diagnosis(diagnosis)
+        await self._database.save(diagnosis)
         return diagnosis

@@ -41,9 +41,8 @@ from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.request_rules import Labels
-from lipt.core.stages.choice import Question
 from lipt.core.stages.proxy import ProxyQuestion
-from lipt.core.stages.question import SubsetQuery, needs_no_learners, question_of
+from lipt.core.stages.question import Question, SubsetQuery, needs_no_learners, question_of
 
 logger = logging.getLogger(__name__)
 
@@ -319,7 +318,7 @@ class Subsets:
             blob=selected.blob,
             created_at=self._wall_clock(),
         )
-        await self._database.save_subset(subset)
+        await self._database.save(subset)
         return subset
 
     async def _restore(

@@ -29,9 +29,10 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.choice import Chosen, Question, choose, told_of
+from lipt.core.stages.choice import Chosen, choose, told_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.proxy import ProxyQuestion
+from lipt.core.stages.question import Question
 from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.workspace import Workspace
 
@@ -172,7 +173,7 @@ class MapExamples:
     def run(self, context: Context) -> tuple[tuple[float, float], ...]:
         """Compute their features with the model of these weights, and place them."""
         model = context.loaded_model(self.config, self.weights)
-        rows_M = context.numbering.places(torch.tensor(self.ids))
+        rows_M = context.dataset.numbering.places(torch.tensor(self.ids))
         with pinned_kernels(self.config.evaluation_threads):
             batches = context.batches(self.inputs, "computing features", some=rows_M)
             places_M2 = principal_components(compute_signals(model, batches).features_ND.float())
@@ -200,7 +201,7 @@ class ShowExamples:
         if not self.ids:
             return ()
         context.report("reading examples", 0, len(self.ids))
-        stored_B = dataset.examples(context.numbering.places(torch.tensor(self.ids)))
+        stored_B = dataset.examples(dataset.numbering.places(torch.tensor(self.ids)))
         if isinstance(dataset.inputs, ImageSpec):
             return tuple(
                 ShownExample(data_url(image_CHW, _MAX_PIXELS), "")

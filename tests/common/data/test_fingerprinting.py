@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import fingerprint, open_dataset
 from lipt.common.data.fingerprinting import sampled_rows
 
