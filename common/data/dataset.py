@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.config.run_config import FingerprintKind
-from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import map_rows
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
@@ -122,7 +121,9 @@ class Dataset:
     @cached_property
     def full_fingerprint(self) -> str:
         """The full one, for which every row is read."""
-        return self._fingerprint(FingerprintKind.FULL) if self.read_all is None else self.read_all()
+        if self.read_all is not None:
+            return self.read_all()
+        return self.rows.whole.fingerprint(FingerprintKind.FULL)
 
     def fingerprint_like(self, other: str) -> str:
         """The fingerprint of another one's kind, to be compared with it."""
@@ -140,15 +141,9 @@ class Dataset:
         if isinstance(self.rows, ArrayRows | ColumnRows):
             return False
         try:
-            return self._fingerprint(FingerprintKind.SAMPLED) != self.fingerprint
+            return self.rows.whole.fingerprint() != self.fingerprint
         except DataError:
             return True
-
-    def _fingerprint(self, kind: FingerprintKind) -> str:
-        rows = self.rows.whole
-        return fingerprint(
-            rows.labels_N, len(self.class_names), rows.raw, kind, targets=rows.targets
-        )
 
     def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:
         """One example: its tensors by name, and "label", int64.

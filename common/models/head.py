@@ -119,19 +119,16 @@ def require_logits(
     except ConfigError:
         raise
     except Exception as error:
+        remedy = "that takes this size, or another size with --image-size."
+        if isinstance(inputs, ColumnsSpec):
+            remedy = (
+                "that takes one batched tensor, or several by these names as keywords, and give "
+                "float32 where its weights are float32."
+            )
         raise ConfigError(
-            f"the model {spec!r} fails on {inputs} with {type(error).__name__}: {error}. "
-            f"{_remedy(inputs)}"
+            f"the model {spec!r} fails on {inputs} with {type(error).__name__}: {error}. Choose a "
+            f"model {remedy}"
         ) from error
-
-
-def _remedy(inputs: InputSpec) -> str:
-    if isinstance(inputs, ColumnsSpec):
-        return (
-            "Choose a model that takes one batched tensor, or several by these names as keywords, "
-            "and give float32 where its weights are float32."
-        )
-    return "Choose a model that takes this size, or another size with --image-size."
 
 
 def _require_shape(outputs: object, spec: str, *, num_classes: int, inputs: InputSpec) -> None:

@@ -276,12 +276,8 @@ def _of_images(dataset: Any, like: str) -> str:
 
 
 def _of_rows(rows: Rows, like: str) -> str:
-    from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
-
     rows.complete_labels()
-    kind = FingerprintKind.of(like)
-    num_classes = len(rows.class_names)
-    return fingerprint(rows.labels_N, num_classes, rows.raw, kind, targets=rows.targets)
+    return rows.fingerprint(FingerprintKind.of(like))
 
 
 def _of_files(dataset: Any, like: str) -> str:

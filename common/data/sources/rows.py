@@ -17,6 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lipt.common.config.run_config import FingerprintKind
+from lipt.common.data.fingerprinting import fingerprint
+from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.index import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, fit_pixels
@@ -25,6 +28,8 @@ from lipt.common.targets.values import TargetValues
 
 # No labelled image set has more classes: a larger label is a mistake.
 _MAX_CLASSES = 100_000
+# For files, whose bytes come from a disk or a network.
+_NUM_HASHING_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,20 @@ class Rows(ABC):
         if bool((self.labels_N < 0).any()):
             for row in range(len(self)):
                 self.raw(row)
+
+    def fingerprint(
+        self, kind: FingerprintKind = FingerprintKind.SAMPLED, progress: Progress | None = None
+    ) -> str:
+        """The digest of complete labels and of all or of sampled rows."""
+        return fingerprint(
+            self.labels_N,
+            len(self.class_names),
+            self.raw,
+            kind,
+            targets=self.targets,
+            num_threads=_NUM_HASHING_THREADS if self.encoded and self.concurrent else 1,
+            progress=progress,
+        )
 
     @abstractmethod
     def raw(self, row: int) -> bytes:
