@@ -5,6 +5,8 @@ Pixels are NumPy arrays here, because Pillow's are; data sets return tensors.
 Shapes: N examples, C channels, H x W pixels.
 """
 
+# ruff: noqa: D102 - methods are described once, in the abstract classes
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -119,18 +121,15 @@ class PixelRows(ImageRows):
         """The pixels at their own size, C x H x W."""
 
     def raw(self, row: int) -> bytes:
-        """The pixels in C x H x W order."""
         data: bytes = self.pixels(row).tobytes()
         return data
 
     def check(self, row: int) -> Header:
-        """Read the image."""
         return _header(self.pixels(row))
 
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
-        """Fit the image to `channels` x `size`."""
         pixels_CHW = self.pixels(row)
         return _header(pixels_CHW), fit_pixels(pixels_CHW, channels, size)
 
@@ -147,7 +146,6 @@ class ArrayRows(PixelRows):
     images_NCHW: NDArray[np.uint8]
 
     def pixels(self, row: int) -> NDArray[np.uint8]:
-        """A view of the image."""
         pixels_CHW: NDArray[np.uint8] = self.images_NCHW[row]
         return pixels_CHW
 

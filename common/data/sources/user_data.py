@@ -290,7 +290,6 @@ class FactoryRows(PixelRows):
     concurrent = False
 
     def __init__(self, source: str, data: Any) -> None:
-        """Read a data set's length, labels and first row."""
         num_rows = _length(source, data)
         given = _labels_of_targets(source, data, num_rows)
         if given is None and num_rows and not is_class(_read_row(source, data, 0)[1]):
