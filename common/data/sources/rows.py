@@ -10,7 +10,7 @@ Shapes: N examples, C channels, H x W pixels.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -179,6 +179,23 @@ def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
             f"{largest + 1} classes. Labels must be class numbers counted from 0."
         )
     return tuple(str(number) for number in range(largest + 1))
+
+
+def labels_of_names(
+    labels: Sequence[str], names: tuple[str, ...] | None, source: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The number of each label, int64, and the class names; without names, the sorted labels."""
+    names = tuple(sorted(set(labels))) if names is None else names
+    numbers = {name: number for number, name in enumerate(names)}
+    try:
+        found = [numbers[label] for label in labels]
+    except KeyError as error:
+        (unknown,) = error.args
+        raise DataError(
+            f"{source}: row {labels.index(unknown)} has the label {unknown!r:.80}, which is none "
+            f"of its {len(names)} classes. Correct the row, or name all classes."
+        ) from error
+    return torch.tensor(found, dtype=torch.int64), names
 
 
 def require_labels(labels_N: Tensor, num_classes: int, source: str) -> None:

@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources.rows import ColumnRows, PixelRows
+from lipt.common.data.sources.rows import ColumnRows, PixelRows, labels_of_names
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import fit_image, is_grayscale
 from lipt.common.imports import load_factory
@@ -171,27 +171,12 @@ def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source
     if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biu":
         return _Labels(torch.from_numpy(numbers_N.astype(np.int64)), names)
     if labels and all(isinstance(label, str) for label in labels):
-        return _Labels(*labels_of_names([str(label) for label in labels], names, source))
+        return _Labels(*labels_of_names(list(map(str, labels)), names, source))
     if not all(map(is_class, labels)):
         targets = read_targets(labels, names, source)
         return _Labels(targets.strata_N, None, targets)
     class_numbers = [_class_number(label, source, row) for row, label in enumerate(labels)]
     return _Labels(torch.tensor(class_numbers, dtype=torch.int64), names)
-
-
-def labels_of_names(
-    labels: Sequence[str], names: tuple[str, ...] | None, source: str
-) -> tuple[Tensor, tuple[str, ...]]:
-    """The number of each label, int64, and the class names."""
-    names = tuple(sorted(set(labels))) if names is None else names
-    numbers_of = {name: number for number, name in enumerate(names)}
-    for row, label in enumerate(labels):
-        if label not in numbers_of:
-            raise DataError(
-                f"{source}: row {row} has the label {label!r:.80}, which is none of its "
-                f"{len(names)} classes. Correct the row, or the data set's `classes`."
-            )
-    return torch.tensor([numbers_of[label] for label in labels], dtype=torch.int64), names
 
 
 def _class_number(label: Any, source: str, row: int) -> int:

@@ -32,7 +32,7 @@ from torch import Tensor
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import PackedNames, Stamp, kept
-from lipt.common.data.sources.rows import numbered_classes
+from lipt.common.data.sources.rows import labels_of_names, numbered_classes
 from lipt.common.data.sources.storage import (
     Storage,
     Window,
@@ -41,7 +41,6 @@ from lipt.common.data.sources.storage import (
     split_query,
     storage_of,
 )
-from lipt.common.data.sources.user_data import labels_of_names
 from lipt.common.errors import ConfigError, DataError
 
 _OPTIONS = ("image", "label", "classes_file")
@@ -213,14 +212,16 @@ def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[s
             f"the label of {one} is a class's name, and that of {other} a number. Write labels "
             "of one kind."
         )
-    classes = sorted({str(sample.label) for sample in samples}) if str in kinds else []
-    numbers: dict[int | str, int] = {name: number for number, name in enumerate(classes)}
-    labels = [numbers.get(sample.label, sample.label) for sample in samples]
+    labels, classes = [sample.label for sample in samples], tuple[str, ...]()
+    if str in kinds:
+        labels_N, classes = labels_of_names(list(map(str, labels)), None, "")
+    else:
+        labels_N = torch.tensor(labels, dtype=torch.int64)
     members, packed = PackedNames.of(s.name for s in samples), PackedNames.of(classes)
     return {
         "offsets": torch.tensor([s.offset for s in samples], dtype=torch.int64),
         "sizes": torch.tensor([s.size for s in samples], dtype=torch.int64),
-        "labels": torch.tensor(labels, dtype=torch.int64),
+        "labels": labels_N,
         "ends": ends_S,
         "members": members.letters,
         "member_ends": members.ends_N,

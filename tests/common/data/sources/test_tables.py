@@ -175,14 +175,16 @@ def test_numbers_stand_for_the_names_that_the_file_has(write: Write) -> None:
     assert (labels_N.tolist(), names) == ([1, 0, 1], ("neg", "pos", "none"))
     named = table(write, 1, -1, 1)
     named.class_names = {"y": ("neg", "pos")}
-    with pytest.raises(DataError, match=r"none of the 2 classes, the first of them '-1' in .* 1\."):
+    with pytest.raises(
+        DataError, match=r"row 1 has the label '-1', which is none of its 2 classes"
+    ):
         read_labels(named, "y")
 
 
 def test_classes_that_are_given_keep_their_order_and_may_lack_examples(write: Write) -> None:
     labels_N, names = read_labels(table(write, "b", "a"), "y", ["b", "c", "a"])
     assert (labels_N.tolist(), names) == ([0, 2], ("b", "c", "a"))
-    with pytest.raises(DataError, match=r"1 labels .* none of the 1 classes, .*'b' in the rows 0"):
+    with pytest.raises(DataError, match=r"row 0 has the label 'b', which is none of its 1 classes"):
         read_labels(table(write, "b", "a"), "y", ["a"])
 
 
