@@ -23,7 +23,7 @@ from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
-from lipt.coordinator.compute.progress import Made, Progressed
+from lipt.coordinator.compute.messages import Made, News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.signals.stored import UserFeatures, read_user_features
@@ -40,8 +40,8 @@ _DIGEST_CHARS = 32
 _MOST_NAMED = 20
 _IDS = TypeAdapter(tuple[int, ...])
 
-# Sends a job's progress, or a part of its result.
-Report = Callable[[Progressed], None]
+# Sends what a job says before it has ended.
+Report = Callable[[News], None]
 
 
 # Signal cache: per-example values on disk; the newest files of each kind stay.
@@ -96,6 +96,10 @@ def keep_cached(
     return path
 
 
+def _most_files(warm_up_models: int) -> int:
+    return _FILES_PER_MODEL * warm_up_models + _MORE_FILES if warm_up_models else _MOST_FILES
+
+
 def _name(kind: str, depends_on: tuple[object, ...]) -> str:
     return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:_DIGEST_CHARS]}"
 
@@ -108,8 +112,8 @@ def _file_name(name: str, path: Path) -> str:
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     """The data set with the excluded examples of its first opening from this state directory.
 
-    Results count images by their places among those that are used. A repaired image would move
-    all behind it, so it stays excluded; an image that broke since then is refused (DataError).
+    A repaired image would shift the positions of all behind it, so it stays excluded. An image that
+    broke since then is refused (DataError).
     """
     path = folder / f"{dataset.fingerprint}.json"
     try:
@@ -119,15 +123,14 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
         return dataset
     except (OSError, ValueError) as error:
         raise StateError(
-            f"which images of {dataset.source} are left out is kept in {path}, which cannot be "
-            "used. Restore it from a backup of the state directory."
+            f"{path} lists the excluded images of {dataset.source} and cannot be used. Restore it "
+            "from a backup of the state directory."
         ) from error
     if broken := sorted(set(dataset.quarantined) - set(kept)):
         named = ", ".join(map(str, broken[:_MOST_NAMED]))
         raise DataError(
             f"{len(broken)} images of {dataset.source} cannot be used that could when runs of this "
-            f"state directory were made: {named}. Restore them, or begin with another state "
-            "directory."
+            f"state directory were made: {named}. Restore them, or take another state directory."
         )
     return replace(dataset, quarantined=kept)
 
@@ -141,11 +144,11 @@ def _keep_quarantine(path: Path, dataset: Dataset) -> None:
     except OSError as error:
         if dataset.quarantined:
             raise StateError(
-                f"which images of {dataset.source} are left out cannot be kept in {path}: {error}. "
+                f"the excluded images of {dataset.source} cannot be stored in {path}: {error}. "
                 "Make room, and start again."
             ) from error
         # A full disk is no reason not to serve what is whole.
-        logger.warning("that all of %s can be used is not noted: %s", dataset.source, error)
+        logger.warning("%s is not written: %s", path, error)
 
 
 @dataclass(frozen=True)
@@ -268,21 +271,18 @@ class Context(Workspace):
 
     def tell(self, part: object) -> None:
         """Send a part of the job's result before the whole."""
-        self.send(Made(part=part))
+        self.send(Made(part))
 
     def user_features(self, features: BlobName) -> UserFeatures:
         """A user's uploaded features, of the examples in `dataset`."""
-        numbering = self.dataset.numbering
+        keep = self.dataset.numbering.kept
         read = read_user_features(
             self.blobs.verified_path(features),
             num_examples=self.dataset.num_ids,
             max_bytes=self.settings.limits.max_blob_bytes,
         )
         paired_NP = read.paired_features_NP
-        return UserFeatures(
-            numbering.kept(read.features_ND),
-            None if paired_NP is None else numbering.kept(paired_NP),
-        )
+        return UserFeatures(keep(read.features_ND), None if paired_NP is None else keep(paired_NP))
 
     def read(self, name: BlobName) -> Path:
         """The path of a blob whose content is its digest's."""

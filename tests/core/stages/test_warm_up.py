@@ -22,7 +22,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context, keep_cached
 from lipt.coordinator.compute.jobs.pretraining import CutShards
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.options import WarmUp
