@@ -181,28 +181,17 @@ def test_all_that_cannot_be_used_are_listed_by_the_ids_that_they_have(
     assert (found.num_images, told[-1]) == (5, (5, 5))
     assert [image.id for image in found.unusable] == [1, 2, 3]
     assert all(image.problem for image in found.unusable)
-
-
-@pytest.mark.parametrize("source", ["digits", "wine-train"])
-def test_what_is_no_image_file_is_refused(source: str) -> None:
     with pytest.raises(DataError, match="holds no image files"):
-        decode_all(source)
+        decode_all("digits")
 
 
-@pytest.mark.parametrize("source", ["mnist", "", "MNIST:", "s3://bucket/x", "/data/images"])
+@pytest.mark.parametrize("source", ["", "MNIST:", "s3://bucket/x"])
 def test_unknown_source_is_answered_with_the_list(source: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         open_dataset(source)
     assert str(caught.value) == (
         f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
     )
-
-
-@pytest.mark.parametrize("source", ["cifar10", "parquet:", "imagefolder"])
-def test_a_source_without_its_path_is_told_how_to_name_it(source: str) -> None:
-    name = source.rstrip(":")
-    with pytest.raises(ConfigError, match=rf"Write {name}:PATH"):
-        open_dataset(source)
 
 
 def test_one_in_twenty_of_the_mislabelled_digits_has_another_class() -> None:
@@ -236,31 +225,24 @@ def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.Mon
         open_dataset("digits")
 
 
-@pytest.fixture
-def cifar10_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def test_cifar10_reads_the_training_batches_in_order_and_no_altered_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {f"data_batch_{i}": [i, 1, 0] for i in range(1, 6)} | {"test_batch": [7]}
     folder = tmp_path / "cifar-10-batches-py"
     write_cifar(monkeypatch, folder, "CIFAR10", files, num_classes=10, meta="batches.meta")
-    return tmp_path
-
-
-def test_cifar10_reads_the_training_batches_in_order(cifar10_folder: Path) -> None:
-    data = open_dataset(f"cifar10:{cifar10_folder}")
-    assert len(data) == 15
+    data = open_dataset(f"cifar10:{tmp_path}")
     assert data.inputs == ImageSpec(3, 32, 32)
     assert data.labels_N.tolist() == [1, 1, 0, 2, 1, 0, 3, 1, 0, 4, 1, 0, 5, 1, 0]
     assert data.class_names[3] == "class 3"
-    assert open_dataset(f"cifar10-test:{cifar10_folder}").labels_N.tolist() == [7]
+    assert open_dataset(f"cifar10-test:{tmp_path}").labels_N.tolist() == [7]
     second = np.random.default_rng(2).integers(0, 256, (3, 3072), np.uint8)
     images = data.images(torch.tensor([3, 4, 5]))
     assert torch.equal(images, torch.from_numpy(second).reshape(3, 3, 32, 32))
-
-
-def test_cifar10_refuses_an_altered_batch(cifar10_folder: Path) -> None:
-    path = cifar10_folder / "cifar-10-batches-py" / "data_batch_3"
+    path = folder / "data_batch_3"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(DataError, match=r"not the published ones .*Download https://.*python"):
-        open_dataset(f"cifar10:{cifar10_folder}")
+        open_dataset(f"cifar10:{tmp_path}")
 
 
 def test_image_folder_that_is_missing_or_holds_nothing(tmp_path: Path, encode: Encode) -> None:
@@ -315,7 +297,8 @@ def test_every_name_with_a_path_is_known_not_to_be_a_module() -> None:
     ("source", "image_size", "words"),
     [
         ("digits:x", None, r"digits takes no path, not 'x'\. Write digits\."),
-        ("digits", 0, r"the image size 0 is outside 1\.\.4096"),
+        ("cifar10", None, "Write cifar10:PATH"),
+        ("parquet:", None, "Write parquet:PATH"),
         ("digits", 5000, r"the image size 5000 is outside 1\.\.4096"),
     ],
 )

@@ -78,24 +78,20 @@ def test_named_classes_are_zero_shot(folder: Path, tmp_path: Path) -> None:
     assert dataset.class_names[1] == "a photo of something green"
 
 
-def test_rows_have_length_one_and_are_embedded_once(folder: Path, calls: Path) -> None:
-    first = opened_pairs(folder)
-    again = opened_pairs(folder)
-    assert calls.read_text().splitlines() == ["made"]
-    assert again.fingerprint == first.fingerprint
-    assert isinstance(again.rows, FeatureRows)
-    assert again.rows.paired_NP is not None
-    for rows in (again.rows.tensors[""], again.rows.paired_NP):
-        assert rows.norm(dim=1).tolist() == pytest.approx([1.0] * 60)
-
-
-def test_they_are_embedded_anew_where_what_they_were_made_of_has_changed(
+def test_rows_have_length_one_and_are_embedded_anew_where_their_origin_has_changed(
     folder: Path, calls: Path, tmp_path: Path
 ) -> None:
     weights = tmp_path / "weights"
     weights.write_text("some")
     options = f"&clusters=5&weights={weights}"
     first = opened_pairs(folder, options)
+    again = opened_pairs(folder, options)
+    assert calls.read_text().splitlines() == ["made"]
+    assert again.fingerprint == first.fingerprint
+    assert isinstance(again.rows, FeatureRows)
+    assert again.rows.paired_NP is not None
+    for rows in (again.rows.tensors[""], again.rows.paired_NP):
+        assert rows.norm(dim=1).tolist() == pytest.approx([1.0] * 60)
     weights.write_text("other ones")
     opened_pairs(folder, options)
     assert len(calls.read_text().splitlines()) == 2
@@ -105,13 +101,6 @@ def test_they_are_embedded_anew_where_what_they_were_made_of_has_changed(
     assert opened_pairs(folder, options).fingerprint != first.fingerprint
     opened_pairs(folder, "&clusters=6")
     assert len(calls.read_text().splitlines()) == 4
-
-
-def test_the_pairs_themselves_are_had_without_towers(folder: Path) -> None:
-    pairs = open_pairs(f"pairs:{folder}?image_tower=there.is:none")
-    assert pairs[7] == (str(folder / "part0" / "0007.png"), caption_of(23))
-    with pytest.raises(ConfigError, match="names no pairs"):
-        open_pairs("digits")
 
 
 @pytest.mark.parametrize(
@@ -130,12 +119,6 @@ def test_options_that_cannot_be_used_are_refused(
         opened_pairs(folder, options)
 
 
-def test_a_broken_image_is_named_by_its_row_and_file(folder: Path) -> None:
-    (folder / "part0" / "0003.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"image 3 of pairs:.*0003\.png\) cannot be used"):
-        opened_pairs(folder)
-
-
 def test_both_towers_have_to_be_named_and_allowed(folder: Path) -> None:
     with pytest.raises(ConfigError, match="Add text_tower=module:function"):
         open_dataset(f"pairs:{folder}?image_tower={IMAGE_TOWER}", allowed_modules=["tests"])
@@ -143,7 +126,7 @@ def test_both_towers_have_to_be_named_and_allowed(folder: Path) -> None:
         open_dataset(f"pairs:{folder}?{TOWERS}")
 
 
-def test_towers_of_two_widths_and_prompts_that_repeat_are_refused(
+def test_towers_of_two_widths_repeated_prompts_and_broken_images_are_refused(
     folder: Path, tmp_path: Path
 ) -> None:
     source = f"pairs:{folder}?image_tower={IMAGE_TOWER}&text_tower={NARROW}&size=24"
@@ -153,6 +136,9 @@ def test_towers_of_two_widths_and_prompts_that_repeat_are_refused(
     prompts.write_text("red\nred\n")
     with pytest.raises(DataError, match="has 2 prompts, 1 of them different"):
         opened_pairs(folder, f"&classes={prompts}")
+    (folder / "part0" / "0003.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"image 3 of pairs:.*0003\.png\) cannot be used"):
+        opened_pairs(folder)
 
 
 def tower(given: Any) -> Tower:
@@ -215,7 +201,10 @@ def test_a_folders_pairs_are_in_the_order_of_their_paths(tmp_path: Path) -> None
     captions = [caption_of(row) for row in range(50)]
     write_folder(tmp_path, captions)
     (tmp_path / "part0" / "alone.txt").write_text("no image has this name")
-    pairs = open_pairs_at(tmp_path)
+    # No tower is imported.
+    pairs = open_pairs(f"pairs:{tmp_path}?image_tower=there.is:none")
+    with pytest.raises(ConfigError, match="names no pairs"):
+        open_pairs("digits")
     assert [pairs[row][1] for row in range(len(pairs))] == captions
     assert pairs[45][0] == str(tmp_path / "part1" / "0045.png")
     with pytest.raises(IndexError, match=r"no row 50 in pairs:.* with 50 pairs"):
