@@ -15,7 +15,12 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 from opentelemetry.trace import SpanKind
 
-from lipt.common.errors import InvalidRequestError, LiptError, TooManyCallsError
+from lipt.common.errors import (
+    InvalidRequestError,
+    LiptError,
+    TooManyCallsError,
+    to_status,
+)
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import (
     CALL_STATUS,
@@ -26,7 +31,6 @@ from lipt.common.observability.tracing import (
     received,
 )
 from lipt.common.rpc.messages import require_lengths
-from lipt.common.rpc.status import to_status
 
 logger = logging.getLogger(__name__)
 

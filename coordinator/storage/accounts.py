@@ -122,7 +122,7 @@ class Accounts:
         """
         before = self._entries.get(name.sha256)
         if before is not None and before.sending:
-            raise UploadInProgressError.of(name)
+            raise UploadInProgressError(f"blob {name} is being sent by someone else. Try again.")
         lease = self._lease_for(name, peer, allowances)
         leaving = () if lease else self._require_room(name, peer)
         for sha256 in leaving:
