@@ -85,15 +85,13 @@ def _worked(settings: WorkerSettings, tls: TlsFiles | None, token: TokenSource |
     from lipt.common.observability.logs import Events
     from lipt.common.observability.metrics import serving_metrics
     from lipt.common.observability.tracing import exporting
-    from lipt.common.process.devices import resolve_device
+    from lipt.common.process.devices import limit_memory, resolve_device
     from lipt.common.process.machine import this_machine
-    from lipt.common.process.memory import limit_memory
     from lipt.common.rpc.channel import open_channel
     from lipt.worker.agent import Agent
-    from lipt.worker.assignment import Worker
+    from lipt.worker.assignment import Worker, WorkerLimits
     from lipt.worker.client import CoordinatorClient
     from lipt.worker.instruments import WORKER, Metering
-    from lipt.worker.limits import WorkerLimits
 
     device = resolve_device(settings.device)
     limits = WorkerLimits(settings, this_machine(), device)

@@ -22,14 +22,14 @@ _ENTRIES = 1000
 @dataclass(frozen=True)
 class _Limited:
     name: str
-    # As errors call it: Message.field.
+    # Message.field
     label: str
     max_characters: int
     max_entries: int
 
 
 def require_lengths(request: Message) -> None:
-    """Refuse texts that are longer, and lists that have more entries, than their fields take."""
+    """Refuse longer texts, and lists with more entries, than their fields take."""
     for field in _limited_fields(request.DESCRIPTOR):
         value = getattr(request, field.name)
         if isinstance(value, Message):
@@ -37,23 +37,18 @@ def require_lengths(request: Message) -> None:
         elif isinstance(value, str):
             _require_text(value, field)
         else:
-            _require_entries(value, field)
-
-
-def _require_entries(value: Any, field: _Limited) -> None:
-    entries: Iterable[Any] = [*value, *value.values()] if isinstance(value, Mapping) else value
-    num_texts = 0
-    for entry in entries:
-        if isinstance(entry, Message):
-            require_lengths(entry)
-            continue
-        num_texts += 1
-        _require_text(entry, field)
-    if num_texts and len(value) > field.max_entries:
-        raise InvalidRequestError(
-            f"{field.label} has {len(value)} entries; at most {field.max_entries} are taken. "
-            "Give fewer."
-        )
+            entries = [*value, *value.values()] if isinstance(value, Mapping) else list(value)
+            for entry in entries:
+                if isinstance(entry, Message):
+                    require_lengths(entry)
+                else:
+                    _require_text(entry, field)
+            has_texts = not all(isinstance(entry, Message) for entry in entries)
+            if has_texts and len(value) > field.max_entries:
+                raise InvalidRequestError(
+                    f"{field.label} has {len(value)} entries; at most {field.max_entries} are "
+                    "taken. Give fewer."
+                )
 
 
 def _require_text(text: str, field: _Limited) -> None:

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from lipt.common.blobs.durable import write_all
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights.header import LENGTH_BYTES, malformed, values_begin
+from lipt.common.weights import LENGTH_BYTES, malformed, values_begin
 from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
 
 # Spare room in a limit on tensors, so that another model's file is opened and compared.
