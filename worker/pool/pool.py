@@ -98,9 +98,10 @@ class Pool:
         self._stopping.set()
         self._source.interrupt()
 
-    def run(self) -> None:
-        """Work until `stop`; raises where workers do not take their arguments."""
+    def run(self, check: Callable[[], object] = lambda: None) -> None:
+        """Work until `stop`, until `check` raises, or until a worker refuses its arguments."""
         while not self._stopping.is_set():
+            check()
             try:
                 found = self._source.wait(self._demand, wait_seconds=_POLL_SECONDS)
             except LiptError as error:

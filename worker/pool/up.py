@@ -158,11 +158,8 @@ def up(
             # Again: connecting to Ray sets handlers.
             _on_signals(stop)
             _tell(data or "the data", listening, settings)
-            watch = threading.Thread(target=_follow, args=(child, stop, stopping), daemon=True)
-            watch.start()
             if not stopping.is_set():
-                pool.run()
-        _require_alive(child)
+                pool.run(partial(_require_alive, child))
 
 
 def _on_signals(stop: Callable[[], object]) -> None:
@@ -206,13 +203,6 @@ def _require_alive(child: Child) -> None:
 
     if (status := child.poll()) is not None:
         raise ProcessEndedError(f"the coordinator has ended with status {status}: see above.")
-
-
-def _follow(child: Child, stop: Callable[[], object], stopping: threading.Event) -> None:
-    """End the pool with its coordinator."""
-    while not stopping.wait(_LOOK_SECONDS):
-        if child.poll() is not None:
-            stop()
 
 
 def _reachable(listening: str, host: str | None, *, here: bool) -> str:
