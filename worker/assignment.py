@@ -18,8 +18,13 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.data import Dataset
-from lipt.common.data.shard import open_shard
+from lipt.common.data import (
+    Bearable,
+    Dataset,
+    open_dataset,
+    open_shard,
+    without_quarantined,
+)
 from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
@@ -38,18 +43,12 @@ from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures, measure_model
 from lipt.common.models.head import frozen_names
-from lipt.common.models.registry import build_without_values, is_users_own
+from lipt.common.models.registry import build_without_values, is_users_own, load_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
 from lipt.common.planning import Cost, Limit, learner_memory, learner_threads, violation
 from lipt.common.process.machine import Machine
-from lipt.common.signals.passes import (
-    encode_range,
-    is_data_of,
-    load_task_model,
-    open_task_data,
-    score_range,
-)
+from lipt.common.signals.passes import encode_range, score_range
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
@@ -251,7 +250,7 @@ class Worker:
             self._image_size = wanted.height
             dataset = self._opened(task)
         found = dataset.fingerprint_like(task.fingerprint)
-        if not is_data_of(task, dataset, found):
+        if found != task.fingerprint or dataset.inputs != spec_of(wanted):
             raise OverLimitError(
                 f"{dataset.source} has the fingerprint {found} and examples of {dataset.inputs}; "
                 f"the coordinator's data has {task.fingerprint} and {spec_of(wanted)}. Give "
@@ -262,21 +261,25 @@ class Worker:
     def _opened(self, task: ScoringTask) -> Dataset:
         if self.settings.worker_data is None:
             raise ConfigError("this worker has no data. Give it some (--worker-data).")
-        self._dataset = open_task_data(
-            task,
+        dataset = open_dataset(
             self.settings.worker_data,
             image_size=self._image_size,
             allowed_modules=self.settings.allow_modules,
+            bearable=Bearable(known=task.quarantined),
         )
+        self._dataset = without_quarantined(dataset)
         return self._dataset
 
     def _model(self, task: ScoringTask, weights: BlobName, exchange: Exchange) -> nn.Module:
         key = (task.model, task.num_classes, task.inputs, task.seed, weights)
         if self._scorer is None or self._scorer[0] != key:
             self._scorer = None
-            model = load_task_model(
-                task,
+            model = load_model(
+                task.model,
                 exchange.weights(weights),
+                num_classes=task.num_classes,
+                inputs=spec_of(task.inputs),
+                seed=task.seed,
                 device=self.device,
                 allowed_modules=self.settings.allow_modules,
                 max_bytes=self.settings.max_blob_bytes,

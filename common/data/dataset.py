@@ -106,6 +106,16 @@ class Dataset:
         return len(self.rows)
 
     @cached_property
+    def numbering(self) -> Numbering:
+        """The map between row numbers here and ids, where unusable images are excluded."""
+        return Numbering(self.quarantined)
+
+    @property
+    def num_ids(self) -> int:
+        """All examples of the source, excluded ones as well: ids are below it."""
+        return len(self) + len(self.quarantined)
+
+    @cached_property
     def source_rows(self) -> Rows:
         """The rows as their source has them: not scaled, and image files where there are some."""
         return self.rows if self.reopen is None else self.reopen()

@@ -16,20 +16,24 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from lipt.common.blobs.durable import write_all
-from lipt.common.errors import BlobTooLargeError, WeightsError
+from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
 from lipt.common.weights import LENGTH_BYTES, malformed, values_begin
 from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
+
+ValueT = TypeVar("ValueT")
 
 # Spare room in a limit on tensors, so that another model's file is opened and compared.
 SPARE_TENSORS = 1000
@@ -271,3 +275,30 @@ def complaint(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"{quoted(where)}: {first['msg'][:_MOST_CHARACTERS]}"
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a safetensors file of the process' own; readers see all of it or nothing."""
+    partial = path.with_name(f"{path.name}.part")
+    contiguous = {name: values.contiguous() for name, values in tensors.items()}
+    save_file(contiguous, partial, None if metadata is None else dict(metadata))
+    partial.replace(path)
+
+
+def load_tensors(
+    path: Path, build: Callable[[dict[str, torch.Tensor], dict[str, str]], ValueT]
+) -> ValueT:
+    """What is built of the tensors and the metadata of a file of `save_tensors`.
+
+    They are mapped into memory: pages are read as they are used.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return build(tensors, file.metadata() or {})
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} cannot be used ({error}). Delete it: it is computed again."
+        ) from error

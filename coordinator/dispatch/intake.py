@@ -80,12 +80,10 @@ class LearnerIntake:
     async def take(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:
-        """Take a learner; a repeated commit changes nothing.
+        """Check and commit a learner; a repeated commit changes nothing.
 
-        Raises:
-            StaleLeaseError: the lease is over, or the run has closed.
-            UnknownBlobError: a blob is not stored, or the disk has changed it since.
-            LearnerRejectedError: it fails a check; the attempt counts.
+        A LearnerRejectedError counts as an attempt; an UnknownBlobError, where the disk has lost a
+        blob, does not.
         """
         run, already = self._dispatcher.check_commit(worker_id, key, epoch, result.blob)
         if already:
@@ -208,13 +206,7 @@ class RangeIntake:
         self._threads.shutdown()
 
     async def take(self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName) -> None:
-        """Take a range's file, unless the range is done.
-
-        Raises:
-            StaleLeaseError: the lease or the scan is over.
-            UnknownBlobError: the file is not stored, or the disk has changed it since.
-            LearnerRejectedError: it fails a check.
-        """
+        """Check and store a range's file, unless the range is done."""
         if self._scans.is_done(key):
             return
         grant = self._scans.require(worker_id, key, epoch)

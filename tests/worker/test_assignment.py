@@ -14,7 +14,6 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.data import Shard, open_dataset, pack_shard
-from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import (
     LearnerStoppedError,
     StateError,
@@ -79,13 +78,13 @@ class FakeTraining:
     result: LearnerResult | Exception = LEARNER
     after: Callable[[], object] = lambda: None
     initial: list[Weights] = field(default_factory=list)
-    shards: list[Shard | EncodedShard] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
 
     def __call__(
         self,
         task: object,
         initial: Weights,
-        shard: Shard | EncodedShard,
+        shard: Shard,
         *,
         on_step: Callable[[int, float], None],
         **_: Any,
