@@ -236,7 +236,7 @@ class Admission:
         given, new_head = config.initialization.weights_sha256, config.initialization.new_head
         if given is None:
             return ""
-        weights, match = read_checkpoint(
+        weights, summary = read_checkpoint(
             self._blobs.path(self._blobs.find(given)),
             like=examined.specs,
             head=head_names(examined.model),
@@ -248,4 +248,4 @@ class Admission:
                 f"the weights that the run is to start from cannot be trained on: {bad}. Give "
                 "weights from before they diverged."
             )
-        return str(match) if new_head else ""
+        return summary if new_head else ""
