@@ -30,20 +30,17 @@ _WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "can't
 
 def resolve_device(spec: str) -> torch.device:
     """The device that `--device` names."""
-    kind, colon, index = spec.strip().lower().partition(":")
-    if colon and not (kind == "cuda" and index.isascii() and index.isdecimal()):
+    name = spec.strip().lower()
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    kind, colon, index = name.partition(":")
+    if kind != "cuda" or (colon and not (index.isascii() and index.isdecimal())):
         raise _not_usable(spec, "is not a device")
-    match kind:
-        case "auto":
-            return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-        case "cpu":
-            return torch.device("cpu")
-        case "cuda":
-            if not torch.cuda.is_available() or int(index or 0) >= torch.cuda.device_count():
-                raise _not_usable(spec, "is not on this machine")
-            return torch.device("cuda", int(index or 0))
-        case _:
-            raise _not_usable(spec, "is not a device")
+    if not torch.cuda.is_available() or int(index or 0) >= torch.cuda.device_count():
+        raise _not_usable(spec, "is not on this machine")
+    return torch.device("cuda", int(index or 0))
 
 
 def _not_usable(spec: str, what: str) -> ConfigError:
