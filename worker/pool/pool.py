@@ -22,7 +22,7 @@ from lipt.common.errors import LiptError, ProcessEndedError
 from lipt.common.network.tls import TlsFiles, split_address
 from lipt.common.rpc.channel import LongPoll, open_channel
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.pool.processes import Ended, LocalEngine
+from lipt.worker.pool import Ended, LocalEngine
 from lipt.worker.pool.ray_engine import RayEngine
 from lipt.worker.settings import PoolSettings
 

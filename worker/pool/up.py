@@ -23,7 +23,7 @@ from lipt.worker.settings import PoolSettings
 if TYPE_CHECKING:
     import threading
 
-    from lipt.worker.pool.processes import Child
+    from lipt.worker.pool import Child
 
 _DEFAULT_ADDRESS = "127.0.0.1:50051"
 # Longer than the coordinator's `drain_seconds`.
@@ -176,7 +176,7 @@ def _coordinator(
     """A coordinator and its address; "" where this process was stopped before."""
     import tempfile
 
-    from lipt.worker.pool.processes import Child
+    from lipt.worker.pool import Child
 
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_PEERS_OWN)
