@@ -28,10 +28,10 @@ from lipt.common.errors import (
     QueueFullError,
     TooManyCallsError,
     UnreachableError,
+    from_rpc_error,
 )
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import IdleWatchdog, open_channel
-from lipt.common.rpc.status import from_rpc_error
 from lipt.common.text import printable
 from lipt.v1 import (
     access_pb2_grpc,
