@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
 from lipt.common.models.registry import is_users_own
 from lipt.common.process.devices import kind_of
-from lipt.coordinator.access.worker_identity import (
+from lipt.coordinator.access.caller import (
     NO_EVIDENCE,
     UNBOUND,
     Binding,

@@ -10,8 +10,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
-from lipt.coordinator.access.caller import Caller
-from lipt.coordinator.access.worker_identity import Binding
+from lipt.coordinator.access.caller import Binding, Caller
 from lipt.coordinator.dispatch.choosing import (
     Waiting,
     choose_learner,

@@ -4,8 +4,7 @@ import pytest
 
 from lipt.common.access.roles import Role
 from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
-from lipt.coordinator.access.caller import Caller
-from lipt.coordinator.access.worker_identity import NO_EVIDENCE, Evidence
+from lipt.coordinator.access.caller import NO_EVIDENCE, Caller, Evidence
 from lipt.coordinator.dispatch import workers as worker_registry
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from tests.clock import Clock

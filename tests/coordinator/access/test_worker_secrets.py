@@ -6,9 +6,10 @@ import pytest
 
 from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.errors import InvalidRequestError
-from lipt.coordinator.access.caller import ANYBODY, Caller
-from lipt.coordinator.access.worker_identity import (
+from lipt.coordinator.access.caller import (
+    ANYBODY,
     Binding,
+    Caller,
     Evidence,
     party_of,
     require_unguessable,

@@ -10,7 +10,7 @@ import torch
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.specs import specs_of
-from lipt.coordinator.dispatch.learner_check import (
+from lipt.coordinator.dispatch.intake import (
     check_learner,
     require_finite_report,
     require_snapshots,
