@@ -244,9 +244,7 @@ def require_snapshots(num_sent: int, num_wanted: int, *, worker: str, version: s
     if num_sent != num_wanted:
         raise LearnerRejectedError(
             f"the learner came with {num_sent} snapshots, but learners.num_snapshots is "
-            f"{num_wanted}. Worker {worker} runs lipt {version or 'of an unknown version'}: "
-            "install the coordinator's version there, or start a run with "
-            "learners.num_snapshots=0."
+            f"{num_wanted}. {_other_version(worker, version)}"
         )
 
 
@@ -260,10 +258,16 @@ def require_end(
     pruned, end = (dict(open_weights(path, like=like)) for path in (result, snapshot))
     if not is_pruned_from(pruned, end):
         raise LearnerRejectedError(
-            "the learner's last snapshot is not its result before pruning. Worker "
-            f"{worker} runs lipt {version or 'of an unknown version'}: install the coordinator's "
-            "version there, or start a run with learners.num_snapshots=0."
+            "the learner's last snapshot is not its result before pruning. "
+            f"{_other_version(worker, version)}"
         )
+
+
+def _other_version(worker: str, version: str) -> str:
+    return (
+        f"Worker {worker} runs lipt {version or 'of an unknown version'}: install the "
+        "coordinator's version there, or start a run with learners.num_snapshots=0."
+    )
 
 
 def check_learner(

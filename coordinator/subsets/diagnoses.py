@@ -111,7 +111,7 @@ class Diagnoses:
             initial=initial_for(proxy, run.outcome) if run else None,
         )
         key = self._key(question, run)
-        stored = await self._database.find_diagnosis(key)
+        stored = await self._database.find(DiagnosisRecord, key)
         if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
             return stored
         return await self._flights.run(

@@ -36,7 +36,7 @@ from lipt.coordinator.runs.repair import (
 )
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.state.records import DataRecord, RunRecord, SubsetRecord
 from lipt.coordinator.subsets.ready_runs import find_begun, find_finished, find_named
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.selection.registry import find_strategy
@@ -185,7 +185,7 @@ class Subsets:
         ):
             return Answer(previous[0], kept=True)
         key = request_key(job, run, revision=find_strategy(job.strategy).revision)
-        stored = await self._database.find_subset(key)
+        stored = await self._database.find(SubsetRecord, key)
         if stored is not None and await asyncio.to_thread(self._blobs.is_whole, stored.blob):
             return Answer(stored)
         if held:
@@ -276,7 +276,7 @@ class Subsets:
         """How many examples the run's data has; noted earlier where the run is held."""
         if not held:
             return self._data.num_examples
-        known = await self._database.find_data(run.fingerprint)
+        known = await self._database.find(DataRecord, run.fingerprint)
         if known is None:
             raise OtherDataError(held)
         return known.num_examples
