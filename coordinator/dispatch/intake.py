@@ -280,12 +280,8 @@ def check_learner(
 ) -> None:
     """Refuse a learner's file, of a result or a snapshot, that cannot be of its task.
 
-    Args:
-        path: a sparse safetensors file of verified digest.
-        like: the trained tensors of theta*.
-        initial_norm: their `trained_norm` in theta*; 0 compares with nothing.
-        density: of the task; None for what is not pruned.
-        num_frozen: number of tensors of theta* that the task does not train.
+    The file's digest is verified; `like` are the trained tensors of theta*, of which `num_frozen`
+    more are frozen. An `initial_norm` of 0 and a `density` of None are not compared.
     """
     try:
         weights = dict(open_weights(path, like=like))
