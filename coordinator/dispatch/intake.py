@@ -155,10 +155,8 @@ class LearnerIntake:
             await in_thread(self._check_end, ends, theta, worker, version)
 
     def _check_blob(self, name: BlobName, theta: Reference, density: float | None) -> None:
-        # Compared with its digest as it arrived, or now: it may be of an earlier run. A damaged
-        # one is removed, and can be uploaded again.
-        if not self._blobs.take_arrival(name):
-            self._blobs.keep_if_whole(name)
+        # A damaged one is removed, and can be uploaded again.
+        self._blobs.keep_if_whole(name)
         path = self._blobs.path(name)
         with self._blaming_the_disk_first(name):
             check_learner(
@@ -228,8 +226,7 @@ class RangeIntake:
         await in_thread(partial(self._blobs.expiry.remove_blob, result.sha256, before=time.time()))
 
     def _keep(self, grant: RangeGrant, name: BlobName) -> None:
-        if not self._blobs.take_arrival(name):
-            self._blobs.keep_if_whole(name)
+        self._blobs.keep_if_whole(name)
         content = self._blobs.read_bytes(name)
         try:
             read_range(content, grant.task, grant.scan.num_features)

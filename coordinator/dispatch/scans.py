@@ -13,14 +13,8 @@ from dataclasses import dataclass, field
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.metrics import Meters
-from lipt.coordinator.compute.scan import (
-    RangeDone,
-    Scan,
-    ScanClosed,
-    ScanNews,
-    ScanOpened,
-    WorkerDistrusted,
-)
+from lipt.coordinator.compute.messages import ScanClosed, ScanNews
+from lipt.coordinator.compute.scan import RangeDone, Scan, ScanOpened, WorkerDistrusted
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
@@ -83,7 +77,7 @@ class Scans:
         """Take a message of a job about its scan."""
         opened = self._open.get(news.scan_id)
         match news:
-            case ScanOpened(scan=Scan() as scan, present=present):
+            case ScanOpened(scan=scan, present=present):
                 # A repeated job opens it once more, without having closed it.
                 self._leases.end_all(scan.scan_id)
                 free = set(range(scan.num_ranges)) - present

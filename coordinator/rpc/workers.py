@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import grpc.aio
 
 from lipt.common.blobs.blob import blob_from_proto, blob_to_proto
-from lipt.common.config.values import scoring_to_proto, task_to_proto
+from lipt.common.config.values import dump
 from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
@@ -21,7 +21,7 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
-from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.caller import require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
@@ -199,7 +199,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             assignment_id=str(grant.key),
             lease=self._lease(grant.epoch),
             initial_weights=blob_to_proto(grant.scan.weights),
-            scoring=scoring_to_proto(grant.task),
+            scoring=fill_message(pb.ScoringTask(), dump(grant.task)),
         )
 
     def _lease(self, epoch: int) -> pb.Lease:
@@ -220,7 +220,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             lease=self._lease(learner.epoch),
             initial_weights=blob_to_proto(run.initial_weights),
             shard=blob_to_proto(learner.shard),
-            task=task_to_proto(run.task(learner)),
+            task=fill_message(pb.LearnerTask(), dump(run.task(learner))),
         )
 
 

@@ -24,8 +24,15 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     Offered,
 )
-from lipt.coordinator.compute.messages import Asked, Job, OnData, Timed, Took
-from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
+from lipt.coordinator.compute.messages import (
+    Asked,
+    Job,
+    OnData,
+    OnProgress,
+    Progressed,
+    Timed,
+    Took,
+)
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.holding import record_held
 from lipt.coordinator.runs.store import Activity, RunStore
@@ -194,7 +201,12 @@ class RunDriver:
                 self._store.release(run_id)
 
     async def _computed(self, run: RunRecord, job: Job[ResultT]) -> Took[ResultT]:
-        bound, asked = OnData(run.fingerprint, Timed(job)), Asked(run.run_id)
+        def take(part: object) -> None:
+            if isinstance(part, Offered):
+                self._store.set_ingredient(run.run_id, part.index, part.ingredient)
+
+        bound = OnData(run.fingerprint, Timed(job))
+        asked = Asked(run.run_id, on_part=take)
         return await self._patiently(
             run.run_id,
             lambda: self._compute.run(bound, self._report(run.run_id), asked),
@@ -232,13 +244,7 @@ class RunDriver:
 
     def _report(self, run_id: str) -> OnProgress:
         def report(now: Progressed) -> None:
-            if isinstance(now, Made):
-                if isinstance(now.part, Offered):
-                    self._store.set_ingredient(run_id, now.part.index, now.part.ingredient)
-            else:
-                self._store.set_activity(
-                    run_id, Activity(now.activity, now.done, now.total, now.ahead)
-                )
+            self._store.set_activity(run_id, Activity(now.activity, now.done, now.total, now.ahead))
 
         return report
 

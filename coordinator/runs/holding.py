@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import FingerprintKind
 from lipt.common.errors import OtherDataError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of

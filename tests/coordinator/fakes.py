@@ -29,11 +29,17 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import Asked, OnData, Timed, Took
+from lipt.coordinator.compute.messages import (
+    Asked,
+    OnData,
+    OnProgress,
+    Progressed,
+    ScanNews,
+    Timed,
+    Took,
+)
 from lipt.coordinator.compute.process import Resident
-from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
-from lipt.coordinator.compute.scan import ScanNews
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules

@@ -23,11 +23,10 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App, logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.messages import Asked, Cost
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Asked, Cost, Progressed
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
+from lipt.coordinator.subsets.questions import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.clock import Clock
@@ -103,7 +102,7 @@ async def test_jobs_of_a_run_are_asked_for_by_it_and_those_of_a_trainer_by_its_c
         await complete(app)
         run_id = app.store.find("mine").run_id
         assert compute.asked[1:] == [Asked(run_id)] * 3
-        await app.subsets.get(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
+        await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
         asked = compute.asked[-1]
     assert (asked.run, asked.cost) == (run_id, Cost.LABELS)
     assert asked.callers is not None
@@ -161,8 +160,8 @@ async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path
         async with opened(settings, compute) as app:
             if not app.store.runs():
                 await complete(app)
-            await app.diagnoses.get(DiagnosisQuery(), lambda _: None, "caller")
-            await app.subsets.get(replace(QUERY, proxy="auto"), lambda _: None, "caller")
+            await app.answers.diagnosis(DiagnosisQuery(), lambda _: None, "caller")
+            await app.answers.subset(replace(QUERY, proxy="auto"), lambda _: None, "caller")
         kinds.append(compute.kinds[-2:])
     computed = ["DiagnoseData", "SelectSubset"]
     assert kinds == [computed, computed, ["DescribeData"]]

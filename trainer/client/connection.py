@@ -295,9 +295,8 @@ class Connection:
 class Reconnection:
     """Limits the retries of one stream to `limit_seconds` since the last message.
 
-    A coordinator that never answered is not retried unless it is `expected`: its address is more
-    likely wrong than its process restarting. A busy one says when to ask again. `on_pause` is
-    called with a message before each pause.
+    A coordinator that never answered is retried only if it is `expected`: its address may be wrong.
+    A busy one says when to ask again. `on_pause` gets a message before each pause.
     """
 
     def __init__(
@@ -322,11 +321,7 @@ class Reconnection:
             yield message
 
     def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:
-        """Wait before the next attempt; not after a fork of this process.
-
-        Raises:
-            UnreachableError, QueueFullError, TooManyCallsError: `error` itself, at the limit.
-        """
+        """Wait before the next attempt, unless this process forked; raise `error` at the limit."""
         if isinstance(error, ForkedError):
             return
         if not self._num_failures:

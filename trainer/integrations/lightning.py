@@ -18,8 +18,8 @@ from typing import Any
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.trainer.integrations.weighting import Weighting
-from lipt.trainer.resampling.samplers import EpochSampler, InfoBatchSampler
-from lipt.trainer.reselection.reselection import ReselectingSampler, SubsetSampler
+from lipt.trainer.resampling.reselection import ReselectingSampler
+from lipt.trainer.resampling.samplers import EpochSampler, InfoBatchSampler, SubsetSampler
 
 _Callback: Any = import_extra(
     "lightning.pytorch", package="lightning", extra="lightning", needed_for="ReselectionCallback"
@@ -27,11 +27,7 @@ _Callback: Any = import_extra(
 
 
 class WeightingCallback(_Callback):  # type: ignore[misc]
-    """Multiplies each example's loss in `training_step` by its weight in the subset.
-
-    Args:
-        sampler: the training DataLoader's.
-    """
+    """Multiplies each example's loss in `training_step` by its weight in the sampler's subset."""
 
     def __init__(self, sampler: SubsetSampler) -> None:
         super().__init__()
@@ -80,8 +76,7 @@ class _Checkpointed(_Callback):  # type: ignore[misc]
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Load the sampler's state, and set the next epoch.
 
-        Lightning sets the sampler's epoch after it has started the loader's workers on it. The
-        model has the checkpoint's weights already.
+        Lightning sets it only after it has started the loader's workers.
         """
         saved = checkpoint.get(self.key)
         if saved is not None:
@@ -94,12 +89,9 @@ class _Checkpointed(_Callback):  # type: ignore[misc]
 
 
 class ReselectionCallback(_Checkpointed, WeightingCallback):
-    """Sets a sampler's epochs, keeps it in checkpoints, and weighs losses as above.
+    """Sets a sampler's epochs, keeps it in checkpoints, and weighs losses.
 
     Logs `subset_waited_seconds`: how long training has waited for subsets.
-
-    Args:
-        sampler: the training DataLoader's.
     """
 
     key = "lipt_reselection"
@@ -109,11 +101,7 @@ class ReselectionCallback(_Checkpointed, WeightingCallback):
         self._sampler = sampler
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Ask for a subset where one is due.
-
-        Raises:
-            LiptError: as `Reselection.before_epoch`.
-        """
+        """Ask for a subset where one is due; raises as `Reselection.before_epoch`."""
         super().on_train_epoch_start(trainer, pl_module)
         self.set_epoch(trainer, trainer.current_epoch)
         waited = self._sampler.reselection.waited_seconds
@@ -128,11 +116,7 @@ class ReselectionCallback(_Checkpointed, WeightingCallback):
 
 
 class RedrawingCallback(_Checkpointed):
-    """Sets a redrawing sampler's epochs, and keeps it in checkpoints.
-
-    Args:
-        sampler: the training DataLoader's.
-    """
+    """Sets a redrawing sampler's epochs, and keeps it in checkpoints."""
 
     key = "lipt_redrawing"
 
@@ -141,11 +125,7 @@ class RedrawingCallback(_Checkpointed):
         self._sampler = sampler
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse settings under which epochs would be cut short.
-
-        Raises:
-            ConfigError: epochs differ in length, and Lightning would go by the first one's.
-        """
+        """Refuse settings under which epochs would be cut short."""
         reloaded = trainer.reload_dataloaders_every_n_epochs
         if isinstance(self._sampler, InfoBatchSampler) and reloaded != 1:
             raise ConfigError(
@@ -157,7 +137,6 @@ class RedrawingCallback(_Checkpointed):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Draw the next epoch's examples, by the losses of all ranks.
 
-        Lightning reads an epoch's length and starts reloaded workers before it sets the sampler's
-        epoch, and one rank's checkpoint needs all losses.
+        Lightning reads an epoch's length and starts reloaded workers before it sets the epoch.
         """
         self.set_epoch(trainer, trainer.fit_loop.epoch_progress.current.processed)

@@ -16,6 +16,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.parallel import reading_ahead
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
+from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 
@@ -31,8 +32,7 @@ class SubsetSource(Protocol):
     """Source of another subset before each epoch, such as a `Reselection`.
 
     subset: the present one; resumed training sets the checkpoint's.
-    num_epochs: of the whole training, as far as it is known; main training sets it before every
-        epoch, so that no subset is requested that comes too late.
+    num_epochs: of the whole training, where known; main training sets it before every epoch.
     """
 
     subset: Subset
@@ -88,32 +88,11 @@ class Examples:
     """A subset of a data set, or all of it, batch by batch on the device.
 
     Examples that fit stay on the device. Otherwise a thread decodes the next batch during the
-    present step.
-
-    Args:
-        subset: None for all examples.
-        dataset: the subset's data.
-        device: of the batches.
-        weighted: whether the subset's weights count.
-        soft: whether batches have the subset's soft labels.
-        resident: whether all stay on the device; None decides by their size.
-
-    Attributes:
-        ids_N: their row numbers, int64, on the CPU; positions in batches refer to this order.
-
-    Raises:
-        SubsetError: the subset is empty, another data set's, or lacks soft labels.
+    present step. Positions in batches refer to the order of `ids_N`, int64 row numbers.
     """
 
     def __init__(
-        self,
-        subset: Subset | None,
-        dataset: Dataset,
-        device: torch.device,
-        *,
-        weighted: bool,
-        soft: bool = False,
-        resident: bool | None = None,
+        self, subset: Subset | None, dataset: Dataset, recipe: Recipe, device: torch.device
     ) -> None:
         self.subset, self.ids_N = subset, torch.arange(len(dataset))
         weights_N = torch.ones(len(dataset))
@@ -121,12 +100,12 @@ class Examples:
             require_for(subset, dataset)
             self.ids_N = torch.as_tensor(subset.indices.copy())
             weights_N = torch.ones(len(subset))
-            if weighted:
+            if recipe.weighted:
                 weights_N = torch.as_tensor(subset.weights.copy())
             if not subset.manifest.get(ABSOLUTE_WEIGHTS):
                 weights_N = normalized_weights(weights_N)
         self._soft_labels_NC: Tensor | None = None
-        if soft:
+        if recipe.soft_labels:
             if subset is None or subset.soft_labels is None:
                 raise SubsetError(
                     "the recipe trains on soft labels, and the subset has none. Get it with "
@@ -136,10 +115,9 @@ class Examples:
         self._dataset, self._device = dataset, device
         self._targets_N = dataset.targets_N[self.ids_N].to(device)
         self._weights_N = weights_N.to(device)
-        if resident is None:
-            resident = len(self.ids_N) * dataset.inputs.num_bytes <= _room_bytes(device)
-        self.resident = resident
-        self._stored_N = stored_on(dataset.examples(self.ids_N), device) if resident else None
+        self._stored_N: Stored | None = None
+        if len(self.ids_N) * dataset.inputs.num_bytes <= _room_bytes(device):
+            self._stored_N = stored_on(dataset.examples(self.ids_N), device)
 
     def __len__(self) -> int:
         return len(self.ids_N)

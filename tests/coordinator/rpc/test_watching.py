@@ -13,7 +13,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import InvalidRequestError
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.caller import Caller, Evidence
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
@@ -66,15 +66,19 @@ class Bench:
             shown=shown or Evidence(secret=instance_id),
         ).worker_id
 
+    def watch(self, interval_seconds: float = 0.01, num_runs: int = 20) -> Any:
+        request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
+        return self.watching.WatchService(request, cast("Any", None))
+
     async def next_two(self, change: Callable[[], Any]) -> list[info_pb2.WatchServiceResponse]:
         """The first answer, and the one after `change`."""
-        answers = self.watching.states(interval_seconds=0.0, num_runs=20)
+        answers = self.watch()
         first = await anext(answers)
         changed = change()
         if asyncio.iscoroutine(changed):
             await changed
         second = await anext(answers)
-        await answers.aclose()  # type: ignore[attr-defined]
+        await answers.aclose()
         return [first, second]
 
 
@@ -102,7 +106,7 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(
     await bench.dispatcher.next_work(worker_id, wait_seconds=0.0)
     key = AssignmentKey("r", 0)
     said = LearnerProgress(LearnerPhase.TRAINING, step=2, loss=0.5)
-    answers = bench.watching.states(interval_seconds=0.0, num_runs=1)
+    answers = bench.watch(num_runs=1)
     await anext(answers)
     bench.dispatcher.heartbeat(worker_id, key, 1, said)
     (out,) = (await anext(answers)).runs[0].learners
@@ -138,7 +142,7 @@ async def test_queue_is_shown_and_time_alone_is_no_news(bench: Bench) -> None:
         return Computation("dear", "MakeSoup", "r", 0, True, seconds, progress)
 
     bench.queue.jobs = [job(1.0, 3)]
-    answers = bench.watching.states(interval_seconds=0.0, num_runs=1)
+    answers = bench.watch(num_runs=1)
     (shown,) = (await anext(answers)).computations
     assert (shown.job, shown.seconds, shown.progress.done) == ("MakeSoup", 1.0, 3)
     waiting = asyncio.ensure_future(anext(answers))
@@ -150,7 +154,7 @@ async def test_queue_is_shown_and_time_alone_is_no_news(bench: Bench) -> None:
 
 
 async def test_stream_ends_when_the_service_stops(bench: Bench) -> None:
-    answers = bench.watching.states(interval_seconds=60.0, num_runs=1)
+    answers = bench.watch(60.0)
     await anext(answers)
     bench.stopping.set()
     assert [answer async for answer in answers] == []
@@ -162,6 +166,6 @@ async def test_stream_ends_when_the_service_stops(bench: Bench) -> None:
 async def test_more_than_is_answered_is_refused(
     bench: Bench, interval_seconds: float, num_runs: int
 ) -> None:
-    answers = bench.watching.states(interval_seconds=interval_seconds, num_runs=num_runs)
+    answers = bench.watch(interval_seconds, num_runs)
     with pytest.raises(InvalidRequestError, match=r"outside 1\.\.200"):
         await anext(answers)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lipt.common.errors import RunNotReadyError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.compute.queue import Computation
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings

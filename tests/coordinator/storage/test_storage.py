@@ -22,7 +22,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.server import serving
-from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
+from lipt.coordinator.subsets.questions import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2, worker_pb2, worker_pb2_grpc
 from tests.coordinator.fakes import THETA, FakeWorker, make_settings, opened, pretraining
@@ -235,8 +235,8 @@ async def test_what_a_request_is_about_is_not_removed_before_it_is_answered(
             revision = app.store.revision(run.run_id)
             await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
         asked = SubsetQuery("mine", "uniform", 0.1, None, None, {}, weights=name)
-        await app.subsets.get(asked, lambda _: None, "me")
-        await app.diagnoses.get(DiagnosisQuery(features=name), lambda _: None, "me")
+        await app.answers.subset(asked, lambda _: None, "me")
+        await app.answers.diagnosis(DiagnosisQuery(features=name), lambda _: None, "me")
         assert removed == [False] * 3
         expire()
         assert removed[-1]

@@ -30,7 +30,7 @@ from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.common.states import RunState
 from lipt.common.weights.files import read_specs
 from lipt.trainer.client.client import Client
-from lipt.trainer.views import RoleName, WeightsKind
+from lipt.trainer.views import WeightsKind
 from lipt.v1 import blob_pb2, run_pb2
 from tests.relay import Fault, Relay, answer, before, change
 from tests.service import READY, SMALLEST, Service
@@ -238,7 +238,7 @@ def test_weights_are_called_as_the_documentation_calls_them(name: str, kind: Wei
     assert WeightsKind.parse(name) is kind
 
 
-TRAINER, ADMIN = RoleName("trainer"), RoleName("admin")
+TRAINER, ADMIN = "trainer", "admin"
 
 
 def test_caller_is_told_its_name_and_roles(client: Client) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.trainer import ReselectingSampler, SubsetSampler
 from lipt.trainer.resampling.samplers import EpochSampler, LossSampler
-from lipt.trainer.reselection.reselection import ReselectionWarning
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.integrations.conftest import (
     NUM_EXAMPLES,
@@ -35,11 +33,11 @@ with warnings.catch_warnings():
         "accelerate", reason="the extra 'huggingface' is not installed"
     )
 
-from lipt.trainer.integrations.huggingface import RedrawingWarning, train_on
+from lipt.trainer.integrations.huggingface import SamplerStateWarning, train_on
 
 # What the frameworks say about pinned memory and old interfaces is none of this test's business.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore", "error::lipt.trainer.reselection.reselection.ReselectionWarning"
+    "ignore", "error::lipt.trainer.resampling.reselection.ReselectionWarning"
 )
 
 
@@ -163,20 +161,16 @@ def test_a_checkpoint_within_an_epoch_goes_on_within_its_order(run: Run) -> None
     assert second.seen[:12] == first.seen[20:32]
 
 
-def test_a_checkpoint_without_the_sampler_s_state_says_so(run: Run, tmp_path: Path) -> None:
-    run(stale(), epochs=2)
-    (tmp_path / "checkpoint-2" / "lipt-redrawing.pt").unlink()
-    with pytest.warns(RedrawingWarning, match=r"lipt-redrawing\.pt is missing"):
-        run(stale(), epochs=2, resume="checkpoint-2")
+def test_a_checkpoint_s_sampler_state_has_to_be_there_whole(run: Run, tmp_path: Path) -> None:
     run(epochs=2)
-    path = tmp_path / "checkpoint-2" / "lipt-reselection.json"
-    state = json.loads(path.read_text())
+    path = tmp_path / "checkpoint-2" / "lipt-sampler.pt"
+    state = torch.load(path, weights_only=True)
     path.unlink()
-    with pytest.warns(ReselectionWarning, match="lipt-reselection.json is missing"):
+    with pytest.warns(SamplerStateWarning, match=r"lipt-sampler\.pt is missing"):
         run(epochs=2, resume="checkpoint-2")
     subset = state["reselection"]["subset"]
     state["reselection"]["subset"] = subset.replace("[0, 1", "[0, 2", 1)
-    path.write_text(json.dumps(state))
+    torch.save(state, path)
     with pytest.raises(SubsetError):
         run(epochs=2, resume="checkpoint-2")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
-from lipt.common.data.loading import load_columns
+from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import (
@@ -81,22 +81,20 @@ def test_records_add_up_and_are_written_as_lines(
     assert steps == [(step, 12) for step in range(1, 13)]
 
 
-def test_the_test_set_is_looked_at_in_the_midst_of_an_epoch_where_that_is_asked_for(
+def test_accuracies_are_taken_within_an_epoch_and_change_nothing(
     digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
 ) -> None:
     def run(schedule: Schedule) -> Trained:
         subset = subset_of(digits, range(96))  # two epochs of six steps
         return fit(net(), digits, subset=subset, test=digits_test, recipe=RECIPE, schedule=schedule)
 
-    within = run(Schedule(test_at=evenly(4), within_epochs=True))
-    between = run(Schedule(test_at=evenly(4)))
-    assert equal(within, between)
+    within = run(Schedule(test_at=evenly(4), subset_at=evenly(3)))
+    at_the_end = run(Schedule(test_at=(), subset_at=None))
+    assert equal(within, at_the_end)
     assert [look.step for look in within.looks] == [3, 6, 9, 12]
-    assert [look.step for look in between.looks] == [6, 12]
-    assert [look.accuracy for look in within.looks[1::2]] == [
-        look.accuracy for look in between.looks
-    ]
-    assert within.looks[-1].accuracy == within.test_accuracy
+    assert [step for step, _ in within.subset_accuracies] == [4, 8, 12]
+    assert [look.step for look in at_the_end.looks] == [12]
+    assert within.test_accuracy == at_the_end.test_accuracy == at_the_end.looks[0].accuracy
 
 
 def test_what_accuracies_take_is_not_the_time_of_training(
@@ -111,7 +109,7 @@ def test_what_accuracies_take_is_not_the_time_of_training(
 
     monkeypatch.setattr(training, "accuracy", accuracy)
     monkeypatch.setattr(training, "monotonic", lambda: now[0])
-    schedule = Schedule(test_at=evenly(4), subset_at=(), within_epochs=True)
+    schedule = Schedule(test_at=evenly(4), subset_at=())
     trained = fit(net(), digits, test=digits_test, recipe=RECIPE, schedule=schedule)
     # Looks at 3, 6 and 9 of 12 steps; what comes after the last step is in neither figure.
     assert trained.seconds == trained.evaluation_seconds == 300
@@ -164,7 +162,7 @@ def opened(targets: object, *, seed: int = 0) -> Dataset:
     rows = [(row, made) for row, made in zip(inputs_ND, targets(inputs_ND), strict=True)]  # type: ignore[operator]
     found = rows_of_data("mine:data", rows)
     assert isinstance(found, ColumnRows)
-    return load_columns(found, image_size=None)
+    return load(found)
 
 
 def numbers(inputs_ND: Tensor) -> list[float]:

@@ -135,13 +135,12 @@ def test_accuracy_is_taken_only_where_it_is_looked_at(comparison: Comparison) ->
     stay = [trial.num_examples for trial in done if trial.subset_accuracy is not None]
     assert {t.strategy for t in done if t.subset_accuracy is None} == {"redrawn", "everything"}
     # The test set on the very steps that the shares of 3 are: 1 (0.4 and 0.6), 2 (0.7 to 0.9)
-    # and the last one. A subset that stays then, too, and at four fifths where an epoch has
-    # ended by then: two steps on 72 examples, but all three on 144.
+    # and the last one. A subset that stays at four fifths and at the end.
     assert {tuple(look.step for look in trial.looks) for trial in trials} == {(1, 2, 3)}
     assert Counter(comparison.looked_at) == {
         355: 3 * len(done),
         72: 2 * stay.count(72),
-        144: stay.count(144),
+        144: 2 * stay.count(144),
     }
 
 
@@ -226,8 +225,7 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert "What people would do instead" in page
     assert "Subset: craig, 144 examples" in page
     assert "Subset: grand, 144 examples" in page
-    shown = page.count("<img")
-    assert 2 * 2 * 24 <= shown <= 2 * 2 * 24 + 24  # and suspects, where there are some
+    assert page.count("<img") <= 24  # suspects, where there are some
     # theta_p was fetched, and its features place the examples.
     assert page.count("as seen by theta_p (principal components)") == 2
     assert "craig and grand" in page

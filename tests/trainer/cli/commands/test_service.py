@@ -21,8 +21,7 @@ from lipt.trainer.cli import main
 from lipt.trainer.cli.commands import service
 from lipt.trainer.cli.commands.service import hints, token_state
 from lipt.trainer.client.client import Client
-from lipt.trainer.client.conversion import view_of
-from lipt.trainer.views import PageLinkView, RoleName, StrategyView, TokenView
+from lipt.trainer.views import PageLinkView, StrategyView, TokenView, view_of
 from lipt.trainer.writing.formatting import to_jsonable
 from lipt.v1 import access_pb2, info_pb2, subset_pb2
 from tests.relay import Fault, Relay, answer, change
@@ -114,7 +113,7 @@ def declared_entry_points(*, group: str) -> EntryPoints:
 
 
 CREATED, LATER = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)
-VALID = TokenView("0a1b2c3d", "ci", RoleName("trainer"), CREATED, None, None, "me")
+VALID = TokenView("0a1b2c3d", "ci", "trainer", CREATED, None, None, "me")
 
 
 @pytest.fixture

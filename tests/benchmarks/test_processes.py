@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from benchmarks.processes import Children, ending_in_order
+from lipt.common.errors import ProcessEndedError
+
+SLEEP = "import signal; signal.pause()"
+# Opening a FIFO for writing waits for its reader: the test knows that the child is ready.
+STUBBORN = """
+import signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(sys.argv[1], "w").close()
+while True:
+    signal.pause()
+"""
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_children_end_with_the_block(tmp_path: Path) -> None:
+    with Children(tmp_path, os.environ) as children:
+        pids = [children.start(f"child-{number}", ["-c", SLEEP]) for number in (1, 2)]
+        children.check()
+        assert not any(is_gone(pid) for pid in pids)
+    assert all(is_gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_children_end_with_an_error(tmp_path: Path, error: type[BaseException]) -> None:
+    pids: list[int] = []
+
+    def fail() -> None:
+        with Children(tmp_path, os.environ) as children:
+            pids.append(children.start("child", ["-c", SLEEP]))
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert is_gone(pids[0])
+
+
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    fifo = tmp_path / "ready"
+    os.mkfifo(fifo)
+    with Children(tmp_path, os.environ, stop_seconds=0.1) as children:
+        pid = children.start("stubborn", ["-c", STUBBORN, str(fifo)])
+        fifo.read_text()
+    assert is_gone(pid)
+
+
+def test_a_child_that_died_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    fifo = tmp_path / "ready"
+    os.mkfifo(fifo)
+    script = "import os, sys; print('no space left'); sys.stdout.flush(); open(sys.argv[1], 'w')"
+    with Children(tmp_path, os.environ) as children:
+        pid = children.start("worker-1", ["-c", f"{script}; os._exit(3)", str(fifo)])
+        fifo.read_text()
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ProcessEndedError, match=r"worker-1 has ended with status 3") as caught:
+            children.check()
+    assert str(caught.value).endswith("ends with:\n    no space left")
+
+
+def test_sigterm_ends_this_process_with_its_clean_up() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as caught, ending_in_order():
+        signal.raise_signal(signal.SIGTERM)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before

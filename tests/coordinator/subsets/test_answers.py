@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import InitializationConfig, RunConfig
+from lipt.common.errors import (
+    InvalidRequestError,
+    RunNotReadyError,
+    SignalsError,
+    UnknownNameError,
+)
+from lipt.common.observability.metrics import Meters
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
+from lipt.coordinator.compute.jobs.selecting import RecheckSubset, Selected, SelectSubset
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import RunRecord, SoupRecord
+from lipt.coordinator.subsets.answers import Answer, Answers
+from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.selection import Selection
+from lipt.core.stages.choice import Chosen
+from lipt.core.stages.question import SubsetQuery
+from lipt.core.stages.recheck import Recheck
+from tests.coordinator.fakes import DATA, FakeCompute
+
+MakeRun = Callable[..., RunRecord]
+THETA_P = b"theta_p"
+SOUP = SoupRecord(
+    initial_accuracy=0.1,
+    mean_learner_accuracy=0.5,
+    best_learner_accuracy=0.5,
+    soup_accuracy=0.5,
+    num_kept=1,
+    num_validation_examples=10,
+)
+HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
+
+
+@dataclass
+class World:
+    """The subsets of one run that is ready: the first examples, or others for other weights."""
+
+    store: RunStore
+    compute: FakeCompute
+    database: Database
+    blobs: BlobStore
+    stopped_early: str = ""
+    facts: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.restart(backbone=None)
+
+    def restart(self, backbone: str | None) -> None:
+        """Another coordinator of the same state, with that backbone."""
+        self.answers = Answers(
+            self.store,
+            self.database,
+            self.blobs,
+            self.compute.queue,
+            DATA,
+            defaults=RunConfig(),
+            wall_clock=lambda: 1.0,
+            linger_seconds=60.0,
+            backbone=backbone,
+        )
+
+    def select(self, job: SelectSubset) -> Selected:
+        first = job.weights.size_bytes
+        number = job.budget - bool(self.stopped_early)
+        indices_K = torch.arange(first, first + number)
+        selection = Selection(indices_K, torch.ones(number), self.stopped_early)
+        return Selected.stored(self.blobs, job, Chosen(selection, "cpu", proxy=self.facts))
+
+    async def ask(self, **query: Any) -> Answer:
+        wanted = SubsetQuery(
+            run="r",
+            strategy="crest",
+            fraction=None,
+            budget=10,
+            balanced=None,
+            options={},
+            weights=None,
+        )
+        return await self.answers.subset(replace(wanted, **query), lambda _: None, "caller")
+
+    def upload(self, content: bytes) -> BlobName:
+        return self.blobs.put_bytes(content)
+
+
+@pytest.fixture
+async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncIterator[World]:
+    blobs = BlobStore(tmp_path, max_blob_bytes=2**20)
+    run = make_run(state=RunState.READY).changed(
+        fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
+    )
+    # Learner 1 has not come in.
+    for index in (0, 2):
+        result = BlobName.of(b"result %d" % index)
+        done = run.learners[index].changed(state=LearnerState.DONE, result=result)
+        run = run.with_learner(done)
+    store = RunStore(database)
+    await store.add(run)
+    compute = FakeCompute({RecheckSubset: HOLDS})
+    world = World(store, compute, database, blobs)
+    compute.answers[SelectSubset] = world.select
+    yield world
+    await world.answers.stop()
+
+
+async def test_a_subset_is_computed_once(world: World) -> None:
+    first, again = await world.ask(), await world.ask()
+    assert first == again
+    assert not first.kept
+    assert world.compute.kinds == ["SelectSubset"]
+    assert first.subset.manifest["stopped_early"] == ""
+    assert first.subset.manifest["features_sha256"] is None
+
+
+async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None:
+    world.stopped_early = "nothing is left to gain."
+    subset = (await world.ask()).subset
+    assert subset.num_examples == 9
+    assert subset.manifest["budget"] == 10
+    assert subset.manifest["stopped_early"] == "nothing is left to gain."
+    assert len(await world.answers.examples(subset)) == 9
+
+
+async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(Meters, "observe", lambda _self, _of, value, *_: told.append(value))
+    hour = {"seconds": 3610.0, "warm_up_seconds": 4000.0, "warming_seconds": 3600.0}
+    world.compute.answers[SelectSubset] = lambda job: replace(world.select(job), **hour)
+    costs: Any = (await world.ask()).subset.manifest["costs"]
+    assert costs["selection_seconds"] == 10.0
+    assert costs["warm_up_seconds"] == 4000.0
+    # Of an hour that did not really go by: all but the little that did.
+    assert [round(value / 3600) for value in told] == [-1]
+
+
+async def test_labels_do_not_wait_for_theta_p_to_be_made_again(world: World) -> None:
+    world.blobs.path(BlobName.of(THETA_P)).unlink()
+    await world.ask(strategy="uniform")
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_theta_p_is_made_again_once_for_all_who_ask(world: World) -> None:
+    world.blobs.put_bytes(b"theta*")
+    world.blobs.path(BlobName.of(THETA_P)).unlink()
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    async def merge(job: MakeSoup) -> SoupResult:
+        begun.set()
+        await let_go.wait()
+        return SoupResult(world.blobs.put_bytes(THETA_P), SOUP, {})
+
+    world.compute.answers[MakeSoup] = merge
+    asking = [asyncio.create_task(world.ask(budget=budget)) for budget in (10, 11)]
+    await begun.wait()
+    let_go.set()
+    await asyncio.gather(*asking)
+    assert sorted(world.compute.kinds) == ["MakeSoup", "SelectSubset", "SelectSubset"]
+
+
+async def test_features_are_part_of_what_is_asked(world: World) -> None:
+    features = world.upload(b"features")
+    plain, with_features = await world.ask(), await world.ask(features=features)
+    assert plain.subset.key != with_features.subset.key
+    assert world.compute.jobs[-1].features == features
+    assert with_features.subset.manifest["features_sha256"] == features.sha256
+    assert (await world.ask(features=features)).subset.key == with_features.subset.key
+
+
+async def test_a_preset_is_resolved_and_stands_in_the_manifest(world: World) -> None:
+    # Beta is that of a tenth of the data; the score that is given wins.
+    subset = (
+        await world.ask(
+            strategy="ccs",
+            preset="paper",
+            budget=DATA.num_examples // 10,
+            options={"score": "el2n"},
+        )
+    ).subset
+    assert subset.manifest["preset"] == "paper"
+    assert subset.manifest["options"] == {"score": "el2n", "beta": "0.3", "num_strata": "50"}
+    assert not subset.balanced
+    with pytest.raises(UnknownNameError, match=r"no preset 'papers'\. Choose one of: paper,"):
+        await world.ask(strategy="ccs", preset="papers")
+
+
+async def test_what_an_older_version_chose_by_another_definition_is_no_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = (await world.ask(strategy="kcenter")).subset
+    monkeypatch.setitem(STRATEGIES, "kcenter", replace(STRATEGIES["kcenter"], revision=1))
+    second = (await world.ask(strategy="kcenter")).subset
+    assert second.key != first.key
+    assert world.compute.kinds == ["SelectSubset"] * 2
+
+
+async def test_the_previous_subset_is_kept_while_its_model_holds(world: World) -> None:
+    first = await world.ask()
+    weights = world.upload(b"later weights")
+    kept = await world.ask(weights=weights, previous=first.subset.digest)
+    assert kept == Answer(first.subset, kept=True)
+    recheck = world.compute.jobs[-1]
+    assert isinstance(recheck, RecheckSubset)
+    assert (recheck.anchor, recheck.weights) == (BlobName.of(THETA_P), weights)
+    assert world.compute.kinds == ["SelectSubset", "RecheckSubset"]
+
+
+async def test_another_subset_is_selected_once_it_does_not(world: World) -> None:
+    first = await world.ask()
+    weights = world.upload(b"later weights")
+    world.compute.answers[RecheckSubset] = FAILS
+    second = await world.ask(weights=weights, previous=first.subset.digest)
+    assert not second.kept
+    assert second.subset.digest != first.subset.digest
+    assert second.subset.weights_sha256 == weights.sha256
+    assert world.compute.kinds == ["SelectSubset", "RecheckSubset", "SelectSubset"]
+    # The next one is anchored where the second was selected.
+    world.compute.answers[RecheckSubset] = HOLDS
+    latest = world.upload(b"the latest of all weights")
+    third = await world.ask(weights=latest, previous=second.subset.digest)
+    assert third == Answer(second.subset, kept=True)
+    assert world.compute.jobs[-1].anchor == weights
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"strategy": "grand"},
+        {"budget": 11},
+        {"balanced": False},
+        {"options": {"batch_size": "4"}},
+        {"features": BlobName.of(b"features")},
+        {"proxy": "ridge:patches"},
+        {"weights": None},
+    ],
+)
+async def test_what_answers_another_question_is_not_kept(
+    world: World, other: dict[str, Any]
+) -> None:
+    first = await world.ask()
+    query = {"weights": world.upload(b"later weights"), "previous": first.subset.digest}
+    assert not (await world.ask(**(query | other))).kept
+    assert "RecheckSubset" not in world.compute.kinds
+
+
+async def test_a_previous_subset_whose_weights_are_gone_is_as_none(world: World) -> None:
+    old = world.upload(b"old")
+    first = await world.ask(weights=old)
+    world.blobs.path(old).unlink()
+    weights = world.upload(b"later weights")
+    assert not (await world.ask(weights=weights, previous=first.subset.digest)).kept
+    assert "RecheckSubset" not in world.compute.kinds
+
+
+async def test_the_newest_of_equal_subsets_is_the_anchor(world: World) -> None:
+    # The same examples came out for two weights; the trainer last asked with the newer ones.
+    first = (await world.ask()).subset
+    newer = world.upload(b"newer")
+    await world.database.save(first.changed(key="n", weights_sha256=newer.sha256, created_at=2.0))
+    await world.ask(weights=world.upload(b"later weights"), previous=first.digest)
+    assert world.compute.jobs[-1].anchor == newer
+
+
+async def test_dynamics_of_other_weights_are_refused(world: World) -> None:
+    with pytest.raises(SignalsError, match="`weights` unset"):
+        await world.ask(strategy="forgetting", weights=world.upload(b"later weights"))
+
+
+async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
+    plain, first = await world.ask(), await world.ask(proxy="ridge:soup+patches")
+    second = await world.ask(proxy="ridge:patches+soup")
+    assert plain.subset.key != first.subset.key == second.subset.key
+    assert world.compute.jobs[-1].proxy == "ridge:patches+soup"
+    assert world.compute.jobs[-1].trajectories is None
+
+
+@pytest.mark.parametrize(
+    ("proxy", "computed"), [("auto", 3), ("ridge:backbone", 3), ("ridge:patches", 1), ("soup", 1)]
+)
+async def test_a_subset_with_another_backbone_is_another_one(
+    world: World, proxy: str, computed: int
+) -> None:
+    seen = []
+    for backbone in (None, "resnet18@aa", "resnet18@bb", "resnet18@aa"):
+        world.restart(backbone)
+        seen.append((await world.ask(proxy=proxy)).subset)
+    assert len(world.compute.jobs) == len({subset.key for subset in seen}) == computed
+    assert seen[1] == seen[3]
+    looked_at = [subset.manifest["proxy"].get("backbone") for subset in seen]
+    expected = [None, "resnet18@aa", "resnet18@bb", "resnet18@aa"]
+    assert looked_at == (expected if computed > 1 else [None] * 4)
+
+
+@pytest.mark.parametrize(("backbone", "kept"), [("resnet18@aa", True), ("resnet18@bb", False)])
+async def test_the_previous_subset_is_not_kept_over_another_backbone(
+    world: World, backbone: str, kept: bool
+) -> None:
+    world.restart("resnet18@aa")
+    first = (await world.ask(proxy="auto")).subset
+    world.restart(backbone)
+    query = {"weights": world.upload(b"later weights"), "previous": first.digest}
+    assert (await world.ask(proxy="auto", **query)).kept == kept
+
+
+@pytest.mark.parametrize("proxy", ["ridge:learners", "auto"])
+async def test_learners_are_given_where_they_led_to_the_weights(world: World, proxy: str) -> None:
+    await world.ask(proxy=proxy)
+    trajectories = world.compute.jobs[-1].trajectories
+    assert trajectories.initial_weights == BlobName.of(b"theta*")
+    await world.ask(proxy=proxy, weights=world.upload(b"later weights"))
+    assert world.compute.jobs[-1].trajectories is None
+
+
+async def test_whether_labels_may_enter_is_part_of_what_is_asked(world: World) -> None:
+    unlabelled = {"strategy": "kcenter", "labels": "none"}
+    given = (await world.ask(strategy="kcenter", balanced=False, proxy="ridge:patches")).subset
+    none = (await world.ask(**unlabelled)).subset
+    assert world.compute.jobs[-1].labels == "none"
+    assert none.key != given.key
+    assert (given.manifest["labels"], none.manifest["labels"]) == ("given", "none")
+    # Everything else is the same.
+    assert not none.balanced
+    assert none.manifest["proxy"] == given.manifest["proxy"] == {"proxy": "ridge:patches"}
+    assert none.manifest["options"] == {"space": "features"}
+    # What is resolved and what is given are one question.
+    again = await world.ask(**unlabelled, options={"space": "features"}, proxy="ridge:patches")
+    assert again.subset == none
+    assert world.compute.kinds == ["SelectSubset"] * 2
+
+
+async def test_a_damaged_subset_is_selected_again(world: World) -> None:
+    first = (await world.ask()).subset
+    world.blobs.path(first.blob).write_bytes(b"x" * first.blob.size_bytes)
+    assert (await world.ask()).subset.digest == first.digest
+    assert world.compute.kinds == ["SelectSubset"] * 2
+    assert len(await world.answers.examples(first)) == 10
+
+
+async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
+    world: World,
+) -> None:
+    with pytest.raises(InvalidRequestError, match="'crest' cannot choose with labels=none"):
+        await world.ask(labels="none")
+    with pytest.raises(InvalidRequestError, match="weights and labels=none"):
+        await world.ask(strategy="kcenter", labels="none", weights=world.upload(b"later weights"))
+    assert world.compute.kinds == []
+
+
+async def test_theta_star_alone_is_asked_before_its_learners_have_trained(
+    world: World, make_run: MakeRun
+) -> None:
+    theta = world.upload(b"theta*")
+    run = make_run("early").changed(fingerprint=DATA.fingerprint)
+    await world.store.add(run)
+    asked = {"run": "early", "proxy": "ridge:patches+initial"}
+    for proxy in ("ridge:initial+learners", "auto", ""):
+        with pytest.raises(RunNotReadyError, match="0 of 3 learners are in"):
+            await world.ask(run="early", proxy=proxy)
+    early = (await world.ask(**asked)).subset
+    job = world.compute.jobs[-1]
+    assert (job.weights, job.initial, job.trajectories) == (theta, theta, None)
+    assert early.weights_sha256 == theta.sha256
+    # theta_p changes nothing in it.
+    ready = {"state": RunState.READY, "pretrained_weights": world.upload(THETA_P)}
+    await world.store.update("early", lambda run: run.changed(**ready))
+    assert (await world.ask(**asked)).subset == early
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(
+    world: World, make_run: MakeRun
+) -> None:
+    theta = world.upload(b"theta*")
+    given = {"initialization": InitializationConfig(weights_sha256=theta.sha256)}
+    run = make_run("given", state=RunState.READY)
+    config = run.config.model_copy(update=given)
+    weights = world.upload(THETA_P)
+    await world.store.add(
+        run.changed(fingerprint=DATA.fingerprint, pretrained_weights=weights, config=config)
+    )
+    for name, initial in (("r", None), ("given", theta)):
+        await world.ask(run=name, proxy="auto")
+        assert world.compute.jobs[-1].initial == initial
+        assert world.compute.jobs[-1].weights == weights

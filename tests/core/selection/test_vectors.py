@@ -1,0 +1,80 @@
+"""Products and sums against the gradients themselves, which only tests can afford."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lipt.common.signals.blocks import row_blocks
+from lipt.core.selection import vectors as module
+from lipt.core.selection.vectors import (
+    Rows,
+    ScaledCosine,
+    Space,
+    Vectors,
+    in_space,
+    products,
+)
+from tests.core.selection.builders import random_signals, written_out
+
+SPACES: list[Space] = ["features", "gradients"]
+
+
+def test_products_by_hand() -> None:
+    # (1*3 + 2*4) (5*6 + 1) = 341; without the bias 330; the features alone 30.
+    left = Vectors(torch.tensor([[5.0]]), torch.tensor([[1.0, 2.0]]), bias=1.0)
+    right = Vectors(torch.tensor([[6.0]]), torch.tensor([[3.0, 4.0]]), bias=1.0)
+    assert products(left, right).tolist() == [[341.0]]
+    assert products(left, right[0]).tolist() == [341.0]
+    without = Vectors(left.features_ND, left.errors_NC)
+    assert products(without, right).tolist() == [[330.0]]
+    assert products(Vectors(left.features_ND), right).tolist() == [[30.0]]
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("block_bytes", [1, 500, 10**6])
+def test_products_are_those_of_the_vectors(
+    name: Space, has_bias: bool, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = random_signals(23, has_bias=has_bias)
+    vectors = written_out(signals, name)
+    monkeypatch.setattr(
+        module, "row_blocks", lambda count, size, *_: row_blocks(count, size, block_bytes)
+    )
+    monkeypatch.setattr(module, "_SUM_BYTES", block_bytes)
+    rows = Rows(in_space(signals, name))
+    positions = torch.tensor([4, 0, 22])
+    weights = torch.rand(23, dtype=torch.float64)
+    torch.testing.assert_close(rows.products(positions), vectors[positions] @ vectors.T)
+    torch.testing.assert_close(rows.squares_N, vectors.square().sum(dim=1))
+    torch.testing.assert_close(rows.products_with_sum(weights), vectors @ (weights @ vectors))
+    torch.testing.assert_close(
+        rows.squared_distances(positions),
+        torch.cdist(vectors[positions], vectors).square(),
+        rtol=1e-6,
+        atol=1e-9,
+    )
+    torch.testing.assert_close(
+        rows.squared_distances_from_mean(),
+        (vectors - vectors.mean(dim=0)).square().sum(dim=1),
+    )
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_scaled_cosine_is_that_of_the_vectors(name: Space) -> None:
+    signals = random_signals(23)
+    unit = torch.nn.functional.normalize(written_out(signals, name))
+    expected = (1 + unit @ unit.T) / 2
+    similarity = ScaledCosine(Rows(in_space(signals, name)))
+    torch.testing.assert_close(similarity.rows(torch.arange(23)), expected)
+    torch.testing.assert_close(similarity.to_themselves(), expected.diagonal())
+    torch.testing.assert_close(similarity.column_sums(), expected.sum(dim=0))
+
+
+def test_a_zero_gradient_is_halfway_from_everything() -> None:
+    signals = random_signals(3)
+    signals.errors_NC[1] = 0
+    similarity = ScaledCosine(Rows(in_space(signals, "gradients")))
+    assert similarity.rows(torch.tensor([1])).tolist() == [[0.5, 0.5, 0.5]]
+    assert similarity.to_themselves().tolist() == [1.0, 0.5, 1.0]

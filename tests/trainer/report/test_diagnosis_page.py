@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lipt.common.data import open_dataset
+from lipt.common.errors import DiagnosisError
+from lipt.trainer.report.report import file_paths, render_diagnosis
+from tests.trainer.made_up_diagnosis import made_up_columns, made_up_diagnosis, made_up_findings
+from tests.trainer.report.reading import Page, words
+
+HOSTILE = "<script>alert(1)</script>"
+BREAKING_OUT = '"><img src=https://elsewhere/x onerror=alert(1)>'
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> str:
+    """Four cats and four dogs as files of 8 x 8 pixels; row 4 * c + i is class c, file i."""
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            pixels = np.full((8, 8, 3), 20 * number, np.uint8)
+            file = f"{number}{HOSTILE.replace('/', '')}.png"
+            Image.fromarray(pixels).save(tmp_path / name / file)
+    return f"imagefolder:{tmp_path}"
+
+
+@pytest.fixture
+def with_pictures(pets: str) -> str:
+    dataset = open_dataset(pets)
+    return render_diagnosis(made_up_diagnosis(fingerprint=dataset.fingerprint), dataset)
+
+
+def test_the_files_of_images_are_named_in_order(pets: str) -> None:
+    files = file_paths(open_dataset(pets))
+    assert files == sorted(map(str, Path(pets.partition(":")[2]).glob("*/*.png")))
+    assert file_paths(open_dataset("digits-test")) is None
+
+
+def test_other_data_is_refused() -> None:
+    digits = open_dataset("digits-test")
+    with pytest.raises(DiagnosisError, match=r"f{64} \(8 examples\), but digits-test has"):
+        render_diagnosis(made_up_diagnosis(), digits)
+    with pytest.raises(DiagnosisError, match="leave --data out"):
+        render_diagnosis(made_up_diagnosis(fingerprint=digits.fingerprint), digits)
+
+
+def test_the_page_is_whole_and_loads_nothing(with_pictures: str) -> None:
+    page = Page(with_pictures)
+    assert not page.open
+    assert "script" not in page.tags
+    # 2 suspects, 3 and 2 duplicates, 1 outlier.
+    assert page.tags.count("img") == 8
+    assert all(address.startswith("data:") for address in page.loaded)
+    assert page.alternatives[0] == "example 6, labelled dog, looks like cat"
+
+
+def test_it_tells_what_was_found(with_pictures: str) -> None:
+    text = words(with_pictures)
+    assert "8 examples of 2 classes, seen by a ridge head on patches, right on 75.0%" in text
+    assert "labels wrong, estimated 25.0% 10.0% to 40.0%" in text
+    assert text.index("dog → cat fits 0.10") < text.index("cat → dog fits 0.20")
+    # 3, 4 and 5 are a cat and two dogs, and come first; 0 and 2 are both cats.
+    assert text.index("3 alike, with labels that disagree") < text.index("2 alike")
+    assert "cat 4 1 25.0% (10.0% to 50.0%) 2" in text
+    assert "cat dog 1 25.0%" in text
+    assert "a fraction of 0.5 . twice as many add 12.5 points" in text
+    assert "There are no pictures" not in text
+
+
+def test_names_from_elsewhere_are_text() -> None:
+    findings = made_up_findings()
+    findings["class_names"] = [HOSTILE, BREAKING_OUT]
+    findings["proxy"] = {"features": HOSTILE, "accuracy": 0.5, BREAKING_OUT: [HOSTILE]}
+    findings["learnability"]["why"] = HOSTILE
+    findings["seconds"] = {HOSTILE: 1.0}
+    text = render_diagnosis(made_up_diagnosis(findings))
+    page = Page(text)
+    assert not page.open
+    assert not {"script", "img"} & set(page.tags)
+    assert all(address.startswith("data:") for address in page.loaded)
+    assert HOSTILE not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_nothing_found_is_a_page_too() -> None:
+    findings, columns = made_up_findings(), made_up_columns()
+    findings["label_errors"] |= {"num_suspects": 0, "ranked": [], "per_class": []}
+    findings["duplicates"] |= {"surplus": 0, "groups": [], "exact_groups": 0, "near_groups": 0}
+    findings["outliers"] = {"count": 0, "ranked": []}
+    findings |= {"confusion": [], "proxy": {}, "seconds": {}}
+    findings["redundancy"]["per_class"] = []
+    findings["learnability"] |= {"sizes": [], "accuracies": [], "why": ""}
+    columns["suspect"] = np.zeros(8, np.uint8)
+    columns["duplicate_of"] = np.arange(8, dtype=np.int32)
+    text = render_diagnosis(made_up_diagnosis(findings, columns))
+    assert not Page(text).open
+    assert words(text).count("None were found.") == 2
+    assert "None is suspected." in text

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lipt.common.errors import (
+    ComputeError,
+    ConfigError,
+    LiptError,
+    NotACoordinatorError,
+    SubsetError,
+    UnreachableError,
+    WeightsError,
+    WrongOffsetError,
+)
+from lipt.common.weights.files import pack
+from lipt.trainer.resampling.reselection import Reselection, ReselectionWarning
+from lipt.trainer.subsets.subset import Subset
+from tests.trainer.fake_client import FakeClient
+from tests.trainer.made_up import made_up_subset
+
+
+def subset_of(number: int) -> Subset:
+    return made_up_subset([number])
+
+
+@pytest.fixture
+def fake() -> FakeClient:
+    return FakeClient(subset_of)
+
+
+@pytest.fixture
+def model() -> nn.Linear:
+    return nn.Linear(2, 2)
+
+
+@pytest.fixture
+def make(fake: FakeClient, model: nn.Linear) -> Callable[..., Reselection]:
+    def reselection(**options: Any) -> Reselection:
+        given = {"strategy": "craig", "fraction": 0.1, **options}
+        return Reselection(fake, model, **given)  # type: ignore[arg-type]
+
+    return reselection
+
+
+def digests(reselection: Reselection, epochs: range) -> list[int]:
+    return [int(reselection.before_epoch(epoch).indices[0]) for epoch in epochs]
+
+
+def test_the_first_subset_is_the_runs_and_later_ones_the_models(
+    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+) -> None:
+    reselection = make(every=2, run="r-1", balanced=False, options={"a": 1})
+    assert digests(reselection, range(6)) == [0, 0, 1, 1, 2, 2]
+    assert fake.weights == [None, *[pack(model.state_dict())] * 2]
+    expected: dict[str, Any] = {"run": "r-1", "strategy": "craig", "fraction": 0.1}
+    expected |= {"balanced": False, "options": {"a": 1}}
+    assert fake.asked[0] == expected
+    # Told what training has now, a strategy may answer that it is still good.
+    weights = pack(model.state_dict())
+    assert fake.asked[1] == {**expected, "weights": weights, "previous": subset_of(0)}
+
+
+def test_an_absent_coordinator_costs_one_warning_and_is_asked_again(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=2)
+    fake.refusals = [UnreachableError("away."), UnreachableError("still away.")]
+    digests(reselection, range(2))
+    with pytest.warns(ReselectionWarning, match=r"epoch 2: no new subset \(away\.\)"):
+        assert reselection.before_epoch(2).indices[0] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert reselection.before_epoch(3).indices[0] == 0  # away, but nothing new to say
+        assert reselection.before_epoch(4).indices[0] == 3  # back
+    assert [selected.epoch for selected in reselection.history] == [4]
+
+
+def test_the_same_epoch_again_asks_nothing_and_changes_nothing(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    # Lightning and Hugging Face set a sampler's epoch themselves, and a callback does too.
+    reselection = make(every=1, prefetch=True)
+    fake.refusals = [UnreachableError("away.")]
+    reselection.before_epoch(0)
+    reselection.before_epoch(0)
+    with pytest.warns(ReselectionWarning):
+        first = reselection.before_epoch(1)
+    fake.gate.clear()  # the next prefetch is on its way, and nothing waits for it
+    assert reselection.before_epoch(1) is first
+    fake.gate.set()
+    # The third answer: the first subset, the one that did not come, and this one were asked for.
+    assert reselection.before_epoch(2).indices[0] == 2
+    assert len(reselection.history) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotACoordinatorError("a proxy answers."),
+        ComputeError("the compute process ended."),
+        SubsetError("damaged on the way."),
+        WrongOffsetError("out of step ten times in a row."),
+        OSError("no such file."),
+    ],
+)
+def test_a_coordinator_in_trouble_does_not_end_training(
+    make: Callable[..., Reselection], fake: FakeClient, error: LiptError
+) -> None:
+    reselection = make(every=1)
+    reselection.before_epoch(0)
+    fake.refusals = [error]
+    with pytest.warns(ReselectionWarning, match=str(error)):
+        assert reselection.before_epoch(1).indices[0] == 0
+    assert reselection.before_epoch(2).indices[0] == 2
+
+
+def test_weights_of_another_model_end_training(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    # It would be refused every time: a training that goes on would never re-select.
+    reselection = make(every=1)
+    reselection.before_epoch(0)
+    fake.refusals = [WeightsError("other names.")]
+    with pytest.raises(WeightsError):
+        reselection.before_epoch(1)
+
+
+def test_prefetching_asks_an_epoch_early_without_waiting(
+    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+) -> None:
+    reselection = make(every=2, prefetch=True)
+    reselection.before_epoch(0)
+    early = pack(model.state_dict())
+    fake.gate.clear()
+    assert reselection.before_epoch(1).indices[0] == 0  # asked, not waited for
+    with torch.no_grad():
+        model.weight.add_(1)
+    fake.gate.set()
+    assert reselection.before_epoch(2).indices[0] == 1
+    assert fake.weights == [None, early]
+    assert [selected.stale_epochs for selected in reselection.history] == [1]
+
+
+@pytest.mark.parametrize("num_epochs", [5, 6])
+def test_nothing_is_asked_for_that_no_epoch_would_use(
+    make: Callable[..., Reselection], fake: FakeClient, num_epochs: int
+) -> None:
+    reselection = make(every=2, prefetch=True, num_epochs=num_epochs)
+    assert digests(reselection, range(num_epochs)) == [0, 0, 1, 1, 2, 2][:num_epochs]
+    reselection._executor.shutdown()  # whatever was asked for early has been by now
+    assert len(fake.asked) == 3
+
+
+def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Reselection]) -> None:
+    reselection = make(every=3, run="r-1", options={"a": 1}, prefetch=True)
+    assert json.loads(json.dumps(reselection.identity)) == {
+        "run": "r-1",
+        "strategy": "craig",
+        "fraction": 0.1,
+        "options": {"a": "1"},
+        "every": 3,
+        "prefetch": True,
+    }
+
+
+def test_a_checkpoint_has_all_that_going_on_needs(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=3)
+    digests(reselection, range(3))
+    state = json.loads(json.dumps(reselection.state_dict()))
+    other = make(every=3)
+    other.load_state_dict(state)
+    assert other.subset == reselection.subset
+    assert other.before_epoch(2) == reselection.subset  # no epoch twice
+    asked = len(fake.asked)
+    assert other.before_epoch(3) == subset_of(asked)
+
+
+def test_a_subset_that_was_due_is_still_due_after_a_checkpoint(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    reselection = make(every=3)
+    fake.refusals = [UnreachableError("away.")]
+    with pytest.warns(ReselectionWarning):
+        digests(reselection, range(4))
+    other = make(every=3)
+    other.load_state_dict(reselection.state_dict())
+    assert other.before_epoch(3) == subset_of(0)
+    assert other.before_epoch(4) == subset_of(len(fake.asked) - 1) != subset_of(0)
+
+
+def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    with pytest.raises(ConfigError, match=r"aum selects by .*Train on its one"):
+        make(strategy="aum")
+    assert not fake.asked
+
+
+def test_an_ordinary_warm_up_is_that_of_the_first_subset(
+    make: Callable[..., Reselection], fake: FakeClient
+) -> None:
+    options = {"pretraining": "epochs:15", "space": "features"}
+    reselection = make(every=1, options=options)
+    digests(reselection, range(2))
+    assert [asked["options"] for asked in fake.asked] == [options, {"space": "features"}]
+    assert reselection.identity["options"] == options

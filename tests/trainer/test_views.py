@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from lipt.common.config.run_config import RunConfig
+from lipt.common.states import LearnerPhase, LearnerState, RunState
+from lipt.trainer.views import (
+    BlobView,
+    IngredientView,
+    LearnerView,
+    ProgressView,
+    RunView,
+    view_of,
+)
+from lipt.v1 import blob_pb2, config_pb2, run_pb2, worker_pb2
+
+
+def test_a_learner_is_read_field_by_field() -> None:
+    message = run_pb2.Learner(
+        index=3,
+        state=run_pb2.LEARNER_STATE_DONE,
+        density=0.875,
+        attempts=2,
+        worker_name="w",
+        device="cpu",
+        step=5,
+        loss=math.inf,
+        result=blob_pb2.BlobRef(sha256="ab", size_bytes=7),
+        train_seconds=1.5,
+        message="once more",
+        ingredient=run_pb2.IngredientReport(
+            position=1, accuracy=0.5, soup_accuracy=0.75, alpha=0.25, kept=True
+        ),
+        phase=worker_pb2.LEARNER_PHASE_SUBMITTING,
+        num_steps=6,
+        leased_at=Timestamp(seconds=86_400),
+    )
+    assert view_of(LearnerView, message) == LearnerView(
+        index=3,
+        state=LearnerState.DONE,
+        density=0.875,
+        attempts=2,
+        worker="w",
+        device="cpu",
+        step=5,
+        loss=math.inf,
+        train_seconds=1.5,
+        message="once more",
+        result=BlobView("ab", 7),
+        ingredient=IngredientView(1, 0.5, 0.75, 0.25, kept=True),
+        phase=LearnerPhase.SUBMITTING,
+        num_steps=6,
+        leased_at=datetime(1970, 1, 2, tzinfo=UTC),
+        committed_at=None,
+    )
+
+
+def test_what_a_run_does_not_have_yet_is_none() -> None:
+    run = view_of(RunView, run_pb2.Run(run_id="r", state=run_pb2.RUN_STATE_PENDING))
+    absent = (run.progress, run.created_at, run.ended_at, run.soup, run.costs)
+    assert (*absent, run.initial_weights, run.pretrained_weights) == (None,) * 7
+    assert (run.state, run.learners, run.config) == (RunState.PENDING, (), RunConfig())
+
+
+def test_a_run_has_its_settings_and_its_times() -> None:
+    message = run_pb2.Run(
+        config=config_pb2.RunConfig(
+            model="resnet8", pruning=config_pb2.PruningConfig(method="PRUNING_METHOD_SNIP")
+        ),
+        created_at=Timestamp(seconds=86_400, nanos=500_000_000),
+        ended_at=Timestamp(seconds=10**15),  # in the year 31,690,708, which datetime has not
+        progress=run_pb2.Progress(activity="merging", done=2, total=8),
+    )
+    run = view_of(RunView, message)
+    assert (run.config.model, run.config.pruning.method) == ("resnet8", "snip")
+    assert run.created_at == datetime(1970, 1, 2, 0, 0, 0, 500_000, tzinfo=UTC)
+    assert run.ended_at is None
+    assert run.progress == ProgressView("merging", 2, 8)
+
+
+@pytest.mark.parametrize("number", [0, 99, -1])
+def test_a_state_that_this_version_has_no_word_for_is_unknown(number: int) -> None:
+    run = run_pb2.Run(
+        state=number,  # type: ignore[arg-type]
+        learners=[run_pb2.Learner(state=number)],  # type: ignore[arg-type]
+    )
+    view = view_of(RunView, run)
+    assert (view.state, view.learners[0].state) == (RunState.UNKNOWN, LearnerState.UNKNOWN)

@@ -1,0 +1,408 @@
+"""Redrawing: other examples in every epoch, at random (RS2), by InfoBatch, or by stale losses.
+
+Training takes the steps of a fixed subset of the same budget and sees more of the data. Samplers
+and main training's sources share these draws.
+
+Shapes: N examples, K budget or examples of an epoch, E easy, S of the pool, B of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, distributed
+
+from lipt.common.config.values import validate
+from lipt.common.data import Dataset
+from lipt.common.determinism import derive_generator
+from lipt.common.errors import ConfigError, UnknownNameError
+from lipt.common.subsets import require_budget, subset_digest
+from lipt.trainer.main_training.examples import ABSOLUTE_WEIGHTS, SubsetSource
+from lipt.trainer.subsets.subset import Subset
+
+
+class Cycles:
+    """Random examples in every epoch, without replacement over the epochs.
+
+    A permutation of all examples is walked through a budget at a time. Where it ends within an
+    epoch, the epoch takes its rest from the next permutation, less its own examples. (The authors'
+    code returns to the old permutation's beginning, and repeats its first examples.) With labels,
+    every epoch has its share of each class.
+
+    Source: Okanovic et al. 2024, "Repeated Random Sampling for Minimizing the Time-to-Accuracy
+    of Learning" (arXiv:2305.18424), RS2 without replacement.
+    """
+
+    def __init__(
+        self, num_examples: int, budget: int, seed: int, labels_N: Tensor | None = None
+    ) -> None:
+        require_budget(budget, num_examples)
+        if labels_N is not None and len(labels_N) != num_examples:
+            raise ValueError(f"{len(labels_N)} labels for {num_examples} examples")
+        self._num_examples, self._budget, self._seed = num_examples, budget, seed
+        self._labels_N = labels_N
+        # The last cycle and its order.
+        self._known = -1, torch.empty(0, dtype=torch.int64)
+
+    def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """An epoch's examples: K distinct row numbers, int64, and K weights, float32."""
+        cycle, start = divmod(epoch * self._budget, self._num_examples)
+        here = self._order(cycle)[start : start + self._budget]
+        missing = self._budget - len(here)
+        ids_K = torch.cat([here, self._order(cycle + 1)[:missing]]) if missing else here
+        return ids_K, torch.ones(len(ids_K))
+
+    def _order(self, cycle: int) -> Tensor:
+        known, order_N = self._known
+        if known != cycle:
+            # Lending moves only a cycle's own first K examples. So the end of one that is at
+            # least two budgets long depends on no cycle before it.
+            first = max(cycle - 1, 0) if 2 * self._budget <= self._num_examples else 0
+            if not first <= known < cycle:
+                known, order_N = first, self._permutation(first)
+            for following in range(known + 1, cycle + 1):
+                order_N = self._following(order_N, following)
+            self._known = cycle, order_N
+        return order_N
+
+    def _following(self, order_N: Tensor, cycle: int) -> Tensor:
+        """A cycle's order after `order_N`: what the shared epoch has already comes later."""
+        next_N = self._permutation(cycle)
+        num_left = cycle * self._num_examples % self._budget
+        if not num_left:
+            return next_N
+        lent = next_N[~self._among(next_N, order_N[-num_left:])][: self._budget - num_left]
+        return torch.cat([lent, next_N[~self._among(next_N, lent)]])
+
+    def _among(self, examples: Tensor, some: Tensor) -> Tensor:
+        mask_N = torch.zeros(self._num_examples, dtype=torch.bool)
+        mask_N[some] = True
+        return mask_N[examples]
+
+    def _permutation(self, cycle: int) -> Tensor:
+        generator = derive_generator(self._seed, "redrawing-cycle", cycle)
+        order_N = torch.randperm(self._num_examples, generator=generator)
+        return order_N if self._labels_N is None else _spread(order_N, self._labels_N, generator)
+
+
+def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Tensor:
+    """Spread each class evenly over an order, and keep the order within the class.
+
+    The j-th of a class with n examples comes at (j + u) / n of the way, with one u in [0, 1) for
+    the class. So any stretch has about each class's share.
+    """
+    classes, class_of_N = torch.unique(labels_N[order_N], return_inverse=True)
+    offsets_C = torch.rand(len(classes), generator=generator, dtype=torch.float64)
+    counts_C = torch.bincount(class_of_N, minlength=len(classes))
+    by_class_N = class_of_N.argsort(stable=True)
+    firsts_C = counts_C.cumsum(0) - counts_C
+    sorted_class_N = class_of_N[by_class_N]
+    ranks_N = torch.arange(len(order_N)) - firsts_C[sorted_class_N]
+    places_N = (ranks_N + offsets_C[sorted_class_N]) / counts_C[sorted_class_N]
+    return order_N[by_class_N[places_N.argsort(stable=True)]]
+
+
+class Options(BaseModel):
+    """Options of a way to redraw; random examples have none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class InfoBatchOptions(Options):
+    """Options of InfoBatch."""
+
+    prune: float = Field(default=0.5, ge=0, lt=1)
+    """Share of the easy examples that an epoch leaves out."""
+    annealing: float = Field(default=0.125, ge=0, le=1)
+    """Share of all epochs, at the end, that are on all examples."""
+
+    def share(self, epoch: int, num_epochs: int | None) -> float:
+        """Share of the easy examples that an epoch, counted from 0, leaves out."""
+        early = num_epochs is None or epoch + 1 <= (1 - self.annealing) * num_epochs
+        return self.prune if early else 0.0
+
+
+def draw_pruned(
+    losses_N: Tensor, prune: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """InfoBatch: an epoch without a share of the easy examples, whose rest is heavier.
+
+    Easy is a last loss below the mean; an infinite one is unknown. Of n easy examples m stay, at
+    least one, each with weight n/m, so that the expected gradient is that of all examples.
+
+    Returns:
+        K distinct row numbers, int64, in random order; and N weights, float32, 0 where left out.
+
+    Source: Qin et al. 2024, "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data
+    Pruning" (arXiv:2303.04947). As in the authors' code a fixed number of easy examples stays.
+    """
+    known_N = losses_N.isfinite()
+    mean = losses_N[known_N].double().mean()
+    easy_E = (known_N & (losses_N < mean)).nonzero().flatten()
+    weights_N = torch.ones(len(losses_N))
+    if len(easy_E):
+        num_kept = max(1, round((1 - prune) * len(easy_E)))
+        kept = easy_E[torch.randperm(len(easy_E), generator=generator)[:num_kept]]
+        weights_N[easy_E] = 0.0
+        weights_N[kept] = len(easy_E) / num_kept
+    chosen_K = weights_N.nonzero().flatten()
+    return chosen_K[torch.randperm(len(chosen_K), generator=generator)], weights_N
+
+
+class StaleOptions(Options):
+    """Options of drawing by stale losses."""
+
+    pool: float = Field(default=2.0, ge=1)
+    """Size of an epoch's random pool, in budgets."""
+    hardest_out: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the pool that is left out at the hard end; 0.05 where labels are noisy."""
+
+
+def draw_by_losses(
+    losses_N: Tensor, budget: int, options: StaleOptions, generator: torch.Generator
+) -> Tensor:
+    """The examples of an epoch's random pool with the highest last losses, unseen ones first.
+
+    Unseen examples have infinite losses; none of them is left out at the hard end.
+
+    Returns:
+        K distinct row numbers, int64, in random order.
+
+    Source: Jin et al. 2026, "OrderDP: A Theoretically Guaranteed Lossless Dynamic Data Pruning
+    Framework" (arXiv:2606.08574). Leaving the hardest out, against wrong labels, is ours.
+    """
+    num_examples = len(losses_N)
+    pool_size = min(num_examples, max(budget, round(options.pool * budget)))
+    pool_S = torch.randperm(num_examples, generator=generator)[:pool_size]
+    losses_S = losses_N[pool_S].nan_to_num(nan=torch.inf, posinf=torch.inf)
+    hardest_first_S = losses_S.argsort(descending=True, stable=True)
+    num_unseen = int(losses_S.isinf().sum())
+    num_out = min(int(options.hardest_out * pool_size), pool_size - max(budget, num_unseen))
+    left = torch.cat([hardest_first_S[:num_unseen], hardest_first_S[num_unseen + num_out :]])
+    chosen_K = pool_S[left[:budget]]
+    return chosen_K[torch.randperm(budget, generator=generator)]
+
+
+class LastLosses:
+    """Each example's loss when it was last trained on: `known_N`, infinite before that.
+
+    Losses are noted batch by batch and taken over between epochs, so no batch waits for the device.
+    Each of several ranks notes its own; those of all are taken over.
+    """
+
+    def __init__(self, num_examples: int) -> None:
+        self.known_N = torch.full((num_examples,), torch.inf)
+        self._noted: list[tuple[Tensor, Tensor]] = []
+        # Those of all ranks, not taken over yet.
+        self._gathered: list[tuple[Tensor, Tensor]] = []
+
+    def note(self, ids_B: Tensor, losses_B: Tensor) -> None:
+        """Keep a batch's losses, on any device, until the next `settle`."""
+        if ids_B.ndim != 1 or ids_B.shape != losses_B.shape:
+            raise ConfigError(
+                f"row numbers of shape {list(ids_B.shape)} and losses of shape "
+                f"{list(losses_B.shape)} are not one loss per example. Compute the loss with "
+                'reduction="none".'
+            )
+        # Copies: the caller may change its tensors, and the graph is let go.
+        self._noted.append((ids_B.detach().clone(), losses_B.detach().clone()))
+
+    def gather(self) -> None:
+        """Exchange noted losses; with several ranks, call it on every one."""
+        mine = [_together(self._noted)]
+        self._noted = []
+        everybodys: list[list[tuple[Tensor, Tensor]]] = [mine]
+        if distributed.is_available() and distributed.is_initialized():
+            everybodys = [[] for _ in range(distributed.get_world_size())]
+            distributed.all_gather_object(everybodys, mine)
+        self._gathered += [part for rank in everybodys for part in rank]
+
+    def settle(self) -> None:
+        """Take over all ranks' losses; with several ranks, call it on every one."""
+        self.gather()
+        ids, losses = _together(self._gathered)
+        # In NumPy, the last of several values for one index stays.
+        self.known_N.numpy()[ids.numpy()] = losses.numpy()
+        self._gathered = []
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The known losses, and those that this rank has noted."""
+        ids, losses = _together([*self._gathered, *self._noted])
+        return {"known": self.known_N.clone(), "noted_ids": ids, "noted_losses": losses}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same data."""
+        if len(state["known"]) != len(self.known_N):
+            raise ConfigError(
+                f"the state has the losses of {len(state['known'])} examples, but there are "
+                f"{len(self.known_N)}. Give the data that was trained on."
+            )
+        self.known_N = state["known"].clone()
+        self._gathered = [(state["noted_ids"].clone(), state["noted_losses"].clone())]
+        self._noted = []
+
+
+def _together(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Row numbers, int64, and losses, float32, on the CPU, in order."""
+    ids = [torch.empty(0, dtype=torch.int64), *(part[0].cpu().long() for part in parts)]
+    losses = [torch.empty(0), *(part[1].cpu().float() for part in parts)]
+    return torch.cat(ids), torch.cat(losses)
+
+
+class StaleDraws(LastLosses):
+    """Draws by `draw_by_losses`."""
+
+    def __init__(self, num_examples: int, budget: int, seed: int, options: StaleOptions) -> None:
+        require_budget(budget, num_examples)
+        super().__init__(num_examples)
+        self._budget, self._seed, self._options = budget, seed, options
+
+    def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """As `Cycles.draw`, by the losses so far."""
+        generator = derive_generator(self._seed, "redrawing-stale", epoch)
+        ids_K = draw_by_losses(self.known_N, self._budget, self._options, generator)
+        return ids_K, torch.ones(len(ids_K))
+
+
+class InfoBatchDraws(LastLosses):
+    """Draws by `draw_pruned`; `weights_N` are those of the last draw."""
+
+    def __init__(self, num_examples: int, seed: int, options: InfoBatchOptions) -> None:
+        super().__init__(num_examples)
+        self._seed, self._options = seed, options
+        self.weights_N = torch.ones(num_examples)
+
+    def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:
+        """As `Cycles.draw`, by the losses so far."""
+        generator = derive_generator(self._seed, "redrawing-infobatch", epoch)
+        prune = self._options.share(epoch, num_epochs)
+        ids_K, self.weights_N = draw_pruned(self.known_N, prune, generator)
+        return ids_K, self.weights_N[ids_K]
+
+
+Draws = Cycles | StaleDraws | InfoBatchDraws
+_RANDOM, _STALE, _INFOBATCH = Options(), StaleOptions(), InfoBatchOptions()
+
+
+def subset_from(
+    ids_K: Tensor,
+    weights_K: Tensor,
+    fingerprint: str,
+    strategy: str,
+    manifest: Mapping[str, Any] | None = None,
+) -> Subset:
+    """A subset of examples in any order."""
+    ids_K, order_K = ids_K.sort()
+    indices, weights = ids_K.numpy(), weights_K[order_K].numpy()
+    digest = subset_digest(indices, weights)
+    return Subset(indices, weights, fingerprint, digest, strategy, manifest or {})
+
+
+class _Redrawn:
+    num_epochs: int | None = None
+    # Of each subset.
+    _manifest: Mapping[str, Any] = {}
+
+    def __init__(
+        self, name: str, train: Dataset, budget: int, seed: int, draws: Draws, options: Options
+    ) -> None:
+        self.budget = budget
+        asked = {"redraw": name, "budget": budget, "seed": seed}
+        self.identity: Mapping[str, Any] = asked | options.model_dump()
+        self._draws, self._fingerprint, self._name = draws, train.fingerprint, f"redrawn_{name}"
+        self.subset = self.before_epoch(0)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """The subset of an epoch, counted from 0."""
+        ids_K, weights_K = self._draws.draw(epoch, self.num_epochs)
+        self.subset = subset_from(ids_K, weights_K, self._fingerprint, self._name, self._manifest)
+        return self.subset
+
+
+class RedrawnRandom(_Redrawn):
+    """Source for `fit`: random examples with each class's share, drawn anew every epoch.
+
+    Args:
+        train: the data set.
+        budget: examples per epoch.
+        seed: of the draws.
+        options: none.
+
+    Raises:
+        BudgetError: the budget is outside 1..N.
+    """
+
+    def __init__(self, train: Dataset, budget: int, seed: int, options: Options = _RANDOM) -> None:
+        draws = Cycles(len(train), budget, seed, train.labels_N)
+        super().__init__("random", train, budget, seed, draws, options)
+
+
+class _RedrawnByLosses(_Redrawn):
+    _draws: StaleDraws | InfoBatchDraws
+
+    def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
+        """Take an epoch's losses."""
+        self._draws.note(ids_M, losses_M)
+        self._draws.settle()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The losses so far."""
+        return self._draws.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue with these losses."""
+        self._draws.load_state_dict(state)
+
+
+class RedrawnStale(_RedrawnByLosses):
+    """Source for `fit`: the examples of a random pool with the highest last losses.
+
+    Arguments and errors are those of `RedrawnRandom`.
+    """
+
+    def __init__(
+        self, train: Dataset, budget: int, seed: int, options: StaleOptions = _STALE
+    ) -> None:
+        draws = StaleDraws(len(train), budget, seed, options)
+        super().__init__("stale", train, budget, seed, draws, options)
+
+
+class RedrawnInfoBatch(_RedrawnByLosses):
+    """Source for `fit`: all but a share of the easy examples; the rest of these count more.
+
+    The budget decides the number of steps, the losses the size of each epoch. Arguments and errors
+    are those of `RedrawnRandom`.
+    """
+
+    # Their mean is above 1: fewer steps then move the model as far.
+    _manifest: Mapping[str, Any] = {ABSOLUTE_WEIGHTS: True}
+
+    def __init__(
+        self, train: Dataset, budget: int, seed: int, options: InfoBatchOptions = _INFOBATCH
+    ) -> None:
+        require_budget(budget, len(train))
+        draws = InfoBatchDraws(len(train), seed, options)
+        super().__init__("infobatch", train, budget, seed, draws, options)
+
+
+_WAYS: Mapping[str, tuple[Callable[..., SubsetSource], type[Options]]] = {
+    "random": (RedrawnRandom, Options),
+    "stale": (RedrawnStale, StaleOptions),
+    "infobatch": (RedrawnInfoBatch, InfoBatchOptions),
+}
+
+
+def redraw(
+    name: str, options: Mapping[str, object] | None = None
+) -> Callable[[Dataset, int, int], SubsetSource]:
+    """A function of data set, budget and seed that makes the source of `lipt train --redraw`."""
+    if name not in _WAYS:
+        raise UnknownNameError(
+            f"there is no way {name!r} to redraw. Choose from: {', '.join(_WAYS)}."
+        )
+    source, kind = _WAYS[name]
+    settings = validate(kind, options or {})
+    return lambda train, budget, seed: source(train, budget, seed, settings)

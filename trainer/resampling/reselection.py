@@ -1,0 +1,311 @@
+"""Re-selection: the subset chosen again every R epochs, on the model's present weights.
+
+While the coordinator is away the old subset stays, one warning says so, and the next epoch asks
+again. With several processes, rank 0 asks and broadcasts the answer.
+
+Source: LiPT (Ro et al. 2023), section 4: every 20 epochs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import torch
+from torch import distributed, nn
+
+from lipt.common.errors import ConfigError, LiptError
+from lipt.common.weights.files import pack
+from lipt.trainer.resampling.samplers import SubsetSampler, Uneven
+from lipt.trainer.subsets.subset import Subset
+
+if TYPE_CHECKING:
+    from lipt.trainer.client.client import Client
+
+
+class ReselectionWarning(UserWarning):
+    """A due subset is unavailable; training goes on with the old one."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """One re-selection: the age of its weights in epochs, and how long training waited for it."""
+
+    epoch: int
+    digest: str
+    stale_epochs: int
+    waited_seconds: float
+
+
+class SubsetRequest(TypedDict, total=False):
+    """Keywords of `Client.subset` that are the same in every request."""
+
+    run: str
+    fraction: float | None
+    budget: int | None
+    options: Mapping[str, object] | None
+    preset: str | None
+    balanced: bool | None
+    proxy: str | None
+    soft_labels: bool
+
+
+class SelectionOptions(SubsetRequest, total=False):
+    """The keywords of `Reselection`."""
+
+    every: int
+    prefetch: bool
+    num_epochs: int | None
+    first: Subset | None
+
+
+class Reselection:
+    """Asks a coordinator for a model's subset whenever one is due.
+
+    Args:
+        client: its `reconnect_seconds` limits how long an epoch waits for the coordinator.
+        model: in training; the coordinator selects on its state dict, without wrappers
+            (DistributedDataParallel, torch.compile).
+        strategy: one of `client.strategies()`.
+        every: epochs between selections, R.
+        prefetch: ask one epoch early, in a thread, on weights one epoch old.
+        num_epochs: of the whole training, where known: no subset is requested for later ones.
+        first: the subset of the first epochs; selected on theta_p where None.
+        request: as in `client.subset`: run, fraction or budget, options, preset, balanced, proxy,
+            soft_labels. A warm-up (the option `pretraining`) is that of the first subset alone.
+
+    Raises:
+        ConfigError: `every` is below 1, or the strategy does not use weights in training.
+        LiptError: the first subset is refused.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        model: nn.Module,
+        strategy: str = "facility_location",
+        *,
+        every: int = 20,
+        prefetch: bool = False,
+        num_epochs: int | None = None,
+        first: Subset | None = None,
+        **request: Unpack[SubsetRequest],
+    ) -> None:
+        if every < 1:
+            raise ConfigError(
+                f"every = {every}: a subset is selected again after 1 epoch or more. "
+                "The paper's choice is 20."
+            )
+        self._model, self._every, self._prefetch = model, every, prefetch
+        self.num_epochs = num_epochs
+        given: dict[str, Any] = {key: value for key, value in request.items() if value is not None}
+        options: Mapping[str, object] = given.pop("options", {})
+        asked = {"run": "latest", "strategy": strategy, **given}
+        texts = {name: str(value) for name, value in options.items()}
+        self.identity: Mapping[str, Any] = {
+            **asked,
+            "options": texts,
+            "every": every,
+            "prefetch": prefetch,
+        }
+        # Weights in training have their own pre-training.
+        later = {name: value for name, value in options.items() if name != "pretraining"}
+        self._ask: Callable[..., Subset] = partial(client.subset, **asked, options=later)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="reselect")
+        # The prefetched subset; on other ranks than 0, never waited for.
+        self._asked: Future[Subset] | None = None
+        self._due = self._warned = False
+        self._last_epoch: int | None = None
+        self.history: list[Selected] = []
+
+        def ask_first() -> Subset:
+            require_reselectable(client, strategy)
+            return client.subset(**asked, options=options)
+
+        self.subset = self._on_rank_0(ask_first) if first is None else first
+
+    @property
+    def waited_seconds(self) -> float:
+        """Seconds that training has waited for subsets."""
+        return sum(selected.waited_seconds for selected in self.history)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """The subset of an epoch, counted from 0; asks where one is due.
+
+        Call it before every epoch, on every rank, with growing numbers; repeating a number changes
+        nothing. Resumed training sets `subset` first, and begins with the next epoch's number.
+        """
+        if epoch == self._last_epoch or not self._comes(epoch):
+            return self.subset
+        if self._last_epoch is None:
+            crossed = epoch > 0 and epoch % self._every == 0
+        else:
+            crossed = epoch // self._every > self._last_epoch // self._every
+        self._last_epoch = epoch
+        self._due = self._due or crossed
+        if self._due:
+            self._select(epoch)
+        if self._prefetch and (epoch + 1) % self._every == 0 and self._comes(epoch + 1):
+            self._asked = Future()
+            if _rank_of_ranks()[0] == 0:
+                weights = _weights_of(self._model)
+                self._asked = self._executor.submit(
+                    copy_context().run, self._ask, weights=weights, previous=self.subset
+                )
+        return self.subset
+
+    def state_dict(self) -> dict[str, Any]:
+        """A checkpoint's state, as JSON values."""
+        return {"epoch": self._last_epoch, "due": self._due, "subset": self.subset.to_json()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`; a prefetched subset is dropped."""
+        self.subset = Subset.from_json(state["subset"])
+        self._last_epoch, self._due = state["epoch"], state["due"]
+        self._asked = None
+
+    def _comes(self, epoch: int) -> bool:
+        return self.num_epochs is None or epoch < self.num_epochs
+
+    def _select(self, epoch: int) -> None:
+        started = monotonic()
+        asked, self._asked = self._asked, None
+        try:
+            chosen = self._on_rank_0(asked.result if asked else self._again)
+        except (LiptError, OSError) as error:
+            if isinstance(error, LiptError) and not error.retryable:
+                raise
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"epoch {epoch}: no new subset ({error}). Training goes on with the old one "
+                    f"of {len(self.subset)} examples and asks again before the next epoch.",
+                    ReselectionWarning,
+                    stacklevel=3,
+                )
+            return
+        self._due = self._warned = False
+        self.subset = chosen
+        waited = monotonic() - started
+        self.history.append(
+            Selected(
+                epoch, chosen.digest, stale_epochs=int(asked is not None), waited_seconds=waited
+            )
+        )
+
+    def _again(self) -> Subset:
+        return self._ask(weights=_weights_of(self._model), previous=self.subset)
+
+    def _on_rank_0(self, ask: Callable[[], Subset]) -> Subset:
+        rank, num_ranks = _rank_of_ranks()
+        if num_ranks == 1:
+            return ask()
+        answer: list[Any] = [None]
+        if rank == 0:
+            try:
+                answer[0] = ask()
+            except (LiptError, OSError) as error:
+                answer[0] = error
+        distributed.broadcast_object_list(answer, src=0)
+        if isinstance(answer[0], Exception):
+            raise answer[0]
+        chosen: Subset = answer[0]
+        return chosen
+
+
+def require_reselectable(client: Client, strategy: str) -> None:
+    """Refuse, by ConfigError, a strategy that uses a run's learners."""
+    views = [view for view in client.strategies() if view.name == strategy]
+    if views and "learners" in views[0].needs:
+        raise ConfigError(
+            f"{strategy} selects by a run's learners, which weights in training do not change. "
+            "Train on its one subset (client.subset, or 'lipt subset get'), or take another "
+            "strategy."
+        )
+
+
+def _rank_of_ranks() -> tuple[int, int]:
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def _weights_of(model: nn.Module) -> bytes:
+    inner = model
+    if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        inner = inner.module
+    compiled = getattr(inner, "_orig_mod", None)
+    if isinstance(compiled, nn.Module):
+        inner = compiled
+    with torch.no_grad():
+        return pack(inner.state_dict())
+
+
+class ReselectingSampler(SubsetSampler):
+    """A subset that is chosen again every R epochs, on the model's present weights.
+
+    `set_epoch` asks when it is due, so call it before each epoch, on every rank.
+
+        sampler = ReselectingSampler(client, model, "craig", fraction=0.1, every=20)
+        loader = DataLoader(data, batch_size=256, sampler=sampler)
+        for epoch in range(200):
+            sampler.set_epoch(epoch)
+            for images, labels in loader: ...
+
+    `shuffle`, `seed`, `rank`, `num_ranks`, `uneven` and `alpha` are those of `SubsetSampler`; all
+    other arguments, such as `fraction`, `every` and `prefetch`, those of `Reselection`.
+
+    Attributes:
+        reselection: what was selected when, and how long training waited for it.
+
+    Raises:
+        ConfigError, LiptError: as `Reselection` and `SubsetSampler`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        model: nn.Module,
+        strategy: str = "facility_location",
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int = 0,
+        num_ranks: int = 1,
+        uneven: Uneven = "keep",
+        alpha: float = 0.0,
+        **selection: Unpack[SelectionOptions],
+    ) -> None:
+        if alpha:
+            selection["soft_labels"] = True
+        self.reselection = Reselection(client, model, strategy, **selection)
+        super().__init__(
+            self.reselection.subset,
+            shuffle=shuffle,
+            seed=seed,
+            rank=rank,
+            num_ranks=num_ranks,
+            uneven=uneven,
+            alpha=alpha,
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take this epoch's order, and its subset where one is due."""
+        super().set_epoch(epoch)
+        self.subset = self.reselection.before_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A checkpoint's state, as JSON values."""
+        return {"epoch": self._epoch, "reselection": self.reselection.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
+        self.reselection.load_state_dict(state["reselection"])
+        self.subset = self.reselection.subset
+        self._epoch = state["epoch"]
