@@ -37,7 +37,7 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
-from lipt.coordinator.storage.collector import Retention
+from lipt.coordinator.storage.retention import Retention
 from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
@@ -202,14 +202,14 @@ async def _keep_storage(
     storage = await open_storage(
         settings.state_dir,
         blobs,
-        store,
-        dispatcher,
         settings.storage,
         events,
+        is_live=lambda lease: dispatcher.leases.has(*lease),
         wall_clock=time,
         clock=monotonic,
     )
-    _begin(stack, storage.collector.run(), "collection")
+    store.listen_to_learners(storage.forget_named)
+    _begin(stack, storage.run(), "collection")
     retention = Retention(store, compute, settings.storage, events, time)
     _begin(stack, retention.run(), "retention")
     return storage
@@ -252,7 +252,7 @@ async def _note_served(data: DataDescription, database: Database) -> None:
         for fingerprint in data.fingerprints
     ]
     try:
-        await database.save_data(records)
+        await database.save(*records)
     except StateError as error:
         # A full disk is no reason not to serve what is on it.
         logger.warning("which data is served now is not noted: %s", error)

@@ -257,9 +257,7 @@ def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> dict[str
             app.store, app.requests, app.answers, stopping, why_waiting=dispatcher.why_waiting
         ),
         "SubsetService": SubsetService(app.answers),
-        "WorkerService": WorkerService(
-            dispatcher, app.intake, app.ranges, stopping, app.storage.allowances
-        ),
+        "WorkerService": WorkerService(dispatcher, app.intake, app.ranges, stopping),
     }
 
 

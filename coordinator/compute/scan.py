@@ -30,8 +30,7 @@ from lipt.common.blobs.durable import (
     temporary_file,
     write_all,
 )
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
 from lipt.common.images.formats import ImageFormat

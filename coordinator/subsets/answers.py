@@ -281,7 +281,7 @@ class Answers:
             blob=selected.blob,
             created_at=self._wall_clock(),
         )
-        await self._database.save_subset(subset)
+        await self._database.save(subset)
         return subset
 
     async def _diagnosis(
@@ -369,7 +369,7 @@ class Answers:
             blob=diagnosed.blob,
             created_at=self._wall_clock(),
         )
-        await self._database.save_diagnosis(diagnosis)
+        await self._database.save(diagnosis)
         return diagnosis
 
     async def _weights(

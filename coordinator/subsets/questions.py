@@ -17,8 +17,8 @@ from lipt.coordinator.runs.requests import how_far, require_ready
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
 from lipt.core.selection.request_rules import Labels
-from lipt.core.stages.choice import Question
 from lipt.core.stages.proxy import ProxyQuestion
+from lipt.core.stages.question import Question
 
 
 @dataclass(frozen=True)

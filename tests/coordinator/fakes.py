@@ -229,8 +229,8 @@ class FakeWorker:
     async def take(self) -> tuple[AssignmentKey, int]:
         """The next learner and its epoch, however long that takes."""
         while True:
-            granted = await self._dispatcher.acquire(self.worker_id, wait_seconds=60.0)
-            if granted is not None:
+            granted = await self._dispatcher.next_work(self.worker_id, wait_seconds=60.0)
+            if isinstance(granted, tuple):
                 run, learner = granted
                 return AssignmentKey(run.run_id, learner.index), learner.epoch
 

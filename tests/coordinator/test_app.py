@@ -124,7 +124,7 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
         # Its worker does not know of the restart, and keeps its lease all the same.
         assert app.dispatcher.leases.held_by(worker.worker_id) == second[0]
         with pytest.raises(UnknownWorkerError):
-            await app.dispatcher.acquire(worker.worker_id, wait_seconds=0.0)
+            await app.dispatcher.next_work(worker.worker_id, wait_seconds=0.0)
         await app.dispatcher.commit(worker.worker_id, *second, FakeWorker.RESULT)
         final = await until(app, run.run_id, has_ended)
     assert final.state is RunState.READY, final.message
@@ -194,7 +194,7 @@ async def test_coordinator_serves_also_where_it_cannot_note_what_it_serves(
     async def full(*_: object) -> None:
         raise StateError("/state cannot be used: No space left on device.")
 
-    monkeypatch.setattr(Database, "save_data", full)
+    monkeypatch.setattr(Database, "save", full)
     async with opened(make_settings(tmp_path)) as app:
         assert app.data == DATA
     assert "is not noted: /state cannot be used: No space left" in caplog.text

@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
+from lipt.common.config.run_config import merge
 from lipt.common.config.settings import read_toml
-from lipt.common.config.values import merge
 from lipt.common.errors import ConfigError, LiptError
 
 

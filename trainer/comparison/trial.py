@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lipt.common.config.values import merge
+from lipt.common.config.run_config import merge
 from lipt.common.errors import ConfigError
 from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN, SOFT
 from lipt.trainer.main_training import Recipe

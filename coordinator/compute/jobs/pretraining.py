@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.data import all_labels, pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.specs import InputFormat, InputSpec

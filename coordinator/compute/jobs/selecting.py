@@ -26,9 +26,10 @@ from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.choice import Chosen, Question, choose, told_of
+from lipt.core.stages.choice import Chosen, choose, told_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.proxy import ProxyQuestion
+from lipt.core.stages.question import Question
 from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.workspace import Workspace
 
@@ -173,7 +174,7 @@ class ShowExamples:
         if not self.ids:
             return ()
         context.report("reading examples", 0, len(self.ids))
-        stored_B = dataset.examples(context.numbering.places(torch.tensor(self.ids)))
+        stored_B = dataset.examples(dataset.numbering.places(torch.tensor(self.ids)))
         if isinstance(dataset.inputs, ImageSpec):
             return tuple(
                 ShownExample(data_url(image_CHW, _MAX_PIXELS), "")

@@ -37,6 +37,7 @@ from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from tests.clock import Clock
 from tests.digits import digits_settings
 from tests.embedded.compute import ThreadQueue
+from tests.meters import observed
 from tests.remembered_spans import remembering
 
 KNOWN = DataDescription(
@@ -223,10 +224,8 @@ async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> N
     assert queue.oldest_seconds() == {"dear": 3.0}
     await queue.end_all()  # the first after 6 s, the second, which waited 4 s, after 1 s
     assert queue.oldest_seconds() == {"dear": 0.0}
-    waited = queue.measured.distributions(QUEUE_WAIT)[("dear",)]
-    assert (sum(waited.counts), waited.total) == (2, 4.0)
-    computed = queue.measured.distributions(JOB)[("dear", "str")]
-    assert (sum(computed.counts), computed.total) == (2, 7.0)
+    assert observed(queue.measured, QUEUE_WAIT)["dear",] == (2, 4.0)
+    assert observed(queue.measured, JOB)["dear", "str"] == (2, 7.0)
 
 
 async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQueue) -> None:

@@ -51,6 +51,7 @@ from lipt.v1 import (
 )
 from tests.clock import Clock
 from tests.coordinator.fakes import make_settings, opened
+from tests.meters import observed, sums
 from tests.serving import own_user_channel
 
 NONE = {"calls_per_second": 0, "registrations_per_minute": 0, "max_calls": 0, "max_streams": 0}
@@ -312,8 +313,8 @@ async def test_transfers_call_again_when_they_are_told_to(tmp_path: Path) -> Non
 
 
 def counts(app: App, histogram: Histogram) -> dict[tuple[str, ...], int]:
-    found = app.meters.distributions(histogram)
-    return {labels: sum(distribution.counts) for labels, distribution in found.items()}
+    found = observed(app.meters, histogram)
+    return {labels: int(count) for labels, (count, _) in found.items()}
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -343,8 +344,8 @@ async def test_calls_are_measured_by_method_and_code_and_refusals_by_peer(tmp_pa
             ("other", "UNIMPLEMENTED"): 1,
         }
         await until(lambda: counts(app, RPC) == expected)
-        await until(lambda: app.meters.sums(RPC_IN_FLIGHT) == {(): 0.0})
-        assert app.meters.sums(PEER_REFUSALS) == {("ipv4:127.0.0.1", "NOT_FOUND"): 2}
+        await until(lambda: sums(app.meters, RPC_IN_FLIGHT) == {(): 0.0})
+        assert sums(app.meters, PEER_REFUSALS) == {("ipv4:127.0.0.1", "NOT_FOUND"): 2}
         assert counts(app, RPC_LONG) == {}
 
 
@@ -358,7 +359,7 @@ async def test_who_is_turned_away_at_the_entrance_counts_by_its_address(tmp_path
         with pytest.raises(grpc.aio.AioRpcError):
             await info.GetInfo(info_pb2.GetInfoRequest())
         refused = ("ipv4:127.0.0.1", "UNAUTHENTICATED")
-        await until(lambda: app.meters.sums(PEER_REFUSALS) == {refused: 1})
+        await until(lambda: sums(app.meters, PEER_REFUSALS) == {refused: 1})
 
 
 async def test_a_watcher_that_leaves_was_not_refused_and_is_no_answer_at_once(
@@ -373,11 +374,11 @@ async def test_a_watcher_that_leaves_was_not_refused_and_is_no_answer_at_once(
         await runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))
         watching = runs.WatchRun(run_pb2.WatchRunRequest(run_id="mine"))
         await watching.read()
-        assert app.meters.sums(RPC_IN_FLIGHT) == {(): 1.0}
+        assert sums(app.meters, RPC_IN_FLIGHT) == {(): 1.0}
         watching.cancel()
         await until(lambda: counts(app, RPC_LONG) == {("RunService/WatchRun", "CANCELLED"): 1})
-        assert app.meters.sums(PEER_REFUSALS) == {}
-        await until(lambda: app.meters.sums(RPC_IN_FLIGHT) == {(): 0.0})
+        assert sums(app.meters, PEER_REFUSALS) == {}
+        await until(lambda: sums(app.meters, RPC_IN_FLIGHT) == {(): 0.0})
 
 
 def identify(shown: Shown) -> Caller:

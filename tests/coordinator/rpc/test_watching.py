@@ -104,7 +104,7 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(
 ) -> None:
     await bench.store.add(make_run("r", num_learners=1))
     worker_id = bench.join("i" * 32)
-    await bench.dispatcher.acquire(worker_id, wait_seconds=0.0)
+    await bench.dispatcher.next_work(worker_id, wait_seconds=0.0)
     key = AssignmentKey("r", 0)
     said = LearnerProgress(LearnerPhase.TRAINING, step=2, loss=0.5)
     answers = bench.watch(num_runs=1)

@@ -125,8 +125,8 @@ class Bench:
         worker_id = self.dispatcher.workers.register(
             name, name=name, device="cpu", versions={}, allowed_modules=()
         ).worker_id
-        granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)
-        assert granted is not None
+        granted = await self.dispatcher.next_work(worker_id, wait_seconds=0.0)
+        assert isinstance(granted, tuple)
         run, learner = granted
         return worker_id, AssignmentKey(run.run_id, learner.index), learner.epoch
 

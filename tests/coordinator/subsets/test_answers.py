@@ -271,9 +271,7 @@ async def test_the_newest_of_equal_subsets_is_the_anchor(world: World) -> None:
     # The same examples came out for two weights; the trainer last asked with the newer ones.
     first = (await world.ask()).subset
     newer = world.upload(b"newer")
-    await world.database.save_subset(
-        first.changed(key="n", weights_sha256=newer.sha256, created_at=2.0)
-    )
+    await world.database.save(first.changed(key="n", weights_sha256=newer.sha256, created_at=2.0))
     await world.ask(weights=world.upload(b"later weights"), previous=first.digest)
     assert world.compute.jobs[-1].anchor == newer
 

@@ -22,7 +22,7 @@ from lipt.trainer.writing.formatting import table_lines
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
-    from lipt.common.data.registry import Decoded
+    from lipt.common.data.loading import Decoded
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
 
 
@@ -39,7 +39,7 @@ def check(
 
     The status is 1 where there are some. A coordinator is not needed.
     """
-    from lipt.common.data.registry import decode_all
+    from lipt.common.data.loading import decode_all
 
     def work(tell: Callable[[str], None]) -> Decoded:
         tell(f"reading {data}")
