@@ -21,7 +21,6 @@ from lipt.trainer.comparison.trial import (
     FIXED,
     LATE,
     REDRAWN,
-    SOFT,
     Cell,
     Plan,
     Trial,
@@ -69,7 +68,6 @@ class Chooser(Protocol):
         *,
         fraction: float,
         proxy: str | None = None,
-        soft_labels: bool = False,
     ) -> Subset: ...
 
 
@@ -143,24 +141,14 @@ def compare(
                     run = pretrain(seed)
                     if run.fitted:
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
-                subset = _choose(chooser, run, cell, plan.proxy)
-                costs = choosing_costs(known[_strategy(cell)], run.costs, subset.manifest)
+                subset = chooser.subset(
+                    run.run_id, cell.strategy, fraction=cell.fraction, proxy=plan.proxy
+                )
+                costs = choosing_costs(known[cell.strategy], run.costs, subset.manifest)
             trial = _trial(cell, subset, source, recipe, len(train), training)
             trials.add(replace(trial, **costs))
             say(_line(trial))
     return trials.trials
-
-
-def _strategy(cell: Cell) -> str:
-    """The strategy of a cell's subset; soft labels of everything come with all examples."""
-    name = cell.strategy.removesuffix(SOFT)
-    return FIXED[0] if name == EVERYTHING else name
-
-
-def _choose(chooser: Chooser, run: Run, cell: Cell, proxy: str | None) -> Subset:
-    soft = cell.strategy.endswith(SOFT)
-    strategy, fraction = _strategy(cell), cell.fraction
-    return chooser.subset(run.run_id, strategy, fraction=fraction, proxy=proxy, soft_labels=soft)
 
 
 def _trial(
@@ -172,13 +160,10 @@ def _trial(
     training: Callable[..., Trained],
 ) -> Trial:
     stays = subset is not None and source is None
-    own: dict[str, Any] = {"seed": cell.seed}
-    if subset is not None and cell.strategy.endswith(SOFT):
-        own["soft_labels"] = subset.recommended_alpha
     trained = training(
         subset=subset,
         reselect=source,
-        recipe=recipe.model_copy(update=own),
+        recipe=recipe.model_copy(update={"seed": cell.seed}),
         # Accuracy on the examples costs too much on all of the data, and says little of others.
         schedule=_SCHEDULE if stays else replace(_SCHEDULE, subset_at=None),
     )
@@ -226,16 +211,12 @@ def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) ->
         needs: of its strategy.
         manifest: of the subset. Proxies that an automatic choice tried count, whichever won.
     """
-    if (teacher := manifest.get("soft_labels")) and _uses_learners(teacher):
-        return True
     if _OF_THE_DATA.issuperset(needs):
         return False
     proxy = manifest.get("proxy", {})
-    return "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs) or _uses_learners(proxy)
-
-
-def _uses_learners(head: Mapping[str, Any]) -> bool:
-    tried = [head["features"], *(one["features"] for one in head["tried"])]
+    if "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs):
+        return True
+    tried = [proxy["features"], *(one["features"] for one in proxy["tried"])]
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in tried)
 
 

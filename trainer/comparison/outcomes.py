@@ -17,7 +17,6 @@ from lipt.trainer.comparison.trial import (
     EVERYTHING,
     FIXED,
     REDRAWN,
-    SOFT,
     Trial,
     label,
 )
@@ -94,8 +93,7 @@ class Rival:
 class Outcome:
     """One strategy or baseline at one fraction over all seeds; costs are means.
 
-    difference: to the better fixed random subset; None for these and for everything; with soft
-        labels, to the same without them.
+    difference: to the better fixed random subset; None for these and for everything.
     everything, redrawn: its rivals.
     subset_accuracy, levelled_off: None where the examples changed, and for everything.
     target: what the better fixed random subset ends with; None without one.
@@ -137,19 +135,9 @@ class Outcome:
         return self.strategy in BASELINES
 
     @property
-    def is_soft(self) -> bool:
-        """Whether it was trained with soft labels."""
-        return self.strategy.endswith(SOFT)
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether the verdict is about it: a chosen subset and its labels."""
-        return not self.is_baseline and not self.is_soft
-
-    @property
     def beats_random(self) -> bool:
         """Whether zero lies below the interval of a chosen subset."""
-        return self.is_judged and self.difference is not None and self.difference.low > 0
+        return bool(not self.is_baseline and self.difference and self.difference.low > 0)
 
 
 def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
@@ -160,9 +148,7 @@ def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
         within = [trial for trial in trials if trial.fraction == fraction]
         names = dict.fromkeys(trial.strategy for trial in within)
         found = [_outcome(_of(within, name), within, everything) for name in names]
-        rows += sorted(
-            found, key=lambda row: (row.is_soft, not row.is_baseline, -row.mean_accuracy)
-        )
+        rows += sorted(found, key=lambda row: (not row.is_baseline, -row.mean_accuracy))
     return rows
 
 
@@ -170,8 +156,6 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
     name, accuracies = row[0].strategy, _accuracies(row)
     fixed = (_of(within, random) for random in FIXED)
     random = max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
-    if name.endswith(SOFT):
-        random = _of(within, name.removesuffix(SOFT))
     target = fmean(_accuracies(random).values()) if random else None
     difference = paired_difference(accuracies, _accuracies(random))
     on_subset = [trial.subset_accuracy for trial in row if trial.subset_accuracy is not None]

@@ -19,8 +19,7 @@ def cells(row: Outcome) -> Cells:
         "fraction": _fraction(row.fraction),
         "strategy": row.label,
         row.score_name: f"{format_percent(row.mean_accuracy)} +- {100 * row.std_accuracy:.1f}",
-        "to random (95% interval)": _difference(row.difference)
-        + (" to without" if row.is_soft and row.difference else ""),
+        "to random (95% interval)": _difference(row.difference),
         "seeds": str(row.num_seeds),
         "on the subset": "-"
         if row.subset_accuracy is None
@@ -116,7 +115,7 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
     found = []
     for fraction in sorted({row.fraction for row in rows if row.strategy != EVERYTHING}):
         within = [row for row in rows if row.fraction == fraction]
-        chosen = [row for row in within if row.is_judged]
+        chosen = [row for row in within if not row.is_baseline]
         if not chosen:
             found.append(Answers(fraction, f"{_at(fraction)} nothing was chosen."))
             continue
