@@ -95,9 +95,6 @@ def _strategy_lines(strategy: StrategyView) -> list[str]:
     return [f"{strategy.name}: {strategy.summary}", *(f"    {line}" for line in more if line)]
 
 
-_ONCE_WIDTH = 160
-
-
 @shared.grouped
 def top(
     *,
@@ -112,7 +109,7 @@ def top(
     Where standard output is no terminal, it is printed once. With --json an object is printed for
     every change, without end; with --once as well, a single one.
     """
-    from lipt.trainer.cli.display.service import Screen, render_service, watch_service
+    from lipt.trainer.cli.display.service import frame_lines, watch_service
 
     with coordinator.connect() as client:
         views = partial(client.watch_service, interval_seconds=interval, num_runs=num_runs)
@@ -126,8 +123,8 @@ def top(
         else:
             view = next(iter(views()))
             room = max(len(view.runs), len(view.workers), len(view.computations), num_runs)
-            screen = Screen() if sys.stdout.isatty() else Screen(width=_ONCE_WIDTH)
-            screen.print(render_service(client.address, view, room))
+            for line in frame_lines(client.address, view, room):
+                say(line)
 
 
 token_app = Typer(

@@ -112,9 +112,7 @@ def test_runs_are_listed(relay: Relay, lipt: Any) -> None:
     assert "lipt run start" in lipt("run", "list").stdout
 
 
-def test_runs_are_listed_in_short_for_scripts_and_whole_where_asked(
-    relay: Relay, lipt: Any
-) -> None:
+def test_runs_are_listed_in_short_for_scripts(relay: Relay, lipt: Any) -> None:
     soup = run_pb2.SoupReport(soup_accuracy=0.5)
     config = config_pb2.RunConfig(model="resnet8", seed=3)
     relay.every("ListRuns", listed(run_at(1, run_pb2.RUN_STATE_READY, soup=soup, config=config)))
@@ -131,8 +129,6 @@ def test_runs_are_listed_in_short_for_scripts_and_whole_where_asked(
             "message": "",
         }
     ]
-    (whole,) = json.loads(lipt("run", "list", "--json", "--full").stdout)
-    assert whole["config"]["learners"]["num_learners"] == 10
 
 
 STATES = (run_pb2.RUN_STATE_PENDING, run_pb2.RUN_STATE_MERGING, run_pb2.RUN_STATE_READY)
