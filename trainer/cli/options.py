@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from typer import Argument, BadParameter, Context, Option
 
@@ -51,10 +51,6 @@ Proxy = Annotated[
         help="Proxy model: soup (the run's weights), auto, or ridge: and some of patches, "
         "learners, soup, initial, user, backbone, joined by +. Default: the strategy's own."
     ),
-]
-Labels = Annotated[
-    Literal["given", "none"],
-    Option(help="none chooses by features alone, such as what to label."),
 ]
 Settings = Annotated[
     list[str] | None, Option("--set", metavar="NAME=VALUE", help="Any setting; repeatable.")

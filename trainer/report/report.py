@@ -35,8 +35,7 @@ from lipt.common.text import escaped, format_bytes
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison import table
-from lipt.trainer.comparison.outcomes import Outcome, outcomes
+from lipt.trainer.comparison.outcomes import Outcome, answers, cells, instead, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
@@ -392,10 +391,10 @@ def render(report: Report) -> str:
         costs=run.costs,
         learners=learners,
         tried=learners[: len(tried)],
-        cells=table.cells,
+        cells=cells,
         rows=rows,
-        answers=table.answers(rows),
-        instead=table.instead(rows),
+        answers=answers(rows),
+        instead=instead(rows),
         dates=", ".join(_dates(run, report.made_at)),
         stories=[_story(subset, dataset, diagnosis) for subset in report.subsets],
         overlaps=[

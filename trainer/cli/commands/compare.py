@@ -56,8 +56,7 @@ def compare(
     wait_passively()
     from lipt.common.imports import import_extra
     from lipt.trainer.comparison import compare as comparison
-    from lipt.trainer.comparison import table
-    from lipt.trainer.comparison.outcomes import outcomes
+    from lipt.trainer.comparison.outcomes import answers, outcomes, plain, verdict
     from lipt.trainer.comparison.trial import Plan
 
     # Now rather than after hours of training.
@@ -91,9 +90,9 @@ def compare(
             on_step=progress.on_step,
         )
     rows = outcomes(trials)
-    said = table.verdict(rows)
-    found = {"outcomes": rows, "answers": table.answers(rows), "verdict": said, "trials": trials}
-    print_result(found, [*table.plain(rows), "", *said.splitlines()], as_json=json)
+    said = verdict(rows)
+    found = {"outcomes": rows, "answers": answers(rows), "verdict": said, "trials": trials}
+    print_result(found, [*plain(rows), "", *said.splitlines()], as_json=json)
 
 
 def _fractions(text: str) -> tuple[float, ...]:

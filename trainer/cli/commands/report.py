@@ -53,7 +53,7 @@ def report(
 ) -> None:
     """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
     from lipt.common.errors import InputError, RequestError
-    from lipt.trainer.comparison.table import verdict
+    from lipt.trainer.comparison.outcomes import verdict
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.report.report import gather, render
     from lipt.trainer.writing.files import write_atomically

@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lipt.trainer.cli import main
-from lipt.trainer.comparison.outcomes import outcomes
-from lipt.trainer.comparison.table import verdict
+from lipt.trainer.comparison.outcomes import outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.main_training import steps, training
 from tests.cluster import Cluster
