@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lipt.common.access.tokens import Token
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.core.selection.registry import STRATEGIES
 from lipt.trainer.cli import main
@@ -131,7 +130,7 @@ def test_new_token_is_all_that_is_printed(relay: Relay, lipt: Any) -> None:
         assert holder.who_am_i().roles == ("trainer",)
 
 
-def test_tokens_are_listed_in_columns(lipt: Any, token: TokenView) -> None:
+def test_tokens_are_listed_in_columns_and_can_be_revoked(lipt: Any, token: TokenView) -> None:
     header, *lines = lipt("token", "list").stdout.splitlines()
     assert header.split() == ["id", "name", "role", "state", "created", "by"]
     assert token.created_at is not None
@@ -139,9 +138,6 @@ def test_tokens_are_listed_in_columns(lipt: Any, token: TokenView) -> None:
     created = f"{token.created_at.astimezone():%Y-%m-%d}"
     assert line.split()[:5] == [token.token_id, "ci", "trainer", "valid", created]
     assert line.endswith("the coordinator's own user")
-
-
-def test_revoked_token_is_listed_as_revoked(lipt: Any, token: TokenView) -> None:
     revoked = lipt("token", "revoke", token.token_id).stdout
     assert revoked == f"{token.token_id} (ci) is revoked\n"
     (line,) = (line for line in lipt("token", "list").stdout.splitlines() if token.token_id in line)
@@ -173,21 +169,15 @@ def test_token_is_shown_that_the_file_or_the_environment_has(
     relay.calls.clear()
     file = tmp_path / "token"
     file.write_text(one)
-    assert lipt("token", "list", "--token-file", str(file)).exit_code == 0
+    typed, there = ("--token-file", str(file)), {"LIPT_TOKEN": other}
+    assert lipt("token", "list", *typed).exit_code == 0
     assert lipt("token", "list", env={"LIPT_TOKEN_FILE": str(file)}).exit_code == 0
-    assert lipt("token", "list", env={"LIPT_TOKEN": other}).exit_code == 0
-    # What was typed is meant.
-    assert (
-        lipt("token", "list", "--token-file", str(file), env={"LIPT_TOKEN": other}).exit_code == 0
-    )
+    assert lipt("token", "list", env=there).exit_code == 0
+    # What was typed is meant, and no flag takes the token itself.
+    assert lipt("token", "list", *typed, env=there).exit_code == 0
+    assert lipt("token", "list", "--token", other).exit_code == 2
     shown = [call.authorization for call in relay.calls]
     assert shown == [f"Bearer {text}" for text in (one, one, other, one)]
-
-
-def test_no_flag_takes_the_token_itself(lipt: Any) -> None:
-    result = lipt("token", "list", "--token", Token.draw("one").text)
-    assert result.exit_code == 2
-    assert "No such option" in result.stderr
 
 
 LINK = re.compile(r"http://127\.0\.0\.1:\d+/sign-in\?code=\S+")
