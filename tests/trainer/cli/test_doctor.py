@@ -1,18 +1,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
-import pytest
-
 from lipt.common.config.run_config import RunConfig
-from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.trainer.cli.doctor import Check, coordinator_checks
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
@@ -131,39 +124,3 @@ def test_a_malformed_address_is_a_mistake(lipt: Any) -> None:
     result = lipt("doctor", "--coordinator", "localhost")
     assert result.exit_code == 1
     assert "is not host:port" in result.stderr
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """A certificate for 127.0.0.1 that signs itself."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "30", "-subj", "/CN=lipt", "-keyout", str(key), "-out", str(cert)),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return TlsFiles(cert=cert, key=key, ca=cert)
-
-
-@pytest.fixture
-def mtls_port(certificate: TlsFiles) -> Iterator[int]:
-    """A gRPC server that lets only peers with a certificate of its authority in."""
-    server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    port = server.add_secure_port("127.0.0.1:0", server_credentials(certificate))
-    server.start()
-    yield port
-    server.stop(None).wait()
-
-
-def test_a_missing_client_certificate_is_named(
-    lipt: Any, certificate: TlsFiles, mtls_port: int
-) -> None:
-    result = lipt("doctor", "--coordinator", f"127.0.0.1:{mtls_port}", "--tls-ca", certificate.ca)
-    assert result.exit_code == 1
-    assert "asks for a client certificate" in result.stdout
-    assert "--tls-cert and --tls-key" in result.stdout

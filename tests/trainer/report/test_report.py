@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -30,10 +29,7 @@ from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.report.report import (
-    HEIGHT,
-    WIDTH,
     Report,
-    draw,
     gather,
     render,
     ticks_of,
@@ -135,12 +131,13 @@ TRIALS = [
 ]
 
 
+REQUESTS = [("craig", 0.1), ("grand", 0.1)]
 COMPARISON = {"model": "resnet8", "recipe": {"steps": 60}, "data": DIGITS.fingerprint}
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], (COMPARISON, TRIALS))  # type: ignore[arg-type]
+    return gather(FakeClient(), RUN, DIGITS, REQUESTS, (COMPARISON, TRIALS))  # type: ignore[arg-type]
 
 
 def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
@@ -163,6 +160,7 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     assert "At 10% craig beats random by 4.0 points" in text
     assert "theta* 10.0%" in text
     assert "1 of 2 learners kept" in text
+    assert "craig and grand 0 " in text
     # In the order of the soup: learner 1 was tried first.
     assert text.index("51.0% 0.3 60.0%") < text.index("50.0% discarded 60.0%")
     kept = np.bincount(DIGITS.labels_N.numpy()[:36], minlength=10)
@@ -201,18 +199,6 @@ def test_without_the_model_there_is_no_map_and_it_is_said_why(
     assert report.no_map.startswith("There is no map, for theta_p's features cannot be computed")
     assert why in report.no_map
     assert html.escape(report.no_map, quote=False) in render(report).replace("&#39;", "'")
-
-
-def test_a_coordinator_that_is_away_is_no_reason_for_a_page_without_a_map() -> None:
-    client = FakeClient(raising(UnreachableError("nobody answers.")))
-    with pytest.raises(UnreachableError):
-        gather(client, RUN, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
-
-
-def test_subsets_are_set_beside_each_other() -> None:
-    requests = [("craig", 0.1), ("grand", 0.1)]
-    report = gather(FakeClient(), RUN, DIGITS, requests)  # type: ignore[arg-type]
-    assert "craig and grand 0 " in words(render(report))
 
 
 SUSPECTS = np.array([3, 50])
@@ -289,6 +275,12 @@ def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
         gather(FakeClient(), RUN, DIGITS, [], (compared, TRIALS))  # type: ignore[arg-type]
 
 
+def test_a_coordinator_that_is_away_is_no_reason_for_a_page_without_a_map() -> None:
+    client: Any = FakeClient(raising(UnreachableError("nobody answers.")))
+    with pytest.raises(UnreachableError):
+        gather(client, RUN, DIGITS, REQUESTS)
+
+
 def test_a_class_may_be_called_anything() -> None:
     names = (HOSTILE, '"><img src=x onerror=alert(1)>', *DIGITS.class_names[2:])
     rows: Any = DIGITS.rows
@@ -311,17 +303,3 @@ def test_ticks_span_the_accuracies_and_are_few(one: float, other: float) -> None
     assert ticks[0] <= min(one, other) + 1e-6
     assert ticks[-1] >= max(one, other) - 1e-6
     assert 2 <= len(ticks) <= 8
-
-
-def test_points_fill_the_map_and_keep_their_proportions() -> None:
-    ids = torch.tensor([4, 7, 9])
-    corners = torch.tensor([[0.0, 0.0], [2.0, 0.0], [2.0, 1.0]])
-    points = draw(ids, np.arange(10), corners)  # three are not moved
-    assert [(point.row, point.label) for point in points] == [(4, 4), (7, 7), (9, 9)]
-    assert all(0 < point.x < WIDTH and 0 < point.y < HEIGHT for point in points)
-    places = np.array([(point.x, point.y) for point in points])
-    first, second, third = (
-        np.linalg.norm(places[a] - places[b]) for a, b in ((0, 1), (1, 2), (0, 2))
-    )
-    assert first / second == pytest.approx(2.0, abs=1e-4)
-    assert third / second == pytest.approx(5**0.5, abs=1e-4)
