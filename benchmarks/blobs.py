@@ -63,7 +63,7 @@ def serve(pipe: Connection, root: Path, chunk_bytes: int) -> None:
         store = BlobStore(root, max_blob_bytes=MAX_BLOB_BYTES)
         quota = Quota(MAX_BLOB_BYTES, MAX_BLOB_BYTES, 100, 100)
         accounts = Accounts(quota, clock=time.monotonic, is_live=lambda _: False)
-        service = blobs.BlobService(store, Uploads(store, accounts, lambda _: ()))
+        service = blobs.BlobService(store, Uploads(store, accounts))
         blob_pb2_grpc.add_BlobServiceServicer_to_server(service, server)
         pipe.send(server.add_insecure_port("127.0.0.1:0"))
         await server.start()

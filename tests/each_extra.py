@@ -47,10 +47,9 @@ TRIALS = {
         ("mlflow", "tensorboard", "wandb"),
         ("tests/trainer/test_tracking.py",),
     ),
-    "neighbours": Trial(("faiss",), ("tests/core/selection/solvers/test_neighbours.py",)),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
-        ("tests/common/observability/test_exporting.py", "tests/common/rpc/test_traced.py"),
+        ("tests/common/observability/test_tracing.py",),
     ),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
     "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),

@@ -206,7 +206,7 @@ def collect_overrides(
     flags: Mapping[str, Any], assignments: Sequence[str] | None, config: Path | None = None
 ) -> dict[str, Any]:
     """Settings nested as in `RunConfig`, from flags, `--set` and a TOML file's [run] table."""
-    from lipt.common.config.values import merge
+    from lipt.common.config.run_config import merge
 
     given = {name: value for name, value in flags.items() if value is not None}
     for name, text in parse_options(assignments).items():

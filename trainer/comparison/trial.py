@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lipt.common.config.values import merge
+from lipt.common.config.run_config import merge
 from lipt.common.errors import ConfigError
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.records import Look

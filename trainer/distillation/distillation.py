@@ -41,8 +41,6 @@ from lipt.trainer.writing.formatting import differences
 
 _BATCH_SIZE = 256
 _MOMENTUM = 0.9
-# Networks that rate how hard an example is; each takes a pass over the data.
-_MAX_JUDGES = 3
 
 # Called with (matches done, matches in all, the distance of the last).
 OnMatch = Callable[[int, int, float], object]
@@ -72,9 +70,6 @@ class Distillation(BaseModel):
     """Learning rate of the images, whose pixels are from 0 to 1: about how far Adam moves each."""
     real_batch: int = Field(default=64, ge=1)
     """Real images of each class in a match."""
-    discard: float = Field(default=0.0, ge=0, lt=1)
-    """Share of each class's real images that stages after the first leave out: those with the
-    lowest losses after training on the images so far."""
     augmentation: Literal["crop_flip", "crop", "none"] = "crop_flip"
     """How real and synthetic images are augmented alike: shifted and perhaps mirrored, or only
     shifted."""
@@ -279,22 +274,6 @@ def _match(
     return total
 
 
-def hardest(real: RealExamples, synthetic: SyntheticSet, networks: Networks) -> RealExamples:
-    """Without the easiest examples of each class, by their losses after the stages before."""
-    losses_N = torch.zeros(len(real.dataset))
-    labels_N, stage = real.dataset.labels_N, synthetic.num_stages
-    for number in range(min(_MAX_JUDGES, networks.settings.networks)):
-        network = networks.enter(stage, number, synthetic)
-        with torch.no_grad():
-            for ids_B in torch.split(torch.cat(real.ids), _BATCH_SIZE):
-                logits_BC = network(networks.normalized(real.pixels(ids_B)))
-                targets_B = labels_N[ids_B].to(networks.device)
-                losses_B = functional.cross_entropy(logits_BC, targets_B, reduction="none")
-                losses_N[ids_B] += losses_B.cpu()
-    settings = networks.settings
-    return real.without_easiest(losses_N, settings.discard, at_least=settings.per_stage)
-
-
 def distill(
     data: Dataset,
     model: str,
@@ -359,8 +338,6 @@ def distill(
             # The same draws of layers such as dropout after a restart.
             layers = derive_seed(settings.seed, "distillation-layers", stage)
             with seeded_generators(layers, place):
-                if stage and settings.discard:
-                    real = hardest(real, synthetic, networks)
                 made = make_stage(synthetic, real, networks, partial(on_match, stage))
             noted = {"real_images": sum(map(len, real.ids)), "seconds": monotonic() - began}
             stages = [*synthetic.manifest["stages"], noted]

@@ -1,6 +1,6 @@
-"""Image sets of a distillation: real ones by class, synthetic ones, and training on these by stage.
+"""Image sets of a distillation: real ones by class, and synthetic ones.
 
-Shapes: N examples, B drawn ones, M of a class, K that are trained on.
+Shapes: N examples, B drawn ones, M of a class.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,7 +32,6 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import bytes_of, pack
 from lipt.trainer.main_training.examples import require_for
-from lipt.trainer.resampling.redrawing import subset_from
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.writing.files import write_atomically
 
@@ -84,15 +82,6 @@ class RealExamples:
     def pixels(self, ids_B: Tensor) -> Tensor:
         """Images as float32 from 0 to 1, B x C x H x W."""
         return self.dataset.images(ids_B).to(torch.float32) / 255
-
-    def without_easiest(self, losses_N: Tensor, share: float, *, at_least: int) -> RealExamples:
-        """Without a share of each class, those with the lowest losses; `at_least` stay."""
-        kept = []
-        for ids_M in self.ids:
-            num_kept = max(at_least, math.ceil((1 - share) * len(ids_M)))
-            hardest_M = losses_N[ids_M].argsort(descending=True, stable=True)
-            kept.append(ids_M[hardest_M[:num_kept]].sort().values)
-        return replace(self, ids=tuple(kept))
 
 
 @dataclass(frozen=True)
@@ -171,30 +160,3 @@ class SyntheticSet:
         content = io.BytesIO()
         to_image(torch.cat(rows, dim=1).numpy()).save(content, "PNG")
         return content.getvalue()
-
-
-class Stages:
-    """The images of the first stage, then of two, in the end of all, in equal shares of the epochs.
-
-    `fit(model, data, reselect=Stages(synthetic.stages_N, data.fingerprint))` trains in this order.
-    `ids_N` are the images' row numbers in the training data, 0..N-1 where None.
-    """
-
-    num_epochs: int | None = None
-
-    def __init__(self, stages_N: Tensor, fingerprint: str, ids_N: Tensor | None = None) -> None:
-        self._stages_N, self._fingerprint = stages_N, fingerprint
-        self._ids_N = torch.arange(len(stages_N)) if ids_N is None else ids_N
-        self._num_stages = int(stages_N.max()) + 1
-        self.identity: Mapping[str, Any] = {"stages": self._num_stages}
-        self.subset = self._until(0)
-
-    def before_epoch(self, epoch: int) -> Subset:
-        """The images of an epoch, counted from 0."""
-        share = epoch * self._num_stages // max(1, self.num_epochs or self._num_stages)
-        self.subset = self._until(min(share, self._num_stages - 1))
-        return self.subset
-
-    def _until(self, stage: int) -> Subset:
-        ids_K = self._ids_N[self._stages_N <= stage]
-        return subset_from(ids_K, torch.ones(len(ids_K)), self._fingerprint, "distilled")

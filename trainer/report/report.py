@@ -187,7 +187,7 @@ def file_paths(dataset: Dataset) -> list[str] | None:
     name, _, path = dataset.source.partition(":")
     if name != "imagefolder":
         return None
-    rows = imagefolder_rows(dataset.source, Path(path).expanduser())
+    rows = imagefolder_rows(dataset.source, str(Path(path).expanduser()))
     return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
 
 

@@ -23,9 +23,8 @@ from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, judge, may_train
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.contents import Contents
+from lipt.coordinator.state.contents import needs_of
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.needs import needed_blobs
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord
 from tests.coordinator.dispatch.conftest import Bench
 
@@ -118,7 +117,7 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device(make_run: 
     # Of another kind only where nobody of this kind is left.
     assert not may_train(other, run, learner, alive=[a, b, other])
     assert may_train(other, run, learner, alive=[a, other])
-    offered = list(openings([waiting(run)]))
+    offered = list(openings([waiting(run)], now=0.0))
     assert choose_learner(a, offered, alive=lambda: [a]) is None
     assert choose_learner(b, offered, alive=lambda: [a, b]) == offered[0]
 
@@ -163,8 +162,7 @@ def test_what_is_held_back_is_not_taken_for_rubbish(make_run: MakeRun) -> None:
     run = with_copies(twice(make_run(num_learners=1)), 0, held)
 
     def needed(run: RunRecord) -> set[BlobName]:
-        contents = Contents(runs=(run,))
-        return {need.blob for need in needed_blobs(contents)}
+        return {need.blob for need in needs_of(run)}
 
     assert set(held.files) <= needed(run)
     taken = run.learners[0].changed(state=LearnerState.DONE, result=result("y").blob)
@@ -172,7 +170,7 @@ def test_what_is_held_back_is_not_taken_for_rubbish(make_run: MakeRun) -> None:
 
 
 async def take(bench: Bench, name: str) -> tuple[AssignmentKey, int] | None:
-    granted = await bench.dispatcher.acquire(bench.join(name), wait_seconds=0.0)
+    granted = await bench.acquire(bench.join(name))
     return granted and (AssignmentKey("r", granted[1].index), granted[1].epoch)
 
 

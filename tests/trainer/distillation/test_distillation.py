@@ -51,7 +51,7 @@ class KilledError(Exception):
 def test_what_was_killed_goes_on_after_its_last_whole_stage(
     digits: Dataset, tmp_path: Path, model: str
 ) -> None:
-    settings = small(per_class=3, stages=3, discard=0.2)
+    settings = small(per_class=3, stages=3)
 
     def run(name: str, tell: Any = lambda _: None) -> SyntheticSet:
         return distill(
@@ -78,16 +78,13 @@ def test_what_was_killed_goes_on_after_its_last_whole_stage(
 
 
 def test_the_manifest_says_what_was_made_of_what(digits: Dataset, tmp_path: Path) -> None:
-    synthetic = distill(digits, "linear", small(discard=0.5), tmp_path)
+    synthetic = distill(digits, "linear", small(), tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["digest"] == synthetic.digest
-    assert manifest["identity"]["settings"]["discard"] == 0.5
+    assert manifest["identity"]["settings"]["per_class"] == 2
     assert manifest["identity"]["data"] == digits.fingerprint
     assert manifest["source"] == "digits-train"
-    counts = digits.labels_N.bincount().tolist()
-    # Stages after the first leave out the easiest.
-    halves = sum(-(-count // 2) for count in counts)
-    assert [stage["real_images"] for stage in manifest["stages"]] == [len(digits), halves]
+    assert [stage["real_images"] for stage in manifest["stages"]] == [len(digits)] * 2
 
 
 def test_later_stages_are_distilled_from_the_later_subset(

@@ -33,7 +33,7 @@ def check(
 
     The status is 1 where there are some. A coordinator is not needed.
     """
-    from lipt.common.data.registry import decode_all
+    from lipt.common.data.loading import decode_all
 
     decoded = run_talking(
         lambda tell: decode_all(

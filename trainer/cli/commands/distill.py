@@ -19,7 +19,7 @@ def distill(
     stages: int = Option(1, help="Stages that the images are made in, equally many in each."),
     seed: int = Option(0, help="Seed of all draws."),
     settings: list[str] | None = Option(
-        None, "--set", metavar="NAME=VALUE", help="A setting of the distillation: discard=0.3."
+        None, "--set", metavar="NAME=VALUE", help="A setting of the distillation: matches=20."
     ),
     model: str = Option("convnet", help="Makes the images; a model without batch norm."),
     out: Path = Option(..., "--out", "-o", help="A folder; goes on after its stages."),

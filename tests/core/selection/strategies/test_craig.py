@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.gradients.vectors import with_bias
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.solvers.representatives import StoredLevels
@@ -20,9 +19,11 @@ from lipt.core.selection.strategies.craig import (
     mean_curvatures,
     precondition,
 )
+from lipt.core.selection.vectors import with_bias
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
+    plain_greedy,
     random_predictions,
     signals_of,
     written_out,
@@ -35,22 +36,11 @@ def on_a_line(*positions: float) -> Signals:
     return signals_of(errors_NC=torch.tensor(positions)[:, None])
 
 
-def plain_greedy(signals: Signals, budget: int) -> tuple[list[int], list[int]]:
-    """Ids and cluster sizes; every gain before every pick."""
-    gradients_NG = written_out(signals)
-    distances_NN = torch.linalg.vector_norm(gradients_NG[:, None] - gradients_NG, dim=-1)
-    similarity_NN = 2 * distances_NN[0].max() - distances_NN
-    best_N = torch.zeros(len(signals), dtype=torch.float64)
-    chosen: list[int] = []
-    for _ in range(budget):
-        gains_N = (similarity_NN - best_N).clamp(min=0).sum(dim=1)
-        gains_N[chosen] = -1
-        # Two that are left and nearest to each other gain the same, but for rounding.
-        gains_N = gains_N.round(decimals=8)
-        chosen.append(int(gains_N.argmax()))
-        best_N = torch.maximum(best_N, similarity_NN[chosen[-1]])
-    owners_N = distances_NN[chosen].argmin(dim=0)
-    return chosen, owners_N.bincount(minlength=budget).tolist()
+def greedy_on(rows_NG: Tensor, budget: int) -> tuple[list[int], list[int]]:
+    """Ids and cluster sizes by exact distances."""
+    distances_NN = torch.cdist(rows_NG, rows_NG, compute_mode="donot_use_mm_for_euclid_dist")
+    chosen = plain_greedy(2 * distances_NN[0].max() - distances_NN, budget)
+    return chosen, distances_NN[chosen].argmin(dim=0).bincount(minlength=budget).tolist()
 
 
 def test_by_hand() -> None:
@@ -78,7 +68,7 @@ def test_is_plain_greedy_on_the_gradients(
     budget = data.draw(st.integers(1, max(1, num_examples // 2)))
     signals = random_predictions(num_examples, 3, 7, seed=seed)
     chosen = craig(signals, budget, seed=0)
-    indices, sizes = plain_greedy(signals, budget)
+    indices, sizes = greedy_on(written_out(signals), budget)
     assert chosen.indices_K.tolist() == indices
     assert chosen.weights_K.tolist() == sizes
 
@@ -93,17 +83,9 @@ def test_a_model_that_is_hardly_trained_is_greedy_on_its_exact_distances(metric:
     labels_N = torch.zeros(80, dtype=torch.int64)
     signals = signals_of(features_ND, errors_of(logits_NC, labels_N))
     rows_NG = written_out(signals) if metric == "gradients" else signals.errors_NC.double()
-    distances_NN = torch.cdist(rows_NG, rows_NG, compute_mode="donot_use_mm_for_euclid_dist")
-    similarity_NN = 2 * distances_NN[0].max() - distances_NN
-    expected = []
-    best_N = torch.zeros(80, dtype=torch.float64)
-    for _ in range(10):
-        expected.append(int((similarity_NN - best_N).clamp(min=0).sum(dim=1).argmax()))
-        best_N = torch.maximum(best_N, similarity_NN[expected[-1]])
-    chosen = craig(signals, 10, seed=0, metric=metric)  # type: ignore[arg-type]
-    assert chosen.indices_K.tolist() == expected
-    sizes = distances_NN[expected].argmin(dim=0).bincount(minlength=10)
-    assert chosen.weights_K.tolist() == sizes.tolist()
+    chosen = craig(signals, 10, seed=0, metric=metric)
+    found = chosen.indices_K.tolist(), chosen.weights_K.tolist()
+    assert found == greedy_on(rows_NG, 10)
 
 
 def stored(rows: list[list[int]]) -> StoredLevels:
