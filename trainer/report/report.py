@@ -238,7 +238,6 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
         plot=Plot(280, len(curve.sizes), ticks_of(curve.accuracies)) if curve.sizes else None,
         noise={item.label: item for item in findings.label_errors.per_class},
         needed={item.label: item.examples_for_90 for item in findings.redundancy.per_class},
-        seconds=sum(findings.seconds.values()),
     )
     return page
 
@@ -373,13 +372,12 @@ def render(report: Report) -> str:
     """The page: one HTML file, no network, everything escaped."""
     environment = open_templates("lipt report")
     run, rows, dataset, diagnosis = report.run, report.outcomes, report.dataset, report.diagnosis
-    # As the soup tried them; those that it never saw come last.
-    learners = sorted(
-        run.learners,
-        key=lambda one: (one.ingredient is None, one.ingredient and one.ingredient.position),
+    tried = sorted(
+        (learner for learner in run.learners if learner.ingredient is not None),
+        key=lambda learner: learner.ingredient.position if learner.ingredient else 0,
     )
-    tried = [learner.ingredient for learner in learners if learner.ingredient is not None]
-    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in tried)]
+    parts = [learner.ingredient for learner in tried if learner.ingredient is not None]
+    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in parts)]
     worst = diagnosis.label_issues()[:MOST_SUSPECTS] if diagnosis else ()
     names, labels_N = dataset.class_names, dataset.labels_N.numpy()
     page: str = environment.get_template("page.html").render(
@@ -389,8 +387,7 @@ def render(report: Report) -> str:
         soup=run.soup,
         soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
         costs=run.costs,
-        learners=learners,
-        tried=learners[: len(tried)],
+        tried=tried,
         cells=cells,
         rows=rows,
         answers=answers(rows),

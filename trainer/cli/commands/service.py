@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -98,8 +97,6 @@ def _strategy_lines(strategy: StrategyView) -> list[str]:
 @shared.grouped
 def top(
     *,
-    interval: float = Option(1.0, min=0.2, max=60.0, help="Seconds between two looks."),
-    num_runs: int = Option(20, "--runs", min=1, max=200, help="So many of the newest runs."),
     once: bool = Option(False, "--once", help="Print how it stands now, and end."),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
@@ -112,17 +109,16 @@ def top(
     from lipt.trainer.cli.display.service import frame_lines, watch_service
 
     with coordinator.connect() as client:
-        views = partial(client.watch_service, interval_seconds=interval, num_runs=num_runs)
         if json:
-            for view in views():
+            for view in client.watch_service():
                 print_json(view)
                 if once:
                     return
         elif sys.stdout.isatty() and not once:
-            watch_service(client.address, lambda on_pause: views(on_pause=on_pause))
+            watch_service(client.address, lambda pause: client.watch_service(on_pause=pause))
         else:
-            view = next(iter(views()))
-            room = max(len(view.runs), len(view.workers), len(view.computations), num_runs)
+            view = next(iter(client.watch_service()))
+            room = max(len(view.runs), len(view.workers), len(view.computations))
             for line in frame_lines(client.address, view, room):
                 say(line)
 

@@ -11,12 +11,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import LearnerState
 from lipt.common.text import printable
 from lipt.trainer.cli.display.output import in_background
 from lipt.trainer.cli.display.runs import LEARNER_COLUMNS, Pace, learner_cells, state_line
 from lipt.trainer.views import LearnerView, RunView, ServiceView, WorkerView
-from lipt.trainer.writing.formatting import format_percent, table_lines
+from lipt.trainer.writing.formatting import table_lines
 
 
 class Screen(Console):
@@ -106,35 +106,13 @@ def _runs(view: ServiceView, room: int, left: dict[str, str]) -> list[str]:
     rows = [
         (
             run.label,
-            run.state.value,
-            _progress(run),
             left.get(run.run_id, "").removesuffix(" left") or "-",
-            _soup(run),
             run.config.model,
-            run.waiting or run.message or "-",
+            state_line(run).removeprefix(f"run {run.label}: "),
         )
         for run in view.runs
     ]
-    header = ("run", "state", "progress", "left", "soup", "model", "message")
-    return _table(header, rows, room, len(rows), "runs")
-
-
-def _progress(run: RunView) -> str:
-    if run.state is RunState.TRAINING:
-        done = sum(learner.state is LearnerState.DONE for learner in run.learners)
-        out = sum(learner.state is LearnerState.LEASED for learner in run.learners)
-        return f"{done}/{len(run.learners)} learners in, {out} out"
-    if run.progress is not None and run.progress.activity and not run.ended:
-        return str(run.progress)
-    return "-"
-
-
-def _soup(run: RunView) -> str:
-    if run.soup is not None:
-        return format_percent(run.soup.soup_accuracy)
-    growing = [learner.ingredient for learner in run.learners if learner.ingredient is not None]
-    latest = max(growing, key=lambda part: part.position, default=None)
-    return "-" if latest is None else format_percent(latest.soup_accuracy)
+    return _table(("run", "left", "model", "state"), rows, room, len(rows), "runs")
 
 
 def _learners(run: RunView, room: int) -> list[str]:

@@ -76,8 +76,8 @@ def test_runs_learners_workers_and_queue_are_on_one_screen() -> None:
     lines = drawn(busy())
     assert lines[0] == "lipt head:50051  2 runs  2 workers (1 busy)  queue 2  12:00:00 UTC"
     text = "\n".join(" ".join(line.split()) for line in lines)
-    assert "trained training 1/3 learners in, 1 out about 40 s - resnet8 -" in text
-    assert "merged merging merging learners 3/91 - 50.0% resnet8 -" in text
+    assert "trained about 40 s resnet8 training, 1 of 3 learners done" in text
+    assert "merged - resnet8 merging, merging learners 3/91" in text
     assert r"1 <b>[red]\x1b[31m - 2/5 0.000 - 0.900 training" in text
     assert "one cpu - 3 s ago 12 days left -" in text
     assert "two cpu trained/1 3 s ago - allows no code" in text
