@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
@@ -214,7 +213,7 @@ def diagnosis() -> Diagnosis:
         "class_counts": counts,
     }
     content["duplicates"] |= {"surplus": 0, "groups": []}
-    findings = TypeAdapter(Findings).validate_json(json.dumps(content))
+    findings = Findings.model_validate_json(json.dumps(content))
     zeros = np.zeros(len(DIGITS))
     suspect, suggested = zeros.astype(np.uint8), DIGITS.labels_N.numpy().astype(np.int32)
     suspect[SUSPECTS], suggested[SUSPECTS] = 1, 7
@@ -286,7 +285,7 @@ def test_a_class_may_be_called_anything() -> None:
     rows: Any = DIGITS.rows
     hostile = replace(DIGITS, rows=replace(rows, names=names))
     found = diagnosis()
-    found = replace(found, findings=replace(found.findings, class_names=names))
+    found = replace(found, findings=found.findings.model_copy(update={"class_names": names}))
     report = gather(FakeClient(), RUN, hostile, [("craig", 0.1)], diagnosis=found)  # type: ignore[arg-type]
     text = render(report)
     page = Page(text)

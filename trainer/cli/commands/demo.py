@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from typer import Option
 
 from lipt.common.terminal import say
-from lipt.trainer.cli.display.output import SILENCE_SECONDS
+from lipt.trainer.cli.display.output import run_talking
 
 if TYPE_CHECKING:
     from lipt.trainer.views import RunView
@@ -145,16 +144,12 @@ def _run(directory: Path, log: Path, num_workers: int, check: Callable[[], None]
 def _wait_until(look: Callable[[], bool], what: str, check: Callable[[], None]) -> None:
     from lipt.common.errors import UnreachableError
 
-    started, said = time.monotonic(), -math.inf
-    while not look():
-        check()
-        now = time.monotonic()
-        if now - started > _START_SECONDS:
-            raise UnreachableError(
-                f"waited {now - started:.0f} s for {what}. See the log, and whether the machine is "
-                "busy."
-            )
-        if now - said >= SILENCE_SECONDS:
-            say(f"waiting for {what} (since {now - started:.0f} s)")
-            said = now
-        time.sleep(_POLL_SECONDS)
+    def wait(_: object) -> None:
+        started = time.monotonic()
+        while not look():
+            check()
+            if time.monotonic() - started > _START_SECONDS:
+                raise UnreachableError(f"waited {_START_SECONDS:.0f} s for {what}. See the log.")
+            time.sleep(_POLL_SECONDS)
+
+    run_talking(wait, say, activity=f"waiting for {what}")

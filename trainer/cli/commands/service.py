@@ -17,7 +17,7 @@ from lipt.trainer.cli.display.output import print_json, print_result
 from lipt.trainer.writing.formatting import table_lines
 
 if TYPE_CHECKING:
-    from lipt.trainer.views import PageLinkView, StrategyView, TokenView
+    from lipt.trainer.views import StrategyView, TokenView
 
 
 @shared.grouped
@@ -208,10 +208,7 @@ def dashboard(
 
     with coordinator.connect() as client:
         link = client.open_page()
-        called = client.address
     print_result(link, [link.url], as_json=json)
-    for line in hints(link, called):
-        say(line, err=True)
     if open_browser:
         # A coordinator's link is opened by a browser, and by no other program of this machine.
         if urlsplit(link.url).scheme not in {"http", "https"}:
@@ -219,16 +216,3 @@ def dashboard(
         import webbrowser
 
         webbrowser.open(link.url)
-
-
-def hints(link: PageLinkView, called: str) -> list[str]:
-    """What to do where the page listens on another machine's loopback."""
-    from lipt.common.network.tls import is_loopback, split_address
-
-    place = urlsplit(link.url)
-    host, port = place.hostname or "", place.port or 80
-    called_host, _ = split_address(called)
-    if not is_loopback(host) or is_loopback(called_host):
-        return []
-    tunnel = f"ssh -L {port}:{host}:{port} {called_host}"
-    return [f"The page listens on {called_host}'s loopback alone. First open a tunnel: {tunnel}"]

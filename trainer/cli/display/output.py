@@ -128,14 +128,13 @@ def leaving() -> Iterator[None]:
 
 
 def _status(error: BaseException) -> int:
+    """Ends as Python does: with the status, a text, or a traceback."""
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
-        return 1
-    if error.code is None:
-        return 0
-    if isinstance(error.code, int):
-        return error.code
-    print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
+    elif error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    else:
+        print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
     return 1
 
 

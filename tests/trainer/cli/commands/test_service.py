@@ -18,9 +18,9 @@ from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.core.selection.registry import STRATEGIES
 from lipt.trainer.cli import main
 from lipt.trainer.cli.commands import service
-from lipt.trainer.cli.commands.service import hints, token_state
+from lipt.trainer.cli.commands.service import token_state
 from lipt.trainer.client.client import Client
-from lipt.trainer.views import PageLinkView, StrategyView, TokenView, view_of
+from lipt.trainer.views import StrategyView, TokenView, view_of
 from lipt.trainer.writing.formatting import to_jsonable
 from lipt.v1 import access_pb2, info_pb2, subset_pb2
 from tests.relay import Fault, Relay, answer, change
@@ -206,14 +206,6 @@ def test_what_is_no_page_is_not_opened(
     assert result.exit_code == 1
     assert "is no address of a page" in result.stderr
     assert opened == []
-
-
-def test_a_page_on_another_machines_loopback_needs_a_tunnel() -> None:
-    link = PageLinkView("http://127.0.0.1:50080/sign-in?code=c", None)
-    assert hints(link, "127.0.0.1:50051") == []
-    (hint,) = hints(link, "head:50051")
-    assert "ssh -L 50080:127.0.0.1:50080 head" in hint
-    assert hints(PageLinkView("https://head:50080/sign-in?code=c", None), "head:50051") == []
 
 
 def hostile(view: info_pb2.WatchServiceResponse) -> None:
