@@ -4,7 +4,7 @@ The server is a process of its own, as in life. The raw copy sends the same byte
 over loopback with sendall and recv_into, in the same run, so that the share
 says more than the MB/s of this machine. At last a whole round of a worker that trains
 nothing: register, fetch theta*, hand it in as it is, and have it acknowledged, durable.
-Run: python benchmarks/blobs.py [--mb 256]
+Run: python -m benchmarks.blobs [--mb 256]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from unittest.mock import patch
 import grpc
 import grpc.aio
 
+from benchmarks.processes import Children
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
@@ -37,7 +38,6 @@ from lipt.common.weights.files import read_specs, read_weights
 from lipt.coordinator.rpc import blobs
 from lipt.coordinator.storage.accounts import Accounts, Quota, Uploads
 from lipt.trainer import Client
-from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc, worker_pb2
 from lipt.worker.client import CoordinatorClient
 
@@ -63,7 +63,7 @@ def serve(pipe: Connection, root: Path, chunk_bytes: int) -> None:
         store = BlobStore(root, max_blob_bytes=MAX_BLOB_BYTES)
         quota = Quota(MAX_BLOB_BYTES, MAX_BLOB_BYTES, 100, 100)
         accounts = Accounts(quota, clock=time.monotonic, is_live=lambda _: False)
-        service = blobs.BlobService(store, Uploads(store, accounts, lambda _: ()))
+        service = blobs.BlobService(store, Uploads(store, accounts))
         blob_pb2_grpc.add_BlobServiceServicer_to_server(service, server)
         pipe.send(server.add_insecure_port("127.0.0.1:0"))
         await server.start()

@@ -38,7 +38,7 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
-from lipt.common.data import open_dataset, unpack_shard
+from lipt.common.data import open_dataset, open_shard
 from lipt.common.data.shard import Shard
 from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.model_input import images_in, to_model_input
@@ -251,7 +251,7 @@ class Bench:
 
     def _assignment(self, learner: LearnerRecord) -> tuple[LearnerTask, Shard]:
         task = self.run.task(learner)
-        shard = unpack_shard(
+        shard = open_shard(
             self.context.blobs.read_bytes(learner.shard),
             task.inputs,
             num_examples=task.learners.num_minibatches * task.learners.batch_size,

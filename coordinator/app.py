@@ -20,7 +20,7 @@ from lipt.common.process.service import talking
 from lipt.common.states import RunState
 from lipt.coordinator.access.tokens import Tokens, keep_own_token
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -37,11 +37,9 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
-from lipt.coordinator.storage.collector import Retention
+from lipt.coordinator.storage.retention import Retention
 from lipt.coordinator.storage.storage import Storage, open_storage
-from lipt.coordinator.subsets.diagnoses import Diagnoses
-from lipt.coordinator.subsets.ready_runs import RunWeights
-from lipt.coordinator.subsets.service import Subsets
+from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
 
@@ -67,9 +65,7 @@ class App:
     intake: LearnerIntake
     ranges: RangeIntake
     requests: RunRequests
-    subsets: Subsets
-    diagnoses: Diagnoses
-    weights: RunWeights
+    answers: Answers
     tokens: Tokens
     storage: Storage
 
@@ -110,9 +106,6 @@ async def open_app(
         dispatcher.restore()
         driver.resume_all()
         _begin(stack, dispatcher.expire_leases(), "lease expiry")
-        parts = (store, database, blobs, compute, data)
-        linger_seconds = settings.compute.linger_seconds
-        how: dict[str, Any] = {"linger_seconds": linger_seconds, "backbone": backbone}
         app = App(
             settings=settings,
             events=events,
@@ -128,20 +121,23 @@ async def open_app(
             requests=RunRequests(
                 store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
             ),
-            subsets=Subsets(
-                *parts,
-                **how,
+            answers=Answers(
+                store,
+                database,
+                blobs,
+                compute,
+                data,
+                defaults=settings.run,
                 wall_clock=time,
+                linger_seconds=settings.compute.linger_seconds,
+                backbone=backbone,
                 max_warm_up_epochs=settings.limits.warm_up_epochs,
                 meters=meters,
             ),
-            diagnoses=Diagnoses(*parts, **how, wall_clock=time, defaults=settings.run),
-            weights=RunWeights(store, blobs, compute, linger_seconds=linger_seconds),
             tokens=tokens,
             storage=storage,
         )
-        for part in (app.subsets, app.diagnoses, app.weights):
-            stack.push_async_callback(part.stop)
+        stack.push_async_callback(app.answers.stop)
         stack.callback(app.intake.stop)
         stack.callback(app.ranges.stop)
         yield app
@@ -206,14 +202,14 @@ async def _keep_storage(
     storage = await open_storage(
         settings.state_dir,
         blobs,
-        store,
-        dispatcher,
         settings.storage,
         events,
+        is_live=lambda lease: dispatcher.leases.has(*lease),
         wall_clock=time,
         clock=monotonic,
     )
-    _begin(stack, storage.collector.run(), "collection")
+    store.listen_to_learners(storage.forget_named)
+    _begin(stack, storage.run(), "collection")
     retention = Retention(store, compute, settings.storage, events, time)
     _begin(stack, retention.run(), "retention")
     return storage
@@ -256,7 +252,7 @@ async def _note_served(data: DataDescription, database: Database) -> None:
         for fingerprint in data.fingerprints
     ]
     try:
-        await database.save_data(records)
+        await database.save(*records)
     except StateError as error:
         # A full disk is no reason not to serve what is on it.
         logger.warning("which data is served now is not noted: %s", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -15,6 +15,7 @@ from contextlib import (
 from functools import partial
 from pathlib import Path
 from time import monotonic, time
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -143,20 +144,11 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token
     )
     stopping = asyncio.Event()
-    sessions = Sessions(app.tokens.holds, clock=time, state_dir=settings.state_dir)
-    info = InfoService(
-        app.data,
-        app.store,
-        app.dispatcher,
-        app.compute,
-        stopping,
-        default_run=settings.run,
-        device=device_name(resolve_device(settings.device)),
-        wall_clock=time,
-    )
+    sessions = Sessions(app.tokens.own, app.tokens.holds, clock=time)
     limits = PeerLimits(settings.limits, clock=monotonic)
     server = _grpc_server(app, admitted, limits)
-    healthy = _add_services(server, app, stopping, info, sessions)
+    services = _services(app, stopping, sessions)
+    healthy = _add_services(server, services)
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
     page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
@@ -165,15 +157,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         await server.start()
         try:
             if page is not None:
-                await open_page(
-                    app,
-                    sessions,
-                    page,
-                    tls,
-                    info=info,
-                    limits=limits,
-                    address=address,
-                )
+                await open_page(app, services, sessions, page, tls, limits=limits, address=address)
             await _announce(app, address, tls, admitted)
             if page is not None:
                 logger.info("the page is at %s: `lipt dashboard` opens it", page.url)
@@ -250,36 +234,51 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
     )
 
 
+def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> dict[str, Any]:
+    """The servicers of `lipt.v1` by name."""
+    settings, dispatcher = app.settings, app.dispatcher
+    return {
+        "AccessService": AccessService(app.tokens, sessions.link),
+        "BlobService": BlobService(
+            app.blobs, app.storage.uploads, of_workers=WorkerBlobs(dispatcher), meters=app.meters
+        ),
+        "DiagnosisService": DiagnosisService(app.answers),
+        "InfoService": InfoService(
+            app.data,
+            app.store,
+            dispatcher,
+            app.compute,
+            stopping,
+            default_run=settings.run,
+            device=device_name(resolve_device(settings.device)),
+            wall_clock=time,
+        ),
+        "RunService": RunService(
+            app.store, app.requests, app.answers, stopping, why_waiting=dispatcher.why_waiting
+        ),
+        "SubsetService": SubsetService(app.answers),
+        "WorkerService": WorkerService(dispatcher, app.intake, app.ranges, stopping),
+    }
+
+
+_ADD: dict[str, Callable[[Any, grpc.aio.Server], None]] = {
+    "AccessService": access_pb2_grpc.add_AccessServiceServicer_to_server,
+    "BlobService": blob_pb2_grpc.add_BlobServiceServicer_to_server,
+    "DiagnosisService": diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server,
+    "InfoService": info_pb2_grpc.add_InfoServiceServicer_to_server,
+    "RunService": run_pb2_grpc.add_RunServiceServicer_to_server,
+    "SubsetService": subset_pb2_grpc.add_SubsetServiceServicer_to_server,
+    "WorkerService": worker_pb2_grpc.add_WorkerServiceServicer_to_server,
+}
+
+
 def _add_services(
-    server: grpc.aio.Server,
-    app: App,
-    stopping: asyncio.Event,
-    info: InfoService,
-    sessions: Sessions,
+    server: grpc.aio.Server, services: Mapping[str, Any]
 ) -> health.aio.HealthServicer:
+    for name, add in _ADD.items():
+        add(services[name], server)
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    workers = WorkerService(
-        app.dispatcher, app.intake, app.ranges, stopping, app.storage.allowances
-    )
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
-    runs = RunService(
-        app.store, app.requests, app.weights, stopping, why_waiting=app.dispatcher.why_waiting
-    )
-    run_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
-    blobs = BlobService(
-        app.blobs,
-        app.storage.uploads,
-        of_workers=WorkerBlobs(app.dispatcher),
-        meters=app.meters,
-    )
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(blobs, server)
-    access = AccessService(app.tokens, sessions.link)
-    access_pb2_grpc.add_AccessServiceServicer_to_server(access, server)
-    subset_pb2_grpc.add_SubsetServiceServicer_to_server(SubsetService(app.subsets), server)
-    diagnoses = DiagnosisService(app.diagnoses)
-    diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server(diagnoses, server)
-    info_pb2_grpc.add_InfoServiceServicer_to_server(info, server)
     reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME), server)
     return healthy
 

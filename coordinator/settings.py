@@ -9,10 +9,8 @@ from typing import Self
 from platformdirs import user_state_path
 from pydantic import ByteSize, Field, model_validator
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig, Section
+from lipt.common.config.run_config import FingerprintKind, RunConfig, Section
 from lipt.common.config.settings import (
-    LayeredSettings,
     LogFormat,
     LogLevel,
     MetricsAddress,
@@ -157,7 +155,7 @@ class ComputeSettings(Section):
     on with the ranges that are missing."""
 
 
-class CoordinatorSettings(LayeredSettings):
+class CoordinatorSettings(Section):
     """Everything `lipt-coordinator` can be told."""
 
     listen: str = "127.0.0.1:50051"

@@ -31,14 +31,14 @@ from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import Evaluator, OpenWeights, evaluate_for_soup
+from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards
 from lipt.core.soup import OnIngredient, Soup, greedy_soup, uniform_soup
-from lipt.core.stages.choice import Chosen, Question
+from lipt.core.stages.choice import Chosen
 from lipt.core.stages.choice import choose as answer
-from lipt.core.stages.question import SubsetQuery, question_of
+from lipt.core.stages.question import Question, SubsetQuery, question_of
 from lipt.core.training import initialize
 from lipt.core.workspace import InMemory, Workspace
 
@@ -126,8 +126,7 @@ def look_at(workspace: InMemory, config: RunConfig) -> Pretrained:
 def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen]:
     """Choose examples by a strategy on theta_p's gradients, or as the query names it."""
     dataset, run = pretrained.workspace.dataset, pretrained.outcome
-    num_examples = len(dataset) + len(dataset.quarantined)
-    question = question_of(run, query, num_examples, backbone=None, kind=dataset.target.kind)
+    question = question_of(run, query, dataset.num_ids, backbone=None, kind=dataset.target.kind)
     return question, answer(pretrained.workspace, question)
 
 
@@ -228,12 +227,9 @@ def merge_learners(
     learners: Sequence[OpenWeights],
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Merged:
-    """Merge learners into theta_p, by their scores on the validation split.
-
-    Each learner opens its weights anew at every call.
-    """
+    """Merge learners, opened anew at every call, by their scores on the validation split."""
     soup, evaluator = config.soup, soup_evaluator(workspace, config, inputs)
-    evaluate = evaluate_for_soup(evaluator, config, lambda: workspace.new_model(config))
+    evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")
     # Several weights are scored at a time instead, on a thread each.
     with (

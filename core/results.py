@@ -59,11 +59,9 @@ class Ingredient(BaseModel):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The state of a run's pre-training: theta* and theta_p are None until they are made.
+    """The state of a run's pre-training; `name` is for messages.
 
-    name: for messages.
-    inputs: the input format of the run's models; None until theta* is made.
-    learners: those that have arrived, ascending by index.
+    inputs, theta* and theta_p are None until they are made. learners: arrived, ascending by index.
     """
 
     name: str
@@ -109,11 +107,7 @@ class LearnerReader:
         return cls(specs, {name: initial[name] for name in specs if name in frozen})
 
     def open(self, source: bytes | Path) -> Mapping[str, Tensor]:
-        """Open a result or a snapshot; each access decodes a tensor anew, or gives theta*'s own.
-
-        Raises:
-            BlobTooLargeError, WeightsError: as `open_weights`.
-        """
+        """Open a result or a snapshot; each access decodes a tensor anew, or gives theta*'s own."""
         trained = {name: spec for name, spec in self.specs.items() if name not in self.frozen}
         opened = open_weights(source, like=trained)
         return _Whole(self.specs, self.frozen, opened) if self.frozen else opened

@@ -34,8 +34,8 @@ class Split:
 def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -> Split:
     """Hold some examples of every class out of the training set.
 
-    A class of n_c examples gives max(round(fraction * n_c), min_per_class), half
-    rounded up, but never more than n_c // 2. The id of an example is its position.
+    A class of n_c examples gives max(round(fraction * n_c), min_per_class), half rounded up, but
+    never more than n_c // 2.
     """
     is_validation_N = torch.zeros(len(labels_N), dtype=torch.bool)
     for label in torch.unique(labels_N).tolist():

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,9 +23,8 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
-from lipt.core.signals.signals import Signals, probabilities_of
+from lipt.core.signals.signals import Signals, given, probabilities_of
 
 # Of 20,000 images of cifar10-jpeg, with a head that is right on 66.5%, a random tenth gains most by
 # half (the head of the chosen ones alone is 7.6 points behind), a fiftieth by 0.8 (18.5 points),
@@ -44,18 +43,12 @@ class SoftLabels:
     facts: Mapping[str, Any]
 
 
-def soft_labels(
-    signals: Signals, head: Mapping[str, Any], places_K: Tensor, *, seed: int
-) -> SoftLabels:
-    """The soft labels of the examples at `places_K`: of the second head, where there is one.
-
-    `head` are facts of the head that made the signals: its features, accuracy and sharpness.
-    """
-    labels_N, errors_NC, trust_N = signals.labels_N, signals.errors_NC, None
+def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
+    """The soft labels of the examples at `places_K`, by a proxy's second head or its only one."""
+    labels_N, errors_NC, trust_N = signals.labels_N, signals.errors_NC, signals.trust_N
+    head = given(signals.facts, "head")
     if signals.second_errors_NC is not None:
         errors_NC, head = signals.second_errors_NC, {**head, **head["second"]}
-        first = replace(signals, second_errors_NC=None)
-        trust_N = trust_after(find_label_errors(first), labels_N)
     alone = _alone(signals, errors_NC.shape[1], places_K, trust_N, seed)
     trust_K = None if trust_N is None else trust_N[places_K]
     distrusted = 0.0 if trust_K is None else float((trust_K < 1).double().mean())

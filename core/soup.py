@@ -4,9 +4,8 @@ Greedy interpolation (Ro et al. 2023, section 3.4): learners are tried in decrea
 accuracy, as in Wortsman et al. 2022, "Model soups" (arXiv:2203.05482); each is mixed into the soup
 at the ratio alpha that helps most, or discarded. The uniform soup of Appendix C merges all alike.
 
-This file decides and interpolates; `evaluate` runs the model. Mixtures are made tensor by tensor,
-straight into the evaluating model: however many learners there are, the soup, one ingredient and
-the evaluating models are in memory.
+Mixtures are made tensor by tensor, straight into the evaluating model: however many learners there
+are, the soup, one ingredient and the evaluating models are in memory.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
 
-# Scores of several weights, opened in their order. Those that cannot be above the floor may be
-# given up.
+# Scores of several weights, in their order. Those that cannot be above the floor may be given up.
 Evaluate = Callable[[Sequence[OpenWeights], float], Iterable[Scored]]
-# Evaluations done, and how many there will be.
+# Learners scored alone and offered to the soup, and how many of both there will be.
 OnProgress = Callable[[int, int], None]
 # An offered learner's place in the sequence, and its part in the soup.
 OnIngredient = Callable[[int, Ingredient], None]
@@ -107,10 +105,8 @@ def greedy_soup(
     Raises:
         RunFailedError: there is no learner.
     """
-    ratios = Ratios(num_alphas, search)
-    counted = _Counted(len(learners) + (len(learners) - 1) * ratios.most, on_progress)
-    evaluate = counted.each(evaluate)
-    accuracies, best = _score_alone(learners, evaluate)
+    ratios, total = Ratios(num_alphas, search), 2 * len(learners) - 1
+    accuracies, best = _score_alone(learners, evaluate, lambda done: on_progress(done, total))
     order = sorted(range(len(learners)), key=lambda index: (-accuracies[index], index))
     weights, soup_accuracy, alpha = Weights(), best.accuracy, 1.0
     ingredients: dict[int, Ingredient] = {}
@@ -120,7 +116,7 @@ def greedy_soup(
         else:
             offered = _offer(weights, soup_accuracy, learners[index], evaluate, ratios)
             weights, soup_accuracy, alpha = offered
-            counted.up_to(len(learners) + position * ratios.most)
+            on_progress(len(learners) + position, total)
         ingredients[index] = Ingredient(
             position=position,
             accuracy=accuracies[index],
@@ -163,14 +159,6 @@ class Ratios:
     num_alphas: int
     search: SoupSearch
 
-    @property
-    def most(self) -> int:
-        """Most ratios that are tried for a learner."""
-        if self.search is SoupSearch.GRID:
-            return self.num_alphas - 1
-        coarse = self._coarse()
-        return len(coarse) + max((len(self._around(found)) for found in coarse), default=0)
-
     def stages(self) -> tuple[Callable[[int], Sequence[int]], ...]:
         """The ratios of each stage, by the best one so far; 0 where none was above the soup."""
         if self.search is SoupSearch.GRID:
@@ -199,14 +187,12 @@ def uniform_soup(
 
     alpha is 1/1, 1/2, ..., 1/n: a learner's share when it enters the mean so far. All enter at
     once, so every ingredient has the final accuracy.
-
-    Raises:
-        RunFailedError: there is no learner.
     """
-    evaluate = _Counted(len(learners) + 1, on_progress).each(evaluate)
-    accuracies, _ = _score_alone(learners, evaluate)
+    total = len(learners) + 1
+    accuracies, _ = _score_alone(learners, evaluate, lambda done: on_progress(done, total))
     weights = _mean(learners)
     [scored] = evaluate([lambda: weights], -math.inf)
+    on_progress(total, total)
     ingredients = {
         index: Ingredient(
             position=index,
@@ -220,11 +206,14 @@ def uniform_soup(
     return Soup(weights | scored.mended, scored.accuracy, ingredients)
 
 
-def _score_alone(learners: Sequence[OpenWeights], evaluate: Evaluate) -> tuple[list[float], Scored]:
+def _score_alone(
+    learners: Sequence[OpenWeights], evaluate: Evaluate, on_scored: Callable[[int], None]
+) -> tuple[list[float], Scored]:
     accuracies: list[float] = []
     best: Scored | None = None
     for scored in evaluate(learners, -math.inf):
         accuracies.append(scored.accuracy)
+        on_scored(len(accuracies))
         if best is None or scored.accuracy > best.accuracy:
             best = scored
     if best is None:
@@ -265,21 +254,3 @@ def _mean_of(names: Sequence[str], learners: Sequence[OpenWeights]) -> Weights:
     for name, dtype in dtypes.items():
         sums[name] = sums[name].div_(len(learners)).to(dtype)
     return sums
-
-
-class _Counted:
-    def __init__(self, total: int, on_progress: OnProgress) -> None:
-        self._done, self._total, self._on_progress = 0, total, on_progress
-
-    def each(self, evaluate: Evaluate) -> Evaluate:
-        def counted(weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
-            for scored in evaluate(weights, floor):
-                self.up_to(self._done + 1)
-                yield scored
-
-        return counted
-
-    def up_to(self, done: int) -> None:
-        if done > self._done:
-            self._done = done
-            self._on_progress(done, self._total)

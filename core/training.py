@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -23,9 +24,12 @@ from lipt.common.images.crop_flip import crop_flip
 from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import InputFormat, call_model
 from lipt.common.targets.values import Target
+from lipt.common.weights.files import load_tensors, save_tensors
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
+# Prefixes of the tensors' names in a warm-up's file.
+_WEIGHTS, _OF_MOMENTUM = "weights/", "momentum/"
 # Of ordinary warm-ups.
 BATCH_SIZE, LEARNING_RATE = 256, 0.1
 
@@ -34,9 +38,7 @@ BATCH_SIZE, LEARNING_RATE = 256, 0.1
 class ForwardPass:
     """From stored examples to logits: of learners and main training, and of its evaluation.
 
-    target: that the model predicts.
-    memory_format: the layout of the model's inputs.
-    bfloat16: whether the model runs under bfloat16 autocast.
+    memory_format: of the model's inputs. bfloat16: whether it runs under bfloat16 autocast.
     """
 
     inputs: InputFormat
@@ -188,17 +190,31 @@ def initialize(
 
 @dataclass(frozen=True)
 class Warmed:
-    """The state of a warm-up.
-
-    weights: the model's whole state dict, on the CPU.
-    momentum: as of `Sgd.momentum`; none at the end.
-    step: optimizer steps so far, which took `seconds`.
-    """
+    """The state of a warm-up after so many steps; without momentum at its end. On the CPU."""
 
     weights: Weights
     momentum: Weights = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file; readers see all of it or nothing."""
+        tensors = {_WEIGHTS + name: value for name, value in self.weights.items()}
+        tensors |= {_OF_MOMENTUM + name: value for name, value in self.momentum.items()}
+        save_tensors(path, tensors, {"step": str(self.step), "seconds": repr(self.seconds)})
+
+    @classmethod
+    def load(cls, path: Path) -> Warmed:
+        """Map what `save` wrote into memory."""
+
+        def build(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Warmed:
+            weights, momentum = (
+                {name.removeprefix(of): tensors[name] for name in tensors if name.startswith(of)}
+                for of in (_WEIGHTS, _OF_MOMENTUM)
+            )
+            return cls(weights, momentum, int(metadata["step"]), float(metadata["seconds"]))
+
+        return load_tensors(path, build)
 
 
 def num_warm_up_steps(epochs: float, num_train: int) -> int:
@@ -228,8 +244,7 @@ def warm_up(
     """Train a model on all data for some epochs: the ordinary warm-up that LiPT replaces.
 
     A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped.
-    Generators are each epoch's own: from `begun`, the state at an epoch's end, training
-    comes to the same weights. The same arguments give the same weights on one kind of device.
+    Generators are each epoch's own: from `begun`, an epoch's end, it comes to the same weights.
 
     Raises:
         SignalsError: the loss is not finite.

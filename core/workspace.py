@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.dataset import Numbering
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import WeightsError
 from lipt.common.inputs.model_input import Stored
@@ -34,52 +34,56 @@ from lipt.core.proxies.features import Backbone
 from lipt.core.results import LearnerReader
 from lipt.core.sharding import Split, split_validation
 from lipt.core.signals.stored import UserFeatures
-from lipt.core.training import Warmed
 
 # Called with an activity, how much of it is done, and of how much.
 OnProgress = Callable[[str, int, int], None]
 
 
-class Saveable(Protocol):
-    """Writes itself to a file."""
+class Keepable(Protocol):
+    """A value that a workspace may keep in a file."""
 
     def save(self, path: Path) -> None:
         """Write the file."""
 
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
 
-SaveableT = TypeVar("SaveableT", bound=Saveable)
-ReadStates = Callable[[BlobName], Weights]
+
+KeptT = TypeVar("KeptT", bound=Keepable)
 
 
 class Workspace(ABC):
-    """Inputs and kept results of the stages; weights go by digest and size of their file."""
+    """Inputs and kept values of the stages; weights go by digest and size of their file."""
 
-    # Folder of arrays too large for memory; None keeps them in memory.
-    scratch: Path | None = None
-
-    @property
-    @abstractmethod
+    @cached_property
     def dataset(self) -> Dataset:
-        """The data set."""
+        """The data set, without excluded examples."""
+        raise NotImplementedError
 
-    @property
-    @abstractmethod
+    @cached_property
     def device(self) -> torch.device:
-        """Where models are evaluated."""
+        """The device of all models."""
+        raise NotImplementedError
 
-    @property
-    @abstractmethod
+    @cached_property
     def allowed_modules(self) -> tuple[str, ...]:
         """Modules that model factories may be imported from."""
+        return ()
 
-    @property
-    @abstractmethod
+    @cached_property
     def backbone(self) -> Backbone | None:
-        """A network with trained weights for proxies, where there is one."""
+        """The operator's network with trained weights, where there is one."""
+        return None
+
+    @cached_property
+    def scratch(self) -> Path | None:
+        """The folder of arrays too large for memory; None keeps them in memory."""
+        return None
 
     @property
     def has_backbone(self) -> bool:
-        """Whether there is one, without opening it."""
+        """Whether there is a backbone, without opening it."""
         return self.backbone is not None
 
     @abstractmethod
@@ -95,45 +99,46 @@ class Workspace(ABC):
         """A user's features of every example."""
 
     @abstractmethod
-    def cached(
-        self,
-        kind: str,
-        depends_on: tuple[object, ...],
-        *,
-        load: Callable[[Path], SaveableT],
-        compute: Callable[[], SaveableT],
-        warm_up_models: int = 0,
-    ) -> SaveableT:
-        """The kept value of this kind and these dependencies, or else a computed one.
+    def find(
+        self, of: type[KeptT], kind: str, depends_on: tuple[object, ...], *, models: int = 0
+    ) -> KeptT | None:
+        """The kept value of this kind and these dependencies, which are told apart by `repr`.
 
-        Dependencies are told apart by `repr`. `load` reads what the value's `save` wrote;
-        `warm_up_models` is how many models of a warm-up have such values.
+        `models` is the number of models of the warm-up that the value is of.
         """
 
     @abstractmethod
-    def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
-        """The kept state of an ordinary warm-up."""
+    def keep(
+        self, kind: str, depends_on: tuple[object, ...], value: KeptT, *, models: int = 0
+    ) -> KeptT:
+        """Keep a value; as `find`."""
 
-    @abstractmethod
-    def keep_warm_up(self, depends_on: tuple[object, ...], warmed: Warmed, num_models: int) -> None:
-        """Keep the state of an ordinary warm-up of so many models."""
+    def cached(
+        self,
+        of: type[KeptT],
+        kind: str,
+        depends_on: tuple[object, ...],
+        compute: Callable[[], KeptT],
+        *,
+        models: int = 0,
+    ) -> KeptT:
+        """The kept value, or else a computed one; as `find`."""
+        found = self.find(of, kind, depends_on, models=models)
+        return self.keep(kind, depends_on, compute(), models=models) if found is None else found
 
     def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
         """Weights of all tensors of a model, on the CPU."""
         like = specs_of(model.state_dict())
         return read_weights(self.read(name), like=like, max_bytes=name.size_bytes)
 
-    def read_learners(self, config: RunConfig, initial: BlobName, model: nn.Module) -> ReadStates:
+    def read_learners(
+        self, config: RunConfig, initial: BlobName, model: nn.Module
+    ) -> Callable[[BlobName], Weights]:
         """A reader of learners' states, completed by the frozen tensors of theta*."""
         frozen = self.frozen(config, model)
         weights = self.read_weights(initial, model) if frozen else {}
         reader = LearnerReader.of(specs_of(model.state_dict()), weights, frozen)
         return lambda name: dict(reader.open(self.read(name)))
-
-    @property
-    def numbering(self) -> Numbering:
-        """The ids of examples by their position in `dataset`."""
-        return Numbering(self.dataset.quarantined)
 
     def progress(self, activity: str) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name."""
@@ -148,10 +153,9 @@ class Workspace(ABC):
         if not config.soup.reestimate_batch_norm:
             return None
         train_ids = self.split(config).train_ids
-        drawn = torch.randperm(
-            len(train_ids), generator=derive_generator(config.seed, "batch norm")
-        )[: config.soup.batch_norm_examples]
-        return self.dataset.examples(train_ids[drawn])
+        generator = derive_generator(config.seed, "batch norm")
+        drawn = torch.randperm(len(train_ids), generator=generator)
+        return self.dataset.examples(train_ids[drawn[: config.soup.batch_norm_examples]])
 
     @property
     def batch_size(self) -> int:
@@ -195,9 +199,8 @@ class Workspace(ABC):
         loaded = self.read_weights(weights, model)
         if bad := non_finite(loaded):
             raise WeightsError(
-                f"the weights {weights.sha256[:12]} cannot be selected on: {bad}. The model that "
-                "they were taken from has diverged. Go back to a checkpoint from before it "
-                "diverged, and train on with a lower learning rate."
+                f"the weights {weights.sha256[:12]} cannot be selected on: {bad}. The model has "
+                "diverged: take a checkpoint from before, and lower the learning rate."
             )
         model.load_state_dict(loaded)
         return model.eval()
@@ -219,31 +222,11 @@ class InMemory(Workspace):
         allowed_modules: tuple[str, ...] = (),
         on_progress: OnProgress = lambda _activity, _done, _total: None,
     ) -> None:
-        self._dataset, self._device, self._allowed_modules = dataset, device, allowed_modules
+        self.dataset, self.device, self.allowed_modules = dataset, device, allowed_modules
         self._on_progress = on_progress
         self._files: dict[BlobName, bytes] = {}
         self._features: dict[BlobName, UserFeatures] = {}
         self._kept: dict[tuple[str, str], Any] = {}
-
-    @property
-    def dataset(self) -> Dataset:
-        """The data set."""
-        return self._dataset
-
-    @property
-    def device(self) -> torch.device:
-        """Where models are trained and evaluated."""
-        return self._device
-
-    @property
-    def allowed_modules(self) -> tuple[str, ...]:
-        """Modules that model factories may be imported from."""
-        return self._allowed_modules
-
-    @property
-    def backbone(self) -> Backbone | None:
-        """None: only a coordinator's operator names one."""
-        return None
 
     def report(self, activity: str, done: int, total: int) -> None:
         """Report progress."""
@@ -269,32 +252,26 @@ class InMemory(Workspace):
         """A user's features of every example."""
         return self._features[features]
 
-    def cached(
+    def find(
         self,
+        of: type[KeptT],  # noqa: ARG002 - there are no files
         kind: str,
         depends_on: tuple[object, ...],
         *,
-        load: Callable[[Path], SaveableT],  # noqa: ARG002 - there are no files
-        compute: Callable[[], SaveableT],
-        warm_up_models: int = 0,  # noqa: ARG002 - everything is kept
-    ) -> SaveableT:
-        """The value that `compute` returned the first time."""
-        key = (kind, repr(depends_on))
-        if key not in self._kept:
-            self._kept[key] = compute()
-        kept: SaveableT = self._kept[key]
-        return kept
-
-    def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
-        """The kept state of an ordinary warm-up."""
-        found: Warmed | None = self._kept.get(("warm-up", repr(depends_on)))
+        models: int = 0,  # noqa: ARG002 - everything is kept
+    ) -> KeptT | None:
+        """The value that was kept."""
+        found: KeptT | None = self._kept.get((kind, repr(depends_on)))
         return found
 
-    def keep_warm_up(
+    def keep(
         self,
+        kind: str,
         depends_on: tuple[object, ...],
-        warmed: Warmed,
-        num_models: int,  # noqa: ARG002 - everything is kept
-    ) -> None:
-        """Keep the state of an ordinary warm-up."""
-        self._kept["warm-up", repr(depends_on)] = warmed
+        value: KeptT,
+        *,
+        models: int = 0,  # noqa: ARG002 - everything is kept
+    ) -> KeptT:
+        """Keep a value."""
+        self._kept[kind, repr(depends_on)] = value
+        return value

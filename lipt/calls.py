@@ -20,10 +20,9 @@ from lipt.pretraining import Pretrained
 from lipt.progress import showing
 from lipt.trainer.client.sources import Features
 from lipt.trainer.comparison import table
-from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.compare import compare as run_comparison
 from lipt.trainer.comparison.outcomes import Outcome, outcomes
-from lipt.trainer.comparison.trial import Plan, Trial
+from lipt.trainer.comparison.trial import BASELINES, Plan, Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
@@ -48,10 +47,11 @@ class Comparison:
         return "\n".join([*table.plain(self.outcomes), "", self.verdict])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in table.HEADER)
+        cells = [table.cells(row) for row in self.outcomes]
+        head = "".join(f"<th>{escape(name)}</th>" for name in cells[0])
         rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in table.cells(row)) + "</tr>"
-            for row in self.outcomes
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.values()) + "</tr>"
+            for row in cells
         )
         return f"<table><tr>{head}</tr>{rows}</table><p>{escape(self.verdict)}</p>"
 

@@ -42,8 +42,7 @@ from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.stored import STORAGE_LIMITS
-from lipt.core.stages.choice import Question
-from lipt.core.stages.question import SubsetQuery, question_of
+from lipt.core.stages.question import Question, SubsetQuery, question_of
 from lipt.core.workspace import InMemory
 from lipt.pretraining import Pretrained
 from lipt.trainer.writing.formatting import table_lines

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import RunConfig
-from lipt.common.config.values import dump, merge, validate
+from lipt.common.config.run_config import RunConfig, merge
+from lipt.common.config.values import dump, validate
 from lipt.common.data import Dataset
 from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec
@@ -181,7 +181,7 @@ class Pretrained:
                 labels=labels,
                 soft_labels=soft_labels,
             )
-            trained = self._train(training_for(query, self._num_examples))
+            trained = self._train(training_for(query, self.data.num_ids))
             return self._chosen(trained, query)
 
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
@@ -196,7 +196,7 @@ class Pretrained:
             )
             found = diagnose(self._workspace, question)
         return read_diagnosis(
-            found.pack(), num_examples=self._num_examples, fingerprint=self.data.fingerprint
+            found.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
         )
 
     def train(self) -> None:
@@ -208,10 +208,6 @@ class Pretrained:
     def _all(self) -> Trained:
         self.train()
         return self._trained[Training.LEARNERS]
-
-    @property
-    def _num_examples(self) -> int:
-        return len(self.data) + len(self.data.quarantined)
 
     def _train(self, training: Training) -> Trained:
         if Training.LEARNERS in self._trained:
@@ -239,7 +235,7 @@ class Pretrained:
             "data": {
                 "source": self.data.source,
                 "fingerprint": self.data.fingerprint,
-                "num_examples": self._num_examples,
+                "num_examples": self.data.num_ids,
                 "quarantined": list(self.data.quarantined),
             },
             **told_of(question, chosen),
@@ -259,7 +255,7 @@ class Pretrained:
     def _keep_features(self, features: Features) -> BlobName:
         source = features_source(features)
         content = source.read_bytes() if isinstance(source, Path) else source
-        read = read_user_features(content, num_examples=self._num_examples, max_bytes=len(content))
+        read = read_user_features(content, num_examples=self.data.num_ids, max_bytes=len(content))
         return self._workspace.put_features(read, content)
 
     def _weights(self, name: BlobName | None) -> Weights:

@@ -11,6 +11,7 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.process.devices import versions_on
 from lipt.common.signals.passes import encode_range
 from lipt.common.weights.encodings import encode_sparse
@@ -18,7 +19,7 @@ from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import Weights
 from lipt.core.learner.pruning import masks_of_largest
 from lipt.v1 import worker_pb2
-from lipt.worker.client import Assignment, CoordinatorClient, Leased, ScoringAssignment
+from lipt.worker.client import Assignment, CoordinatorClient
 
 REPORT = worker_pb2.LearnerReport(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
 
@@ -32,7 +33,7 @@ class PlayedWorker:
         self.client = CoordinatorClient(channel)
         # Drawn by its name, so that the same one after a restart is the same worker.
         self.secret = hashlib.sha256(name.encode()).hexdigest()
-        self.worker_id = self.client.register(
+        self.client.register(
             self.secret,
             name=name,
             device="cpu",
@@ -40,34 +41,28 @@ class PlayedWorker:
             allowed_modules=(),
             has_data=has_data,
         )
+        self.worker_id = self.client.worker_id
         self._store = BlobStore(directory / f"cache-{name}", max_blob_bytes=2**30)
 
     def take(self) -> Assignment:
-        """The next learner, however long that takes."""
-        while (assignment := self.client.acquire(self.worker_id)) is None:
+        """The next learner, or range of examples, however long that takes."""
+        while (assignment := self.client.acquire()) is None:
             pass
-        assert isinstance(assignment, Assignment)
         return assignment
 
-    def take_range(self) -> ScoringAssignment:
-        """The next range of examples, however long that takes."""
-        while (assignment := self.client.acquire(self.worker_id)) is None:
-            pass
-        assert isinstance(assignment, ScoringAssignment)
-        return assignment
-
-    def weights(self, assignment: Leased) -> Weights:
+    def weights(self, assignment: Assignment) -> Weights:
         """What the assignment begins with."""
         path = Transfers(self.client.blobs).download(assignment.initial_weights, self._store)
         return read_weights(path, like=read_specs(path), max_bytes=2**30)
 
-    def submit_range(self, assignment: ScoringAssignment, scored: Weights) -> None:
+    def submit_range(self, assignment: Assignment, scored: Weights) -> None:
         """Upload and hand in these values of a range's examples."""
         name = Transfers(self.client.blobs).upload(encode_range(scored))
-        self.client.commit(self.worker_id, assignment, name, REPORT)
+        self.client.commit(assignment, name, REPORT)
 
     def learner(self, assignment: Assignment, factor: float = 1.0) -> Weights:
         """A learner that is as good as any: theta*, pruned as its task says and scaled."""
+        assert isinstance(assignment.task, LearnerTask)
         return pruned(self.weights(assignment), assignment.task.density, factor)
 
     def upload(self, weights: Weights) -> BlobName:
@@ -78,7 +73,7 @@ class PlayedWorker:
         self, assignment: Assignment, result: BlobName, report: worker_pb2.LearnerReport = REPORT
     ) -> None:
         """Hand in what is uploaded."""
-        self.client.commit(self.worker_id, assignment, result, report)
+        self.client.commit(assignment, result, report)
 
     def submit(
         self,

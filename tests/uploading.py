@@ -15,7 +15,7 @@ PLENTY = Quota(2**50, 2**50, 10_000, 10_000)
 def uploads_into(store: BlobStore, quota: Quota = PLENTY) -> Uploads:
     """Uploads of trainers alone."""
     accounts = Accounts(quota, clock=Clock(), is_live=lambda _: False)
-    return Uploads(store, accounts, lambda _: ())
+    return Uploads(store, accounts)
 
 
 def blob_service(store: BlobStore, **options: Any) -> BlobService:

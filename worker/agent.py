@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from typing import TypeAlias
 
 from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.config.tasks import ScoringTask
@@ -31,47 +30,39 @@ from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.logs import EventKind, logging_about
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name, versions_on
-from lipt.worker.assignment import Scorer, Worker, run_learner
-from lipt.worker.client import POLL_SECONDS, Assignment, Leased, LeaseKeeper, ScoringAssignment
+from lipt.worker.assignment import Worker
+from lipt.worker.client import POLL_SECONDS, Assignment, LeaseKeeper
 from lipt.worker.instruments import LEARNERS, RANGES, Outcome, Phase
 
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
-# How long a stopped learner's thread may take to leave its present minibatch.
+# How long a stopped learner's thread may take to leave its minibatch.
 _LEAVE_SECONDS = 2.0
-
-
-Run: TypeAlias = Callable[
-    [str, Assignment | ScoringAssignment, LeaseKeeper, Callable[[], bool]], None
-]
+# Reasons for which a worker may wait for hours.
+_LASTING = (UnreachableError, UnauthenticatedError, PermissionDeniedError)
 
 
 class Agent:
-    """One worker process: it joins, takes a learner or a range, and takes the next.
+    """One worker process: it joins, and carries out one assignment after the other.
 
-    It outlives its coordinator: whatever that is doing, a worker that was started once joins within
-    seconds of its coming up.
+    It outlives its coordinator, and joins again within seconds of its return.
 
     Args:
-        worker: what it works with.
-        run: carries an assignment out, given the worker's id, the lease that hears of its progress
-            and what says that it is worth nothing any more. Default: trains and scores.
-        pause: waits so many seconds before something is tried again. Default: until `stop`.
-        clock: monotonic seconds, for how long it had nothing to do.
+        worker: carries the assignments out.
+        pause: waits so many seconds before a retry. Default: until `stop`.
+        clock: monotonic seconds.
     """
 
     def __init__(
         self,
         worker: Worker,
-        run: Run | None = None,
         *,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker = worker
         self._settings, self._client = worker.settings, worker.client
-        self._run = run or trains_and_scores(worker)
         self._instance_id = uuid.uuid4().hex
         self._stopping = threading.Event()
         self._pause = pause or self._stopping.wait
@@ -82,17 +73,17 @@ class Agent:
         self._idle_reason = ""
 
     def stop(self) -> None:
-        """Give back what is in hand and return from `run`; made for signal handlers."""
+        """Give back the assignment and return from `run`; made for signal handlers."""
         self._stopping.set()
         self._client.interrupt()
 
     @property
     def cut_short(self) -> bool:
-        """Whether it was told to stop before all that it was to do was done."""
+        """Whether it was stopped before `max_learners` were done."""
         return self._stopping.is_set() and self._learners_left != 0
 
     def run(self) -> None:
-        """Work until `stop`, until `max_learners` are done, or no more come for too long."""
+        """Work until `stop`, until `max_learners` are done, or none came for too long."""
         retry(
             self._join_and_work,
             on=(LiptError,),
@@ -105,33 +96,28 @@ class Agent:
     def _join_and_work(self) -> None:
         while not self._finished():
             try:
-                worker_id = self._register()
+                self._register()
                 self._complained_of = None
-                with logging_about(worker=worker_id):
-                    self._work(worker_id)
+                with logging_about(worker=self._client.worker_id):
+                    while not self._finished():
+                        self._work()
             except UnknownWorkerError:
                 logger.info("the coordinator was restarted; joining again")
 
     def _complain(self, error: LiptError) -> None:
-        # Counted every time, and said once: it may be away for hours, or not let this worker in.
+        # Each retry is counted, and a lasting reason logged once.
         said = self._complained_of is type(error)
+        settings = self._settings
+        files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
+        why = files.why_closed(str(error)) if settings.tls_ca else ""
         self._worker.events.record(
             EventKind.RETRIED,
             detail="joining",
             level=logging.DEBUG if said else logging.WARNING,
-            reason=f"{error} {self._why_closed(error)}Trying again until "
-            f"{self._settings.coordinator} answers.",
+            reason=f"{error} {why}{' ' if why else ''}Trying again until {settings.coordinator} "
+            "answers.",
         )
-        lasting = isinstance(error, UnreachableError | UnauthenticatedError | PermissionDeniedError)
-        self._complained_of = type(error) if lasting else None
-
-    def _why_closed(self, error: LiptError) -> str:
-        settings = self._settings
-        if settings.tls_ca is None:
-            return ""
-        files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
-        why = files.why_closed(str(error))
-        return why and f"{why} "
+        self._complained_of = type(error) if isinstance(error, _LASTING) else None
 
     def _finished(self) -> bool:
         done = self._learners_left == 0 or self._patience_seconds() <= 0.0
@@ -142,45 +128,45 @@ class Agent:
             return math.inf
         return self._idle_since + self._settings.max_idle_seconds - self._clock()
 
-    def _register(self) -> str:
+    def _register(self) -> None:
         self._worker.metering.phases.enter(Phase.JOINING)
-        worker_id = self._client.register(
+        settings, device = self._settings, self._worker.device
+        self._client.register(
             self._instance_id,
-            name=self._settings.name,
-            device=device_name(self._worker.device),
-            versions=versions_on(self._worker.device),
-            allowed_modules=self._settings.allow_modules,
-            has_data=self._settings.worker_data is not None,
+            name=settings.name,
+            device=device_name(device),
+            versions=versions_on(device),
+            allowed_modules=settings.allow_modules,
+            has_data=settings.worker_data is not None,
         )
         logger.info(
             "joined %s as %s (%s) on %s",
-            self._settings.coordinator,
-            self._settings.name,
-            worker_id,
-            device_name(self._worker.device),
+            settings.coordinator,
+            settings.name,
+            self._client.worker_id,
+            device_name(device),
         )
-        return worker_id
 
-    def _work(self, worker_id: str) -> None:
-        while not self._finished():
-            self._worker.metering.phases.enter(Phase.WAITING)
-            wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
-            assignment = self._client.acquire(worker_id, wait_seconds=wait_seconds)
-            reason, told = self._client.idle_reason, self._idle_reason
-            # At every poll it is the same; what was mended is seen by the learner that comes.
-            if reason and reason != told:
-                logger.warning("no learner for this worker: it %s.", reason)
-            self._idle_reason = reason
-            if assignment is not None:
-                about: dict[str, object] = {"assignment": assignment.assignment_id}
-                if isinstance(assignment, Assignment):
-                    about |= {"run": assignment.run_id, "learner": assignment.learner_index}
-                with logging_about(**about), attached(assignment.traceparent):
-                    self._carry_out(worker_id, assignment)
-                self._idle_since = self._clock()
+    def _work(self) -> None:
+        self._worker.metering.phases.enter(Phase.WAITING)
+        wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
+        assignment = self._client.acquire(wait_seconds=wait_seconds)
+        reason, told = self._client.idle_reason, self._idle_reason
+        # Every poll repeats it.
+        if reason and reason != told:
+            logger.warning("no learner for this worker: it %s.", reason)
+        self._idle_reason = reason
+        if assignment is None:
+            return
+        about: dict[str, object] = {"assignment": assignment.assignment_id}
+        if assignment.shard is not None:
+            about |= {"run": assignment.run_id, "learner": assignment.learner_index}
+        with logging_about(**about), attached(assignment.traceparent):
+            self._carry_out(assignment)
+        self._idle_since = self._clock()
 
-    def _carry_out(self, worker_id: str, assignment: Assignment | ScoringAssignment) -> None:
-        # On a thread of its own, so that a signal is answered at once.
+    def _carry_out(self, assignment: Assignment) -> None:
+        # On its own thread, so that a signal is answered at once.
         task = assignment.task
         what = (
             f"examples {task.start} to {task.stop - 1}"
@@ -190,18 +176,16 @@ class Agent:
         logger.info("%s: %s, %s", assignment, task.model, what)
         ended = threading.Event()
         failure: list[BaseException] = []
-        with LeaseKeeper(self._client, worker_id, assignment, self._worker.events) as lease:
+        with LeaseKeeper(self._client, assignment, self._worker.events) as lease:
+
+            def should_stop() -> bool:
+                return self._stopping.is_set() or lease.lost.is_set()
 
             def work() -> None:
                 try:
-                    self._run(
-                        worker_id,
-                        assignment,
-                        lease,
-                        lambda: self._stopping.is_set() or lease.lost.is_set(),
-                    )
-                # A user's model may call sys.exit(): that is no learner either.
-                except BaseException as error:  # noqa: BLE001 - reported below, in the main thread
+                    self._worker.carry_out(assignment, lease, should_stop)
+                # A user's model may call sys.exit().
+                except BaseException as error:  # noqa: BLE001 - reported in the main thread
                     failure.append(error)
                 finally:
                     ended.set()
@@ -209,58 +193,48 @@ class Agent:
             within = partial(copy_context().run, work)
             thread = threading.Thread(target=within, name=assignment.assignment_id, daemon=True)
             thread.start()
-            # In slices: a signal handler runs between them.
+            # A signal handler runs between two waits.
             while not ended.wait(0.1) and not self._stopping.is_set():
                 pass
             if not ended.is_set():
                 self._count(assignment, Outcome.STOPPED)
-                self._give_back(worker_id, assignment)
+                self._give_back(assignment)
                 thread.join(_LEAVE_SECONDS)
                 return
         if failure:
-            self._explain(worker_id, assignment, failure[0])
+            self._explain(assignment, failure[0])
             return
         self._count(assignment, Outcome.IN)
-        if self._learners_left is not None and isinstance(assignment, Assignment):
+        if self._learners_left is not None and assignment.shard is not None:
             self._learners_left -= 1
 
-    def _count(self, assignment: Leased, outcome: Outcome) -> None:
-        counter = LEARNERS if isinstance(assignment, Assignment) else RANGES
+    def _count(self, assignment: Assignment, outcome: Outcome) -> None:
+        counter = RANGES if assignment.shard is None else LEARNERS
         self._worker.metering.meters.add(counter, outcome.value)
 
     def _give_back(
-        self,
-        worker_id: str,
-        assignment: Leased,
-        error: str = "",
-        *,
-        over_limits: bool = False,
+        self, assignment: Assignment, error: str = "", *, over_limits: bool = False
     ) -> None:
+        name, epoch = assignment.assignment_id, assignment.epoch
         try:
-            self._client.release(
-                worker_id,
-                assignment.assignment_id,
-                assignment.epoch,
-                error,
-                over_limits=over_limits,
-            )
+            self._client.release(name, epoch, error, over_limits=over_limits)
             logger.info("gave %s back", assignment)
         except LiptError as refusal:
             logger.warning("giving %s back: %s", assignment, refusal)
 
-    def _explain(self, worker_id: str, assignment: Leased, error: BaseException) -> None:
+    def _explain(self, assignment: Assignment, error: BaseException) -> None:
         match error:
             case LearnerStoppedError():
                 self._count(assignment, Outcome.STOPPED)
                 if self._stopping.is_set():
-                    self._give_back(worker_id, assignment)
+                    self._give_back(assignment)
             case StaleLeaseError() | UnknownRunError() | UnknownWorkerError():
                 self._count(assignment, Outcome.STOPPED)
                 logger.warning("%s", error)
             case OverLimitError():
                 self._count(assignment, Outcome.DECLINED)
                 logger.warning("%s is not for this worker: %s", assignment, error)
-                self._give_back(worker_id, assignment, str(error), over_limits=True)
+                self._give_back(assignment, str(error), over_limits=True)
                 self._pause(_RETRY_SECONDS)
             case LearnerRejectedError():
                 self._count(assignment, Outcome.REFUSED)
@@ -268,27 +242,7 @@ class Agent:
                 logger.error("%s was refused: %s", assignment, error)
             case _:
                 self._count(assignment, Outcome.FAILED)
-                if isinstance(error, LiptError):
-                    logger.error("%s failed: %s", assignment, error)
-                else:
-                    logger.error("%s failed", assignment, exc_info=error)
-                self._give_back(worker_id, assignment, f"{type(error).__name__}: {error}")
+                traceback = None if isinstance(error, LiptError) else error
+                logger.error("%s failed: %s", assignment, error, exc_info=traceback)
+                self._give_back(assignment, f"{type(error).__name__}: {error}")
                 self._pause(_RETRY_SECONDS)
-
-
-def trains_and_scores(worker: Worker) -> Run:
-    """What carries out the assignments of a worker."""
-    scorer = Scorer(worker)
-
-    def run(
-        worker_id: str,
-        assignment: Assignment | ScoringAssignment,
-        lease: LeaseKeeper,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        if isinstance(assignment, ScoringAssignment):
-            scorer.run(worker_id, assignment, should_stop)
-        else:
-            run_learner(worker, worker_id, assignment, lease, should_stop)
-
-    return run

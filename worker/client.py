@@ -1,4 +1,4 @@
-"""A worker's calls to its coordinator, as functions that take and give frozen values."""
+"""A worker's calls to its coordinator, and the heartbeats of its assignment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import grpc
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.config.values import scoring_from_proto, task_from_proto
+from lipt.common.config.values import validate
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import received
 from lipt.common.rpc.channel import LongPoll, with_metadata
-from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, message_to_dict
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 
@@ -29,10 +29,9 @@ logger = logging.getLogger(__name__)
 _CALL_SECONDS = 20.0
 # A commit is answered once the learner has been read and checked.
 _COMMIT_SECONDS = 300.0
-# How long one waits for work.
+# The longest wait for work in one call.
 POLL_SECONDS = 30.0
-# A worker that is asked to stop waits for the heartbeat that is under way, and not for long for a
-# coordinator that is gone, too.
+# A worker that stops waits for these, also where its coordinator is gone.
 _HEARTBEAT_SECONDS = 10.0
 _RELEASE_SECONDS = 5.0
 # As many as the run's record keeps.
@@ -40,52 +39,42 @@ _MAX_ERROR_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leased:
-    """An assignment, of which this worker has the lease; `traceparent` is its run's."""
+class Assignment:
+    """A learner to train, or a range of examples to score, leased to this worker.
+
+    traceparent: the run's span.
+    run_id, learner_index, shard: of a learner.
+    """
 
     assignment_id: str
     epoch: int
     heartbeat_seconds: float
     initial_weights: BlobName
+    task: LearnerTask | ScoringTask
     traceparent: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assignment(Leased):
-    """A learner to train."""
-
-    run_id: str
-    learner_index: int
-    shard: BlobName
-    task: LearnerTask
+    run_id: str = ""
+    learner_index: int = 0
+    shard: BlobName | None = None
 
     def __str__(self) -> str:
-        return f"learner {self.assignment_id}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoringAssignment(Leased):
-    """A range of the data's examples to pass through a model."""
-
-    task: ScoringTask
-
-    def __str__(self) -> str:
-        return f"range {self.assignment_id}"
+        return f"{'learner' if self.shard else 'range'} {self.assignment_id}"
 
 
 class CoordinatorClient:
     """One worker's calls; safe to use from several threads.
 
     Attributes:
-        idle_reason: what keeps this worker from learners that wait, by the last `acquire`.
+        worker_id: empty until `register`.
+        idle_reason: why the last `acquire` gave this worker none of the waiting learners.
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._secret = ""
-        proving = with_secret(channel, lambda: self._secret)
+        proving = with_metadata(channel, lambda: ((WORKER_SECRET, self._secret),))
         self._stub = worker_pb2_grpc.WorkerServiceStub(proving)
         self.blobs = blob_pb2_grpc.BlobServiceStub(proving)
         self._polls = LongPoll()
+        self.worker_id = ""
         self.idle_reason = ""
 
     def register(
@@ -97,11 +86,8 @@ class CoordinatorClient:
         versions: dict[str, str],
         allowed_modules: tuple[str, ...],
         has_data: bool = False,
-    ) -> str:
-        """This worker's id; the same instance has the same one.
-
-        The random `instance_id` is a secret, which every call shows from here on.
-        """
+    ) -> None:
+        """Join; the random `instance_id` is a secret that every later call shows."""
         self._secret = instance_id
         request = worker_pb2.RegisterRequest(
             instance_id=instance_id,
@@ -112,18 +98,16 @@ class CoordinatorClient:
             allowed_modules=allowed_modules,
             has_data=has_data,
         )
-        return str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
+        self.worker_id = str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
 
-    def acquire(
-        self, worker_id: str, *, wait_seconds: float = POLL_SECONDS
-    ) -> Assignment | ScoringAssignment | None:
-        """What to do next, or None when there was nothing so long or `interrupt` was called.
+    def acquire(self, *, wait_seconds: float = POLL_SECONDS) -> Assignment | None:
+        """The next assignment; None when none came in time or `interrupt` was called.
 
         Raises:
             ConfigError: this version cannot do it; it was given back with that reason.
         """
         request = worker_pb2.AcquireAssignmentRequest(
-            worker_id=worker_id, wait_seconds=wait_seconds
+            worker_id=self.worker_id, wait_seconds=wait_seconds
         )
         timeout = wait_seconds + _CALL_SECONDS
         call = self._polls.answered(
@@ -140,19 +124,17 @@ class CoordinatorClient:
             return _assignment(message, received(call.trailing_metadata()))
         except LiptError as error:
             # A newer coordinator may ask for what this version does not know.
-            self.release(worker_id, message.assignment_id, message.lease.epoch, str(error))
+            self.release(message.assignment_id, message.lease.epoch, str(error))
             raise
 
     def interrupt(self) -> None:
         """End a long poll now, and every later one; may be called in a signal handler."""
         self._polls.interrupt()
 
-    def heartbeat(
-        self, worker_id: str, assignment: Leased, progress: worker_pb2.LearnerProgress
-    ) -> bool:
+    def heartbeat(self, assignment: Assignment, progress: worker_pb2.LearnerProgress) -> bool:
         """Keep the lease; whether the coordinator no longer needs it."""
         request = worker_pb2.HeartbeatRequest(
-            worker_id=worker_id,
+            worker_id=self.worker_id,
             assignment_id=assignment.assignment_id,
             epoch=assignment.epoch,
             progress=progress,
@@ -162,15 +144,14 @@ class CoordinatorClient:
 
     def commit(
         self,
-        worker_id: str,
-        assignment: Leased,
+        assignment: Assignment,
         result: BlobName,
         report: worker_pb2.LearnerReport,
         snapshots: Sequence[BlobName] = (),
     ) -> None:
-        """Hand in what is uploaded, of a learner with its snapshots in the order of training."""
+        """Hand in an uploaded result, with a learner's snapshots in the order of training."""
         request = worker_pb2.CommitResultRequest(
-            worker_id=worker_id,
+            worker_id=self.worker_id,
             assignment_id=assignment.assignment_id,
             epoch=assignment.epoch,
             result=blob_to_proto(result),
@@ -180,20 +161,11 @@ class CoordinatorClient:
         _call(self._stub.CommitResult, request, _COMMIT_SECONDS)
 
     def release(
-        self,
-        worker_id: str,
-        assignment_id: str,
-        epoch: int,
-        error: str = "",
-        *,
-        over_limits: bool = False,
+        self, assignment_id: str, epoch: int, error: str = "", *, over_limits: bool = False
     ) -> None:
-        """Give an assignment back: undone without an error, failed with one.
-
-        With `over_limits` it did not fail, but is not for this worker.
-        """
+        """Give an assignment back: undone, failed with an error, or beyond this worker's limits."""
         request = worker_pb2.ReleaseAssignmentRequest(
-            worker_id=worker_id,
+            worker_id=self.worker_id,
             assignment_id=assignment_id,
             epoch=epoch,
             error=error[:_MAX_ERROR_CHARACTERS],
@@ -209,7 +181,7 @@ def _call(method: Callable[..., Any], request: Any, timeout_seconds: float) -> A
         raise from_rpc_error(error) from None
 
 
-def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment | ScoringAssignment:
+def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment:
     leased: dict[str, Any] = {
         "assignment_id": message.assignment_id,
         "epoch": message.lease.epoch,
@@ -218,37 +190,25 @@ def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment 
         "traceparent": traceparent,
     }
     if message.HasField("scoring"):
-        return ScoringAssignment(task=scoring_from_proto(message.scoring), **leased)
+        return Assignment(task=validate(ScoringTask, message_to_dict(message.scoring)), **leased)
     return Assignment(
         run_id=message.run_id,
         learner_index=message.learner_index,
         shard=blob_from_proto(message.shard),
-        task=task_from_proto(message.task),
+        task=validate(LearnerTask, message_to_dict(message.task)),
         **leased,
     )
 
 
-def with_secret(channel: grpc.Channel, secret: Callable[[], str]) -> grpc.Channel:
-    """The channel, on which each call shows what `secret` says then; nothing while it is empty."""
-    return with_metadata(channel, lambda: ((WORKER_SECRET, secret()),) if secret() else ())
-
-
 class LeaseKeeper:
-    """Sends heartbeats from a thread of its own until it is left.
+    """Sends heartbeats from its own thread during the block: training never waits for the network.
 
-    Training never waits for the network. `lost` is set once the assignment is worth nothing.
+    `lost` is set once nobody needs the assignment any more.
     """
 
-    def __init__(
-        self,
-        client: CoordinatorClient,
-        worker_id: str,
-        assignment: Assignment | ScoringAssignment,
-        events: Events,
-    ) -> None:
+    def __init__(self, client: CoordinatorClient, assignment: Assignment, events: Events) -> None:
         self.lost = threading.Event()
         self._client = client
-        self._worker_id = worker_id
         self._assignment = assignment
         self._events = events
         task = assignment.task
@@ -256,12 +216,12 @@ class LeaseKeeper:
         self._left = threading.Event()
         self._news = threading.Event()
         self.report(worker_pb2.LEARNER_PHASE_FETCHING)
-        # What it logs belongs to the same run as what its maker does.
+        # With the maker's log context.
         keep = partial(copy_context().run, self._keep)
         self._thread = threading.Thread(target=keep, name="lease", daemon=True)
 
     def report(self, phase: worker_pb2.LearnerPhase, step: int = 0, loss: float = 0.0) -> None:
-        """Say how far the learner is; it goes out with the next heartbeat, which is now."""
+        """Send the learner's progress with a heartbeat now."""
         self._progress = worker_pb2.LearnerProgress(
             phase=phase, step=step, num_steps=self._num_steps, loss=loss
         )
@@ -280,14 +240,14 @@ class LeaseKeeper:
         while not self._left.is_set() and not self.lost.is_set():
             self._news.clear()
             try:
-                if self._client.heartbeat(self._worker_id, self._assignment, self._progress):
+                if self._client.heartbeat(self._assignment, self._progress):
                     logger.info("%s is no longer needed", self._assignment)
                     self.lost.set()
             except (StaleLeaseError, UnknownRunError) as error:
                 logger.warning("%s", error)
                 self.lost.set()
             except LiptError as error:
-                # The coordinator may be restarting: the lease may well outlive that.
+                # The lease may outlive a restart of the coordinator.
                 self._events.record(
                     EventKind.RETRIED,
                     detail="heartbeat",

@@ -10,8 +10,8 @@ from typing import Self
 from platformdirs import user_cache_path
 from pydantic import ByteSize, Field, model_validator
 
+from lipt.common.config.run_config import Section
 from lipt.common.config.settings import (
-    LayeredSettings,
     LogFormat,
     LogLevel,
     MetricsAddress,
@@ -30,7 +30,7 @@ def own_name(host: str, process_id: int) -> str:
     return host[: _MAX_NAME_CHARACTERS - len(number)] + number
 
 
-class WorkerSettings(LayeredSettings):
+class WorkerSettings(Section):
     """Everything `lipt-worker` can be told."""
 
     coordinator: str = "127.0.0.1:50051"
@@ -91,7 +91,7 @@ class WorkerSettings(LayeredSettings):
     """PEM file of the authority that signed the coordinator's certificate."""
 
 
-class PoolSettings(LayeredSettings):
+class PoolSettings(Section):
     """Everything `lipt-worker-pool` can be told."""
 
     coordinator: str = "127.0.0.1:50051"

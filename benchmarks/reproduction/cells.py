@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lipt.common.config.values import merge
+from lipt.common.config.run_config import merge
 from lipt.trainer.main_training import Recipe
 
 EVERYTHING, REDRAWN, RANDOM, AUTO = "everything", "redrawn", "uniform_per_class", "auto"

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from benchmarks import json_lines
+from benchmarks.processes import Children
 from benchmarks.reproduction.cells import (
     AUTO,
     EVERYTHING,
@@ -36,7 +37,6 @@ from lipt.common.errors import LiptError
 from lipt.common.process.devices import device_name, resolve_device, versions
 from lipt.common.states import RunState
 from lipt.common.subsets import budget_from_fraction
-from lipt.trainer.cli.demo.processes import Children
 from lipt.trainer.client.client import Client
 from lipt.trainer.main_training import Schedule, TrainingPaused, evenly, fit
 from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource

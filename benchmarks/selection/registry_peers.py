@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.selection.side import Chosen, PeerMissingError, Run, Task, joined, unweighted
-from lipt.core.selection.gradients.pairs import proximity, scaled_cosine
-from lipt.core.selection.gradients.vectors import gradients_of
+from lipt.core.selection.pairs import proximity, scaled_cosine
+from lipt.core.selection.vectors import gradients_of
 from lipt.core.signals.signals import Signals
 
 Kernel = Callable[[Signals], Tensor]

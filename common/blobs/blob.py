@@ -24,7 +24,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True)
 class BlobName:
-    """A SHA-256 digest and a size; every instance is well formed, so it is safe in a path."""
+    """A SHA-256 digest and a size; well formed, so it is safe in a path."""
 
     sha256: str
     size_bytes: int
@@ -43,12 +43,12 @@ class BlobName:
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """The name of a content."""
+        """The name of these bytes."""
         return cls(hashlib.sha256(data).hexdigest(), len(data))
 
     @classmethod
     def of_file(cls, path: Path) -> Self:
-        """The name of a file's content, which is read once, a piece at a time."""
+        """The name of a file's content."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
             return cls(digest.hexdigest(), file.tell())
@@ -57,7 +57,7 @@ class BlobName:
         return f"{self.sha256[:12]} ({self.size_bytes} bytes)"
 
 
-# A peer of a later version may send larger chunks; its messages stay far below gRPC's 4 MiB.
+# Larger than this version's, for peers of later ones; far below gRPC's 4 MiB.
 MAX_CHUNK_BYTES = 4 * CHUNK_BYTES
 
 
@@ -72,10 +72,7 @@ def blob_from_proto(message: blob_pb2.BlobRef) -> BlobName:
 
 
 def fill_chunk(chunk: blob_pb2.Chunk, offset_bytes: int, data: bytes) -> None:
-    """Make a message's chunk carry `data` from `offset_bytes` of its blob.
-
-    In place: a chunk given to another message's constructor is copied twice.
-    """
+    """Fill a message's chunk in place: a constructor would copy it twice."""
     chunk.offset_bytes = offset_bytes
     chunk.data = data
     chunk.crc32 = zlib.crc32(data)
@@ -83,7 +80,7 @@ def fill_chunk(chunk: blob_pb2.Chunk, offset_bytes: int, data: bytes) -> None:
 
 def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> bytes:
     """The bytes of a chunk that continues a blob at `offset_bytes`, checked."""
-    data = chunk.data
+    data, end_bytes = chunk.data, offset_bytes + len(chunk.data)
     if len(data) > MAX_CHUNK_BYTES:
         raise BlobTooLargeError(
             f"a chunk of blob {blob} has {len(data)} bytes; at most {MAX_CHUNK_BYTES} are taken. "
@@ -94,14 +91,13 @@ def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> b
             f"a chunk of blob {blob} starts at {chunk.offset_bytes}, but {offset_bytes} bytes are "
             "kept. Ask for the status and resume there."
         )
-    if offset_bytes + len(data) > blob.size_bytes:
+    if end_bytes > blob.size_bytes:
         raise WrongOffsetError(
-            f"a chunk of blob {blob} ends at {offset_bytes + len(data)}, after the blob's end. "
-            "Send the blob of the declared size."
+            f"a chunk of blob {blob} ends at {end_bytes}, after the blob's end. Send the declared "
+            "size."
         )
     if zlib.crc32(data) != chunk.crc32:
         raise CorruptBlobError(
-            f"the chunk of blob {blob} at {offset_bytes} differs from its CRC-32 "
-            f"({zlib.crc32(data):08x}, declared {chunk.crc32:08x}). Send it again."
+            f"the chunk of blob {blob} at {offset_bytes} differs from its CRC-32. Send it again."
         )
     return data

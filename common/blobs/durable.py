@@ -15,18 +15,13 @@ from lipt.common.errors import StateError
 
 _TEMPORARY_SUFFIX = ".tmp"
 
-_FULL, _LOCKED = "Free space there,", "Make it writable,"
 _GONE = "It was removed or replaced while it was used: put it back,"
-_REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _LOCKED),
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), _GONE),
-}
+_REMEDIES = {errno.ENOENT: _GONE, errno.ENOTDIR: _GONE}
 
 
 @contextmanager
 def state_errors(path: Path) -> Iterator[None]:
-    """Turn the file system's refusals (disk full, read-only) into a sentence."""
+    """Turn errors of the file system into `StateError`."""
     try:
         yield
     except OSError as error:
@@ -38,7 +33,7 @@ def state_errors(path: Path) -> Iterator[None]:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents so that they are still there after a crash."""
+    """Create a directory and its parents, durably."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
@@ -55,7 +50,7 @@ def sync(path: Path) -> None:
 
 
 def publish(file: FileIO, source: Path, target: Path) -> None:
-    """Make a file's content durable, then give it its final name: all of it or nothing."""
+    """Make a file's content durable, then give it its final name."""
     os.fsync(file.fileno())
     make_directory(target.parent)
     source.replace(target)
@@ -63,7 +58,10 @@ def publish(file: FileIO, source: Path, target: Path) -> None:
 
 
 def try_lock(file: FileIO, path: Path) -> bool | None:
-    """Lock an open file for this process; its death unlocks it."""
+    """Lock an open file until this process ends.
+
+    False: another process has the lock. None: the file has lost its name meanwhile.
+    """
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -76,7 +74,7 @@ def try_lock(file: FileIO, path: Path) -> bool | None:
 
 @contextmanager
 def directory_lock(path: Path, *, exclusive: bool, wait: bool = True) -> Iterator[bool]:
-    """Lock a directory for the block, alone or shared; a process's end unlocks it."""
+    """Lock a directory for the block, alone or shared; yields whether it is locked."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
@@ -92,11 +90,11 @@ def directory_lock(path: Path, *, exclusive: bool, wait: bool = True) -> Iterato
 
 @contextmanager
 def temporary_file(folder: Path) -> Iterator[tuple[FileIO, Path]]:
-    """A new file that is gone after the block unless it got another name in it."""
+    """A new file that is removed after the block unless it was renamed."""
     while True:
         descriptor, name = tempfile.mkstemp(dir=folder, suffix=_TEMPORARY_SUFFIX)
         file, path = FileIO(descriptor, "r+"), Path(name)
-        # A process that starts at this very moment may take it for a stale one.
+        # A process that starts now may take it for a stale one.
         if try_lock(file, path):
             break
         file.close()
@@ -108,7 +106,7 @@ def temporary_file(folder: Path) -> Iterator[tuple[FileIO, Path]]:
 
 
 def remove_stale_temporaries(folder: Path) -> None:
-    """Delete the temporary files whose process died: nobody holds their lock."""
+    """Delete the temporary files that no process locks."""
     for path in folder.glob(f"*{_TEMPORARY_SUFFIX}"):
         try:
             with FileIO(str(path), "r+") as file:
@@ -119,7 +117,7 @@ def remove_stale_temporaries(folder: Path) -> None:
 
 
 def write_all(file: FileIO, data: bytes | memoryview) -> None:
-    """Write everything: an unbuffered file may take only a part of it at a time."""
+    """Write everything: an unbuffered file may take a part at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]

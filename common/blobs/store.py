@@ -4,8 +4,8 @@
     uploads/SHA256.part  a partial blob, with one writer by a lock that ends with its process
     uploads/*.tmp        written by this machine; deleted when its process died
 
-A blob is as old as its last use. Who is told that it is there touches it under the lock that its
-removal takes, also between processes, so what was acknowledged a moment ago is never removed.
+A blob is as old as its last use. Whoever is told that it is there touches it under the lock that
+removal takes, also between processes: a blob that was just acknowledged is never removed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,11 @@ from lipt.common.errors import (
 )
 
 _READ_BYTES = 1024 * 1024
-# Most are asked for at once; what nobody ever asks for must not pile up.
-_MAX_ARRIVALS = 10_000
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A blob, or the beginning of one; `used_at` is in seconds since 1970."""
+    """A blob, or a part of one; `used_at` is in seconds since 1970."""
 
     sha256: str
     size_bytes: int
@@ -56,7 +54,7 @@ class StoredFile:
 
 
 class Expiry:
-    """What may be removed from one directory of blobs, and its removal; for any thread."""
+    """The files of a store and their removal; for any thread."""
 
     def __init__(self, root: Path) -> None:
         self._blobs = root / "blobs"
@@ -65,24 +63,24 @@ class Expiry:
         self._holding = threading.Lock()
 
     def digests(self) -> Iterator[str]:
-        """Those of all whole blobs, folder by folder; none of them is looked at."""
+        """The digests of all whole blobs, without a look at their files."""
         with state_errors(self._blobs):
             for folder in _names(self._blobs):
                 yield from _names(self._blobs / folder)
 
     def blob(self, sha256: str) -> StoredFile | None:
-        """A whole blob, where it is there."""
+        """A whole blob, if it is stored."""
         return _file(self._blobs / sha256[:2] / sha256)
 
     def parts(self) -> Iterator[StoredFile]:
-        """All blobs that have begun to arrive."""
+        """All partial blobs."""
         with state_errors(self._uploads):
             found = sorted(self._uploads.glob("*.part"))
         yield from filter(None, map(_file, found))
 
     @contextmanager
     def holding(self, *digests: str) -> Iterator[None]:
-        """Let these blobs, where they are there, not expire during the block."""
+        """Keep these blobs from removal during the block."""
         with self._holding:
             self._held.update(digests)
         try:
@@ -93,7 +91,7 @@ class Expiry:
                 self._held += Counter()
 
     def remove_blob(self, sha256: str, *, before: float) -> bool:
-        """Remove a blob unless it is held, or was used after `before`; whether it was removed."""
+        """Remove a blob unless it is held or was used after `before`; whether it was removed."""
         path = self._blobs / sha256[:2] / sha256
         with (
             state_errors(path),
@@ -107,7 +105,7 @@ class Expiry:
         return False
 
     def remove_part(self, sha256: str, *, before: float) -> bool:
-        """Remove a beginning unless it is being sent, or got a byte after `before`."""
+        """Remove a partial blob unless it is being sent or got a byte after `before`."""
         path = self._uploads / f"{sha256}.part"
         with state_errors(path), suppress(FileNotFoundError), FileIO(str(path), "r+") as file:
             if try_lock(file, path) and os.fstat(file.fileno()).st_mtime <= before:
@@ -137,8 +135,6 @@ class BlobStore:
         self.max_blob_bytes = max_blob_bytes
         self.expiry = Expiry(root)
         self._uploads = root / "uploads"
-        self._arrivals: dict[BlobName, bool] = {}
-        self._arriving = threading.Lock()
         with state_errors(root):
             make_directory(root / "blobs")
             make_directory(self._uploads)
@@ -150,7 +146,7 @@ class BlobStore:
         return stored is not None and stored.size_bytes == name.size_bytes
 
     def use(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored; it counts as used now, and does not expire soon."""
+        """Whether the whole blob is stored; it counts as used now."""
         path = self._target(name)
         with state_errors(path), suppress(FileNotFoundError):
             with directory_lock(path.parent, exclusive=False):
@@ -158,7 +154,7 @@ class BlobStore:
                     os.utime(path)
                 except FileNotFoundError:
                     return False
-                except OSError:  # what cannot be touched, on a read-only disk, cannot be removed
+                except OSError:  # a read-only disk removes nothing either
                     pass
             return self.has(name)
         return False
@@ -167,22 +163,17 @@ class BlobStore:
         """The name of the stored blob with that digest."""
         stored = self.expiry.blob(BlobName(sha256, 0).sha256)
         if stored is None:
-            raise UnknownBlobError(
-                f"there is no blob {sha256} here. Upload it first, or check the digest."
-            )
+            raise UnknownBlobError(f"there is no blob {sha256} here. Upload it first.")
         return BlobName(sha256, stored.size_bytes)
 
     def path(self, name: BlobName) -> Path:
         """The file of a stored blob: it never changes."""
         if not self.has(name):
-            raise UnknownBlobError(
-                f"there is no blob {name} here. Ask for one that the coordinator named, "
-                "or upload it first."
-            )
+            raise UnknownBlobError(f"there is no blob {name} here. Upload it first.")
         return self._target(name)
 
     def read_bytes(self, name: BlobName) -> bytes:
-        """The content of a stored blob, compared with its digest."""
+        """The verified content of a stored blob."""
         path = self.path(name)
         with state_errors(path):
             data = path.read_bytes()
@@ -190,14 +181,14 @@ class BlobStore:
         return data
 
     def verified_path(self, name: BlobName) -> Path:
-        """The file of a stored blob, compared with its digest a piece at a time."""
+        """The verified file of a stored blob."""
         path = self.path(name)
         with state_errors(path):
             _require_same(BlobName.of_file(path), name, path)
         return path
 
     def is_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored as its digest says."""
+        """Whether a blob is stored undamaged."""
         try:
             self.verified_path(name)
         except (UnknownBlobError, CorruptBlobError):
@@ -205,7 +196,7 @@ class BlobStore:
         return True
 
     def keep_if_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored as its digest says; a damaged one is removed."""
+        """Whether a blob is stored undamaged; a damaged one is removed."""
         try:
             self.verified_path(name)
         except UnknownBlobError:
@@ -217,7 +208,7 @@ class BlobStore:
         return True
 
     def put_bytes(self, data: bytes) -> BlobName:
-        """Store a content, durably; what is there and damaged is replaced."""
+        """Store a content, durably; a damaged blob is replaced."""
         name = BlobName.of(data)
         self._check_size(name)
         if self.use(name) and self.is_whole(name):
@@ -232,7 +223,7 @@ class BlobStore:
         return name
 
     def trim(self, max_bytes: int, *, keep: BlobName) -> None:
-        """Delete the blobs that were not used for longest until the rest fits: for caches only."""
+        """Delete the least recently used blobs until the rest fits: for caches only."""
         with state_errors(self.root):
             self._target(keep).touch()
             blobs = []
@@ -247,40 +238,31 @@ class BlobStore:
                 total -= stat.st_size
 
     def committed_offset(self, name: BlobName) -> int:
-        """How many bytes of a blob are kept: where an upload has to go on."""
+        """The number of bytes kept of a blob, where its upload continues."""
         self._check_size(name)
         if self.has(name):
             return name.size_bytes
         part = _file(self.part(name))
-        # A longer one was begun by a peer that declared another size: it is dropped.
+        # A longer one is of a peer that declared another size.
         return part.size_bytes if part and part.size_bytes <= name.size_bytes else 0
 
     def has_part(self, name: BlobName) -> bool:
-        """Whether the beginning of an upload is kept."""
+        """Whether a partial blob is kept."""
         return _file(self.part(name)) is not None
 
     def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
-        """Begin or continue to receive a blob, as the only one who does."""
+        """Begin or continue a blob, as its only writer."""
         self._check_size(name)
         self._make_uploads()
         return Upload(self, name, offset_bytes)
 
-    def take_arrival(self, name: BlobName) -> bool:
-        """Whether this process compared a blob with its digest on arrival; true once."""
-        with self._arriving:
-            return self._arrivals.pop(name, False)
-
     def part(self, name: BlobName) -> Path:
-        """The file of a blob that is arriving."""
+        """The file of a partial blob."""
         return self._uploads / f"{name.sha256}.part"
 
-    def arrive(self, name: BlobName, file: FileIO) -> None:
-        """Publish the whole file of an upload, which was compared with its digest."""
+    def publish_part(self, name: BlobName, file: FileIO) -> None:
+        """Give a complete, verified upload its name, durably."""
         publish(file, self.part(name), self._target(name))
-        with self._arriving:
-            self._arrivals[name] = True
-            if len(self._arrivals) > _MAX_ARRIVALS:
-                del self._arrivals[next(iter(self._arrivals))]
 
     def _make_uploads(self) -> None:
         with state_errors(self._uploads):
@@ -305,7 +287,7 @@ def _require_same(found: BlobName, name: BlobName, path: Path) -> None:
 
 
 class Upload:
-    """The only writer of a partial blob, made by `BlobStore.open_upload`; safe in any thread."""
+    """The only writer of a partial blob; safe in any thread."""
 
     def __init__(self, store: BlobStore, name: BlobName, offset_bytes: int) -> None:
         self.name = name
@@ -324,7 +306,6 @@ class Upload:
             raise
 
     def _resume(self, offset_bytes: int) -> None:
-        # A longer one was begun by a peer that declared another size.
         if self._file.seek(0, 2) > self.name.size_bytes:
             self._file.truncate(0)
         self.offset_bytes = self._file.seek(0, 2)
@@ -338,7 +319,7 @@ class Upload:
             self._digest.update(piece)
 
     def write(self, data: bytes) -> None:
-        """Append bytes; they survive this process from here on, and a power cut once synced."""
+        """Append bytes, which survive this process."""
         with self._lock:
             if self.offset_bytes + len(data) > self.name.size_bytes:
                 raise WrongOffsetError(
@@ -355,7 +336,7 @@ class Upload:
             self.offset_bytes += len(data)
 
     def finish(self) -> BlobName:
-        """Verify the digest and make the blob durable under its name; closes the upload."""
+        """Verify the digest, make the blob durable under its name, and close."""
         with self._lock, self._file, state_errors(self._part):
             if self.offset_bytes != self.name.size_bytes:
                 if not self.offset_bytes:
@@ -369,13 +350,13 @@ class Upload:
                     f"blob {self.name} arrived as {self._digest.hexdigest()[:12]}: bytes changed "
                     "on the way or while it was read. Send it again from the start."
                 )
-            # Its age counts from now, also where its last byte came long ago.
+            # Its last byte may have come long ago.
             os.utime(self._part)
-            self._store.arrive(self.name, self._file)
+            self._store.publish_part(self.name, self._file)
         return self.name
 
     def close(self) -> None:
-        """Give the partial file back for a later upload; harmless after `finish`."""
+        """Leave the partial file to a later upload; harmless after `finish`."""
         with self._lock, state_errors(self._part):
             if not self._file.closed and self.offset_bytes == 0:
                 self._part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Blob transfer, the client's side: downloads and uploads that resume after a cut.
+"""Blob transfer: a client's downloads and uploads, which resume after a cut.
 
 Every chunk is compared with its CRC and every blob with its digest. Only silence is timed.
 """
@@ -36,8 +36,7 @@ OnBytes = Callable[[int], object]
 ResultT = TypeVar("ResultT")
 
 _STATUS_SECONDS = 10.0
-# What calling again mends, no sooner than the answer says. A full disk, there or here, is said at
-# once: its owner may know better.
+# Calling again may mend these; a full disk, there or here, is reported at once.
 _MENDED = (UnreachableError, TooManyCallsError, TransferError)
 
 
@@ -45,8 +44,7 @@ _MENDED = (UnreachableError, TooManyCallsError, TransferError)
 class Transfers:
     """Downloads and uploads over one connection.
 
-    on_bytes: called with the number of bytes moved; what it raises ends the transfer, and the
-        partial file stays.
+    on_bytes: called with the number of bytes moved; an error in it ends the transfer.
     idle_seconds: a call without bytes for so long is cut and tried again.
     """
 
@@ -56,7 +54,7 @@ class Transfers:
     idle_seconds: float = 30.0
 
     def download(self, name: BlobName, store: BlobStore) -> Path:
-        """Bring a blob into a local store, unless it is there; goes on with a partial one."""
+        """Bring a blob into a local store, unless it is there."""
 
         def attempt() -> Path:
             if not store.has(name):
@@ -68,11 +66,11 @@ class Transfers:
         return self._retried(attempt, lambda: store.committed_offset(name))
 
     def download_bytes(self, name: BlobName, *, max_bytes: int) -> bytes:
-        """Bring a blob into memory; goes on after a cut."""
+        """Bring a blob into memory."""
         if name.size_bytes > max_bytes:
             raise BlobTooLargeError(
-                f"blob {name} is larger than the {max_bytes} bytes that are taken here. "
-                "Raise the limit, or download it into a file."
+                f"blob {name} is larger than the {max_bytes} bytes that are taken here. Raise the "
+                "limit."
             )
         memory = _Memory(name)
 
@@ -120,7 +118,7 @@ class Transfers:
         errors: list[Exception] = []
 
         def requests() -> Iterator[blob_pb2.WriteBlobRequest]:
-            # gRPC would log what its thread's iterator raises, and tell the caller nothing.
+            # gRPC would log an error of this iterator, and tell the caller nothing.
             try:
                 for offset, piece in pieces:
                     watchdog.wait_begins()
@@ -186,9 +184,7 @@ def _lipt_errors(watchdog: IdleWatchdog | None = None) -> Iterator[None]:
             raise UnreachableError(
                 "the coordinator stopped moving bytes. Check the network and its load."
             ) from error
-        if (
-            isinstance(error, grpc.FutureCancelledError)
-            or cast("grpc.Call", error).code() is grpc.StatusCode.CANCELLED
-        ):
-            raise UnreachableError("the coordinator ended the call: it is stopping.") from error
-        raise from_rpc_error(error) from error
+        code = cast("grpc.Call", error).code() if isinstance(error, grpc.RpcError) else None
+        if isinstance(error, grpc.RpcError) and code is not grpc.StatusCode.CANCELLED:
+            raise from_rpc_error(error) from error
+        raise UnreachableError("the coordinator ended the call: it is stopping.") from error

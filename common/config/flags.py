@@ -12,12 +12,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from lipt.common.config.knobs import option_help
+from lipt.common.config.knobs import field_of, option_help
 from lipt.common.terminal import SHORT_HELP, complain
 
-# Types that typer reads by itself; it passes on the text of all others.
+# Types that typer reads by itself; the settings read the text of all others.
 _OWN = (bool, int, float, Path)
 
 ConfigFile = Annotated[
@@ -55,64 +54,53 @@ def refusing(program: str) -> Iterator[None]:
 def with_flags(
     model: type[BaseModel], names: str, /, **renamed: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for each of these settings, and their values as its `flags`.
+    """Give a command a flag for each of these settings; `flags` gets those that were given.
 
-    `flags` is nested as the settings are; what was not given is None. `names` are settings whose
-    flags are named like them, separated by spaces; `renamed` has the dotted settings of others.
+    `flags` is nested as the settings are. `names` are settings, separated by spaces; `renamed` maps
+    flags of other names to dotted settings.
     """
-    settings = dict.fromkeys(names.split())
-    paths = {flag: flag for flag in settings} | renamed
+    paths = {name: name for name in names.split()} | renamed
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
-        kept = [parameter for name, parameter in own.parameters.items() if name != "flags"]
-        made = [_parameter(model, flag, path) for flag, path in paths.items()]
+        parameters = [each for name, each in own.parameters.items() if name != "flags"]
+        parameters += [_parameter(model, flag, path) for flag, path in paths.items()]
 
         @wraps(command)
-        def told(**given: Any) -> None:
+        def run(**given: Any) -> None:
             flags: dict[str, Any] = {}
             for flag, path in paths.items():
                 value, (*sections, leaf) = given.pop(flag), path.split(".")
+                if value is None or value == []:
+                    continue
                 within = flags
                 for section in sections:
                     within = within.setdefault(section, {})
-                within[leaf] = (tuple(value) or None) if isinstance(value, list) else value
+                within[leaf] = value
             command(**given, flags=flags)
 
-        parameters = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*kept, *made)
-        ]
-        told.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        told.__annotations__ = {each.name: each.annotation for each in parameters}
-        return told
+        run.__signature__ = own.replace(  # type: ignore[attr-defined]
+            parameters=[each.replace(kind=each.KEYWORD_ONLY) for each in parameters]
+        )
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
 
     return decorate
 
 
 def _parameter(model: type[BaseModel], flag: str, path: str) -> inspect.Parameter:
-    kind = _kind(_field(model, path))
-    several = kind == list[str]
-    words = (f"--{flag.replace('_', '-')}",) if kind is bool else ()
-    option = typer.Option(
-        *words, help=option_help(model, path, note="Repeatable." if several else "")
-    )
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(
-        flag, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
-
-
-def _field(model: type[BaseModel], path: str) -> FieldInfo:
-    *sections, leaf = path.split(".")
-    for section in sections:
-        model = model.model_fields[section].annotation  # type: ignore[assignment]
-    return model.model_fields[leaf]
-
-
-def _kind(field: FieldInfo) -> Any:
-    kind = field.annotation
+    kind: Any = field_of(model, path).annotation
     if get_origin(kind) in (Union, UnionType):
         kind = next(each for each in get_args(kind) if each is not type(None))
     if get_origin(kind) is tuple:
-        return list[str]
-    return kind if kind in _OWN else str
+        kind = list[str]
+    elif kind not in _OWN:
+        kind = str
+    # A switch has no --no-... form.
+    words = (f"--{flag.replace('_', '-')}",) if kind is bool else ()
+    note = "Repeatable." if kind == list[str] else ""
+    option = typer.Option(*words, help=option_help(model, path, note=note))
+    annotation = Annotated[kind | None, option]
+    return inspect.Parameter(
+        flag, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )

@@ -1,6 +1,6 @@
 """Knobs: the settings of a model class, read off its fields.
 
-The example files, the help of flags and the docs' tables come from the docstring below a field.
+Example files, the help of flags and tables of the docs show the docstring below a field.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from inspect import cleandoc
-from typing import Any, Literal, TypeGuard, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 from pydantic import BaseModel, ByteSize
@@ -21,22 +21,17 @@ from pydantic.fields import FieldInfo
 Model = type[BaseModel]
 
 _COMMENT_CHARACTERS = 98
-# From here on, digits want to be grouped.
+# From here on, digits are grouped.
 _LARGE = 10**6
-# What Markdown would take for its own, outside of `code`.
+# Characters with a meaning in Markdown, outside of `code`.
 _MARKUP = re.compile(r"(`[^`]*`)|([*_<>|\[\]\\])")
 _TABLE_HEAD = ("| setting | default | allowed | what it does |", "|---|---|---|---|")
+_BOUNDS = {Ge: ("at least", "ge"), Gt: ("above", "gt"), Le: ("at most", "le"), Lt: ("below", "lt")}
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One setting.
-
-    Attributes:
-        allowed: the values that are taken, in words; "" where the type says it.
-        default: None where it is decided later.
-        example: shown in place of a default.
-    """
+    """One setting; `allowed` is in words, a `default` of None is decided later."""
 
     name: str
     description: str
@@ -48,7 +43,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class Section:
-    """Settings that stand under one heading; `name` is dotted, and "" at the top."""
+    """Settings under one heading; `name` is dotted, and "" at the top."""
 
     name: str
     description: str
@@ -58,18 +53,31 @@ class Section:
 def sections(model: Model, name: str = "", description: str = "") -> Iterator[Section]:
     """Every setting of a model: its own first, then those of each section, nested ones included."""
     fields = model.model_fields
-    inner = {key: kind for key, field in fields.items() if _is_model(kind := field.annotation)}
+    inner = {
+        key: field.annotation
+        for key, field in fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
     own = tuple(_knob(key, field) for key, field in fields.items() if key not in inner)
-    yield Section(name, description or _summary(model), own)
+    summary = cleandoc(model.__doc__ or "").partition("\n\n")[0]
+    yield Section(name, description or _one_line(summary), own)
     for key, section in inner.items():
         path = f"{name}.{key}" if name else key
         yield from sections(section, path, _one_line(fields[key].description))
 
 
+def field_of(model: Model, path: str) -> FieldInfo:
+    """The field of a dotted setting."""
+    *names, leaf = path.split(".")
+    for name in names:
+        model = model.model_fields[name].annotation  # type: ignore[assignment]
+    return model.model_fields[leaf]
+
+
 def example_toml(model: Model, heading: str) -> str:
     """A TOML file with every setting, described, at its default.
 
-    What has no default is shown by an example: commented out, unless it is required.
+    A setting without a default is shown by an example, commented out unless it is required.
     """
     blocks = [_comment(heading)]
     for section in sections(model):
@@ -79,11 +87,8 @@ def example_toml(model: Model, heading: str) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def markdown_tables(model: Model, *, level: int = 2) -> str:
-    """A Markdown table for each section of a model, under headings of the given level.
-
-    The settings at the top have neither a heading nor an introduction: the page has its own.
-    """
+def markdown_tables(model: Model, *, level: int) -> str:
+    """A Markdown table for each section of a model, under headings of the given level."""
     blocks = []
     for section in sections(model):
         if section.name:
@@ -94,10 +99,8 @@ def markdown_tables(model: Model, *, level: int = 2) -> str:
 
 
 def option_help(model: Model, name: str, *, note: str = "", show_default: bool = True) -> str:
-    """What a command line says about the flag for a setting."""
-    section, _, leaf = name.rpartition(".")
-    knobs = {part.name: part.knobs for part in sections(model)}[section]
-    knob = {knob.name: knob for knob in knobs}[leaf]
+    """The help of the flag for a dotted setting."""
+    knob = _knob(name, field_of(model, name))
     default = f"default: {knob.default}" if show_default and knob.default else ""
     bracket = "; ".join(filter(None, (knob.allowed, default)))
     return " ".join(filter(None, (knob.description, note, f"[{bracket}]" if bracket else "")))
@@ -105,14 +108,6 @@ def option_help(model: Model, name: str, *, note: str = "", show_default: bool =
 
 def _one_line(text: str | None) -> str:
     return " ".join((text or "").split())
-
-
-def _is_model(kind: Any) -> TypeGuard[Model]:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def _summary(model: Model) -> str:
-    return " ".join(cleandoc(model.__doc__ or "").partition("\n\n")[0].split())
 
 
 def _knob(name: str, field: FieldInfo) -> Knob:
@@ -129,33 +124,23 @@ def _knob(name: str, field: FieldInfo) -> Knob:
 
 
 def _allowed(field: FieldInfo) -> str:
-    *choices, last = _choices(field.annotation) or ("",)
-    if choices:
-        return f"{', '.join(choices)} or {last}"
-    bounds: dict[str, Any] = {}
-    for limit in field.metadata:
-        match limit:
-            case Ge(ge=bound):
-                bounds["at least"] = bound
-            case Gt(gt=bound):
-                bounds["above"] = bound
-            case Le(le=bound):
-                bounds["at most"] = bound
-            case Lt(lt=bound):
-                bounds["below"] = bound
-            case MaxLen(max_length=length):
-                return f"at most {length} characters"
-            case _:
-                pass
-    if bounds.keys() == {"at least", "at most"}:
-        return f"{_number(bounds['at least'])} to {_number(bounds['at most'])}"
-    return ", ".join(f"{word} {_number(bound)}" for word, bound in bounds.items())
-
-
-def _choices(kind: Any) -> tuple[str, ...]:
+    kind, choices = field.annotation, list[str]()
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return tuple(member.value for member in kind)
-    return get_args(kind) if get_origin(kind) is Literal else ()
+        choices = [member.value for member in kind]
+    elif get_origin(kind) is Literal:
+        choices = list(get_args(kind))
+    if choices:
+        return f"{', '.join(choices[:-1])} or {choices[-1]}"
+    bounds: dict[str, str] = {}
+    for limit in field.metadata:
+        if isinstance(limit, MaxLen):
+            return f"at most {limit.max_length} characters"
+        if type(limit) in _BOUNDS:
+            word, attribute = _BOUNDS[type(limit)]
+            bounds[word] = _number(getattr(limit, attribute))
+    if bounds.keys() == {"at least", "at most"}:
+        return f"{bounds['at least']} to {bounds['at most']}"
+    return ", ".join(f"{word} {bound}" for word, bound in bounds.items())
 
 
 def _number(value: Any) -> str:

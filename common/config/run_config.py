@@ -5,8 +5,9 @@ Defaults are the paper's (Ro et al. 2023) where it gives a figure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,7 +17,7 @@ NamePattern = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Precision(StrEnum):
-    """What a learner computes in."""
+    """Number format of training."""
 
     AUTO = "auto"
     FLOAT32 = "float32"
@@ -24,7 +25,7 @@ class Precision(StrEnum):
 
 
 class WeightEncoding(StrEnum):
-    """How a learner's weights travel; all but bfloat16 are bit-exact."""
+    """Form of a learner's weights on the wire; only BFLOAT16_PLANES rounds."""
 
     BITMASK = "bitmask"
     PLANES = "planes"
@@ -32,7 +33,7 @@ class WeightEncoding(StrEnum):
 
 
 class AugmentationMethod(StrEnum):
-    """How a learner's images are augmented."""
+    """Augmentation of a learner's images."""
 
     RANDAUGMENT = "randaugment"
     CROP_FLIP = "crop_flip"
@@ -40,7 +41,7 @@ class AugmentationMethod(StrEnum):
 
 
 class PruningMethod(StrEnum):
-    """Which weights a learner drops."""
+    """Rule by which a learner drops weights."""
 
     MAGNITUDE = "magnitude"
     SNIP = "snip"
@@ -49,23 +50,55 @@ class PruningMethod(StrEnum):
 
 
 class SoupMethod(StrEnum):
-    """How learners are merged."""
+    """Rule by which learners are merged."""
 
     GREEDY = "greedy"
     UNIFORM = "uniform"
 
 
 class SoupSearch(StrEnum):
-    """How a learner's mixing ratio is looked for."""
+    """Search for a learner's mixing ratio."""
 
     GRID = "grid"
     COARSE_TO_FINE = "coarse_to_fine"
 
 
+FULL_PREFIX = "full-"
+
+
+class FingerprintKind(StrEnum):
+    """Data that a fingerprint depends on, besides its length, classes and labels.
+
+    A full one begins with "full-", so that two kinds are never equal.
+    """
+
+    # The raw bytes of 64 rows.
+    SAMPLED = "sampled"
+    # The raw bytes of every row.
+    FULL = "full"
+
+    @classmethod
+    def of(cls, fingerprint: str) -> FingerprintKind:
+        """The kind of a fingerprint."""
+        return cls.FULL if fingerprint.startswith(FULL_PREFIX) else cls.SAMPLED
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings: `base` with the leaves of `over` put over its own."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
 class Section(BaseModel):
     """A group of settings."""
 
-    # What is not finite has no JSON, so a run with it could not be read again.
+    # Infinity and NaN have no JSON, so a run with them could not be read again.
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )

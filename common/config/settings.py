@@ -1,4 +1,4 @@
-"""Settings of processes: flags, environment, and a file."""
+"""Settings of processes: a TOML file, over it LIPT_* variables, over these flags."""
 
 from __future__ import annotations
 
@@ -9,23 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import EnvSettingsSource
 
+from lipt.common.config.run_config import Section, merge
 
-def example_file(name: str) -> str:
-    """The content of a file of deploy/, such as "run.example.toml"."""
-    return files("lipt.deploy").joinpath(name).read_text(encoding="utf-8")
-
-
-# A TOML file, then LIPT_* variables (`LIPT_RUN__LEARNERS__NUM_STEPS`), then flags: later ones win.
 # Errors import gRPC, so they are imported where they are raised: `--help` stays fast.
 
-SettingsT = TypeVar("SettingsT", bound="LayeredSettings")
+SectionT = TypeVar("SectionT", bound=Section)
 
 # Settings that both services have.
 LogLevel = Annotated[
@@ -60,50 +50,27 @@ TokenText = Annotated[
 TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's key.")]
 
 
-class LayeredSettings(BaseSettings):
-    """Base of a process's settings; unknown keys are refused."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="LIPT_",
-        env_nested_delimiter="__",
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-    )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags over the environment over the file; each merges into the one below."""
-        flags = _part(settings_cls, init_settings, "flags")
-        toml = _part(settings_cls, init_settings, "toml")
-        return flags, env_settings, toml
-
-
-def _part(
-    settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, key: str
-) -> InitSettingsSource:
-    given = init_settings() if callable(init_settings) else {}
-    return InitSettingsSource(settings_cls, init_kwargs=dict(given.get(key, {})))
+def example_file(name: str) -> str:
+    """The content of a file of deploy/, such as "run.example.toml"."""
+    return files("lipt.deploy").joinpath(name).read_text(encoding="utf-8")
 
 
 def load_settings(
-    model: type[SettingsT], *, config: Path | None, flags: Mapping[str, Any]
-) -> SettingsT:
+    model: type[SectionT], *, config: Path | None, flags: Mapping[str, Any]
+) -> SectionT:
     """Settings of all three layers, validated together."""
     from lipt.common.config.values import explain
     from lipt.common.errors import ConfigError
 
-    toml = read_toml(config) if config else {}
+    # `LIPT_RUN__LEARNERS__NUM_STEPS` is the setting run.learners.num_steps.
+    variables = EnvSettingsSource(
+        model,  # type: ignore[arg-type]  # it reads the fields of any model
+        env_prefix="LIPT_",
+        env_nested_delimiter="__",
+    )
+    layers = merge(read_toml(config) if config else {}, variables())
     try:
-        return model(flags=_given(flags), toml=toml)  # type: ignore[call-arg]
+        return model.model_validate(merge(layers, flags))
     except ValidationError as error:
         where = f"{config}: " if config else ""
         raise ConfigError(f"{where}{explain(error, model)}") from None
@@ -118,20 +85,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(
             f"--config {path} cannot be read: {error.strerror}. "
-            "One to start from is what `lipt-coordinator --print-config` prints, "
-            "or `lipt-worker --print-config` for a worker."
+            "lipt-coordinator --print-config and lipt-worker --print-config print one."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path} is not TOML: {error}") from None
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            nested = _given(value)
-            if nested:
-                kept[key] = nested
-        elif value is not None:
-            kept[key] = value
-    return kept

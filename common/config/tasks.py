@@ -1,4 +1,4 @@
-"""Tasks of workers: a model, a learner to train, a range of examples to score."""
+"""Tasks of workers: a learner to train, or a range of examples to score, with their model."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ColumnsFormat, InputFormat
 from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 
+_OTHER_VERSION = "Use the lipt of the coordinator."
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelTask:
@@ -34,24 +36,20 @@ class ModelTask:
     def __post_init__(self) -> None:
         if self.target.num_outputs != self.num_classes:
             raise ConfigError(
-                f"the task says {self.num_classes} outputs and targets of "
-                f"{self.target.num_outputs}. Use the lipt of the coordinator."
+                f"the task has {self.num_classes} outputs and targets of "
+                f"{self.target.num_outputs}. {_OTHER_VERSION}"
             )
         if (self.image is None) == (self.columns is None):
-            said = "both" if self.image else "neither"
-            raise ConfigError(
-                f"the task says {said} of image and columns, of which it needs one. Use the "
-                "lipt of the coordinator."
-            )
+            raise ConfigError(f"the task needs one of image and columns. {_OTHER_VERSION}")
 
     @property
     def target(self) -> Target:
-        """What its model is to give."""
+        """The target of the model's outputs."""
         return self.other_target or SingleLabel(self.num_classes)
 
     @property
     def inputs(self) -> InputFormat:
-        """What its model is given."""
+        """The format of the model's inputs."""
         inputs = self.image or self.columns
         assert inputs is not None  # noqa: S101 - one of them is set
         return inputs
@@ -78,7 +76,7 @@ class LearnerTask(ModelTask):
         index: int,
         density: float,
     ) -> Self:
-        """What a run's learner is told; the same for every attempt."""
+        """The task of a run's learner, the same for every attempt."""
         return cls(
             model=config.model,
             num_classes=num_classes,
@@ -95,11 +93,11 @@ class LearnerTask(ModelTask):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringTask(ModelTask):
-    """Which examples to score, and how; the same gives the same bits on the same kind of device.
+    """Examples to score, and how; equal tasks give equal bits on one kind of device.
 
     start, stop: positions among the examples in use.
-    quarantined: ids that are left out, ascending.
-    seed: of what the model draws when it is built and its weights lack.
+    quarantined: ids of excluded examples, ascending.
+    seed: of values that the model draws when it is built and its weights lack.
     """
 
     fingerprint: Annotated[str, Field(min_length=1, max_length=100)]
@@ -116,8 +114,7 @@ class ScoringTask(ModelTask):
         super().__post_init__()
         if self.stop <= self.start:
             raise ConfigError(
-                f"the task is of the examples {self.start} to {self.stop}, which are none. Use "
-                "the lipt of the coordinator."
+                f"the task's range {self.start} to {self.stop} is empty. {_OTHER_VERSION}"
             )
 
     def __len__(self) -> int:

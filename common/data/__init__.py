@@ -1,17 +1,14 @@
 """Data: labelled data sets by name, their fingerprints, and the shards cut from them.
 
-Errors of data are raised as DataError, ConfigError or MissingExtraError, with what to do.
-
-Owns the ids of examples: row n is the same example in every process. For the coordinator, which
-opens and cuts, the worker, which reads shards, and the trainer, which trains on subsets.
+Row n is the same example in every process: the coordinator cuts shards, workers read them, and the
+trainer trains on subsets.
 """
 
 from lipt.common.data.dataset import Dataset, all_labels, without_quarantined
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.input_format import input_format, normalization
-from lipt.common.data.loading import Bearable
-from lipt.common.data.registry import dataset_of, known_sources, open_dataset
-from lipt.common.data.shard import Shard, pack_shard, unpack_shard
+from lipt.common.data.loading import Bearable, dataset_of, known_sources, open_dataset
+from lipt.common.data.shard import Shard, open_shard, pack_shard
 from lipt.common.data.sources.pairs import open_pairs
 from lipt.common.images.formats import decode_image
 
@@ -28,7 +25,7 @@ __all__ = [
     "normalization",
     "open_dataset",
     "open_pairs",
+    "open_shard",
     "pack_shard",
-    "unpack_shard",
     "without_quarantined",
 ]

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import map_rows
 from lipt.common.data.sources.image_files import EncodedRows
@@ -104,6 +104,16 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def numbering(self) -> Numbering:
+        """The map between row numbers here and ids, where unusable images are excluded."""
+        return Numbering(self.quarantined)
+
+    @property
+    def num_ids(self) -> int:
+        """All examples of the source, excluded ones as well: ids are below it."""
+        return len(self) + len(self.quarantined)
 
     @cached_property
     def source_rows(self) -> Rows:

@@ -1,7 +1,7 @@
 """Fingerprint: a data set's digest, which travels with every subset.
 
-Indices mean nothing on other data, so fingerprints are compared before they are applied. A sampled
-fingerprint is the lower-case hexadecimal SHA-256 of these bytes:
+It is compared before indices are applied to data. A sampled fingerprint is the lower-case
+hexadecimal SHA-256 of these bytes:
 
     b"lipt-dataset-1"
     N and C                       number of rows and of classes, uint64 little-endian each
@@ -17,11 +17,10 @@ and a full one "full-" and that of these:
     N, C and the labels           as above
     for each row                  the 32 bytes of its raw bytes' SHA-256
 
-Raw bytes are the image file where the source has files, else uint8 pixels in C x H x W order at
-their own size, so neither the decoder nor the image size changes it. The sampled rows are all for
-N <= 64, else floor(i (N-1) / 63) for i = 0..63. The names of classes do not count. A sampled
-fingerprint misses changes of images that are not sampled: reading all is too slow to be done
-unasked. A full one misses nothing.
+Raw bytes are the image file, or uint8 pixels in C x H x W order at their own size where the source
+has no files: neither the decoder nor the image size counts, nor do class names. The sampled rows
+are all for N <= 64, else floor(i (N-1) / 63) for i = 0..63. A sampled fingerprint misses changes of
+other rows; a full one has to read all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from lipt.common.config.fingerprint_kind import FULL_PREFIX, FingerprintKind
+from lipt.common.config.run_config import FULL_PREFIX, FingerprintKind
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import TargetValues
@@ -51,7 +50,7 @@ def fingerprint(
     num_threads: int = 1,
     progress: Progress | None = None,
 ) -> str:
-    """The digest of a data set, as the module's docstring defines it."""
+    """A data set's digest, as defined above."""
     num_rows = len(labels_N)
     full = kind is FingerprintKind.FULL
     digest = hashlib.sha256(b"lipt-dataset-full-1" if full else b"lipt-dataset-1")
@@ -84,7 +83,7 @@ def _update(digest: hashlib._Hash, targets: TargetValues) -> None:
 
 
 def sampled_rows(num_rows: int) -> list[int]:
-    """The rows whose bytes count: 64 evenly spaced ones from the first to the last."""
+    """64 evenly spaced rows from the first to the last."""
     if num_rows <= _NUM_SAMPLED_ROWS:
         return list(range(num_rows))
     last = _NUM_SAMPLED_ROWS - 1

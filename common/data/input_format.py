@@ -1,7 +1,7 @@
-"""Input format: shape and normalization of a run's inputs, with figures of its examples.
+"""Input format: shape and normalization of a run's inputs.
 
-Images are normalized per channel, standardized columns by place in their last dimension. The
-figures travel with the task, so that all peers normalize alike.
+Images are normalized per channel, standardized columns by place in their last dimension. Means and
+deviations travel with the task, so that all peers normalize alike.
 
 Shapes: B examples, C channels, P places.
 """
@@ -30,9 +30,9 @@ _ROWS_AT_ONCE = 4096
 
 
 def input_format(dataset: Dataset, ids: Tensor, seed: int) -> InputFormat:
-    """The format of a data set's inputs, with figures of the examples `ids`, at least one.
+    """The format of a data set's inputs, with means and deviations of at least one of its ids.
 
-    The seed decides which images count where there are many; of columns all rows do.
+    Of images, 2,000 are sampled by the seed; of columns all ids count.
     """
     inputs = dataset.inputs
     if isinstance(inputs, ImageSpec):
@@ -51,9 +51,8 @@ def normalization(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and population standard deviation per channel, of pixels scaled to [0, 1].
 
-    Sums are kept in integers, so the result does not depend on order or threads. A channel that
-    never varies gets a deviation of 1, so that dividing by it is harmless. The seed decides which
-    rows are sampled where there are more than 2,000.
+    Sums are integers, so the result does not depend on order or threads. A constant channel gets a
+    deviation of 1.
     """
     generator = torch.Generator().manual_seed(seed)
     sampled = ids[torch.randperm(len(ids), generator=generator)[:_MAX_IMAGES]].sort().values
@@ -80,9 +79,9 @@ def normalization(
 def _figures(
     dataset: Dataset, ids: Tensor, column: Column
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Means and population deviations by place; a place that never varies gets 1.
+    """Means and population deviations by place; a constant place gets a deviation of 1.
 
-    NumPy sums in one thread, so that their number does not matter.
+    NumPy sums in one thread, whatever the number of threads.
     """
     places = num_places(column)
     blocks = torch.split(ids.sort().values, _ROWS_AT_ONCE)
@@ -102,6 +101,6 @@ def _figures(
     for block in blocks:
         squares_P += np.square(values_of(block) - mean_P).sum(axis=0)
     std_P = np.sqrt(squares_P / number)
-    # A difference that is nothing but rounding is none.
+    # A deviation of rounding errors is none.
     varies_P = std_P > np.abs(mean_P) * 1e-12
     return tuple(mean_P.tolist()), tuple(np.where(varies_P, std_P, 1.0).tolist())

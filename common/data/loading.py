@@ -1,9 +1,8 @@
-"""Loading: a source's rows made into a data set, with every example checked.
+"""Loading: a name such as `cifar10:DIR` opens a data set, with every example checked.
 
 Here it is decided at which size a model sees the images, whether they stay in memory, and which
-are excluded because they are broken. Of a set that stays encoded, every image's header and end are
-read before it is used; that is kept, as it takes an hour where every one of a million images is a
-request to a store.
+broken ones are excluded. Of a set that stays encoded, every image's header and end are read before
+it is used. The result is cached: of a million images in a store, the check takes an hour.
 
 Shapes: N examples, B of a block, V values of one, C channels, H x W pixels.
 """
@@ -11,22 +10,40 @@ Shapes: N examples, B of a block, V values of one, C channels, H x W pixels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data.sources.bundled import BUNDLED
+from lipt.common.data.sources.feature_file import features_rows
+from lipt.common.data.sources.image_files import (
+    EncodedRows,
+    cifar_rows,
+    distilled_rows,
+    imagefolder_rows,
+)
 from lipt.common.data.sources.index import kept
+from lipt.common.data.sources.pairs import pairs_rows
+from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.data.sources.storage import is_url
+from lipt.common.data.sources.tables import csv_rows, jsonl_rows, parquet_table_rows
+from lipt.common.data.sources.user_data import data_of_factory, rows_of_data
+from lipt.common.data.sources.webdataset import webdataset_rows
+from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
+from lipt.common.imports import is_factory_spec
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
 from lipt.common.text import format_bytes
 
@@ -35,8 +52,8 @@ logger = logging.getLogger(__name__)
 # Decoded pixels up to this size stay in memory.
 MEMORY_BUDGET_BYTES = 2 * 2**30
 
-# The largest size that images keep where all have it; a step on it is what others are compared to.
-MAX_OWN_SIZE = 64
+# The largest size that images keep where all have it.
+_MAX_OWN_SIZE = 64
 # Other images get that of ImageNet models.
 _DEFAULT_SIZE = 224
 _MAX_SIZE = 4096
@@ -45,10 +62,68 @@ _MAX_SIZE = 4096
 _MOST_NAMED = 20
 # For hashing files, whose bytes come from a disk or a network.
 _NUM_HASHING_THREADS = 4
-# Values that are checked together, with what that takes of memory.
+# Values that are checked together, which bounds the memory.
 _BLOCK_VALUES = 2**24
-# What is kept of a look at all images; raised whenever that, or the check, changes.
-_FORMAT = 2
+# What is cached of the check of all images; raised whenever that, or the check, changes.
+_FORMAT = 3
+
+_Rows = ImageRows | ColumnRows
+
+
+def _parquet_rows(source: str, path: str) -> _Rows:
+    """Images, or a table where options name its columns."""
+    table = "?" in path and (is_url(path) or not Path(path).exists())
+    return parquet_table_rows(source, path) if table else parquet_rows(source, path)
+
+
+_WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
+    {
+        **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
+        "imagefolder": imagefolder_rows,
+        "csv": csv_rows,
+        "jsonl": jsonl_rows,
+        "features": features_rows,
+        "distilled": distilled_rows,
+        "parquet": _parquet_rows,
+    }
+)
+_WEBDATASET, _PAIRS = "webdataset", "pairs"
+
+
+def known_sources() -> tuple[str, ...]:
+    """The names of data sets, for messages and listings."""
+    with_path = (f"{name}:PATH" for name in (*_WITH_PATH, _WEBDATASET))
+    pairs = "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory"
+    return (*BUNDLED, *with_path, pairs, "package.module:factory")
+
+
+def open_rows(
+    source: str, allowed_modules: Collection[str], progress: Progress | None
+) -> Dataset | _Rows:
+    """A source's rows, unchecked, or a factory's own `Dataset`."""
+    name, colon, path = source.partition(":")
+    if name in BUNDLED:
+        if colon:
+            raise ConfigError(f"the data set {name} takes no path, not {path!r}. Write {name}.")
+        return BUNDLED[name](source)
+    if name in _WITH_PATH or name in {_WEBDATASET, _PAIRS}:
+        if not path:
+            raise ConfigError(
+                f"{source!r} does not say where the data is. Write {name}:PATH, for example "
+                f"{name}:/data."
+            )
+        path = path if is_url(path) else str(Path(path).expanduser())
+        if name == _WEBDATASET:
+            return webdataset_rows(source, path, progress)
+        if name == _PAIRS:
+            return pairs_rows(source, path, allowed_modules, progress)
+        return _WITH_PATH[name](source, path)
+    if is_factory_spec(source):
+        data = data_of_factory(source, allowed_modules)
+        return data if isinstance(data, Dataset) else rows_of_data(source, data, progress)
+    raise UnknownNameError(
+        f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
+    )
 
 
 @dataclass(frozen=True)
@@ -56,8 +131,8 @@ class Bearable:
     """Which images may be broken; they are excluded.
 
     Attributes:
-        at_most: how many, besides those that are known. Where there may be any, every image is
-            decoded once, which finds those that are broken in their middle.
+        at_most: how many, besides the known ones. Above 0 every image is decoded once, which
+            finds those that are broken in their middle.
         known: ids that are not looked at, ascending.
     """
 
@@ -65,132 +140,117 @@ class Bearable:
     known: tuple[int, ...] = ()
 
 
-NONE_BROKEN = Bearable()
+_NONE_BROKEN = Bearable()
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a set's images, from the smallest side to the largest; height before width."""
+def open_dataset(
+    source: str,
+    *,
+    image_size: int | None = None,
+    allowed_modules: Collection[str] = (),
+    progress: Progress | None = None,
+    memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+    bearable: Bearable = _NONE_BROKEN,
+) -> Dataset:
+    """Open labelled data and check every example of it.
 
-    low: tuple[int, int]
-    high: tuple[int, int]
+    Args:
+        source: one of `known_sources()`; a path may begin with ~.
+        image_size: height and width in pixels that the model sees of images; None keeps their
+            own size where all have one of at most 64 x 64, and takes 224 otherwise.
+        allowed_modules: modules whose factories may be imported; each allows its submodules.
+        progress: called with (done, total) rows at least once a second while rows are read, now
+            or later for the full fingerprint.
+        memory_budget_bytes: image sets whose decoded pixels, as RGB, are larger stay encoded
+            and are decoded when they are used; of their images only header and end are checked.
+        bearable: which image files may be broken: `quarantined` of the result.
 
-    @classmethod
-    def of(cls, header: Header) -> Sizes:
-        """Those of one image."""
-        return cls((header.height, header.width), (header.height, header.width))
-
-    def with_one(self, header: Header) -> Sizes:
-        """These, and another image's."""
-        height, width = header.height, header.width
-        return Sizes(
-            (min(self.low[0], height), min(self.low[1], width)),
-            (max(self.high[0], height), max(self.high[1], width)),
-        )
-
-    @property
-    def differ(self) -> bool:
-        """Whether the images have more than one size."""
-        return self.low != self.high
-
-    def __str__(self) -> str:
-        low, high = (" x ".join(map(str, size)) for size in (self.low, self.high))
-        return f"sizes from {low} to {high}" if self.differ else f"{low} pixels"
-
-
-def scaling_note(
-    sizes: Sizes, image_shape: tuple[int, int, int], num_examples: int, *, in_memory: bool
-) -> str:
-    """What a scaling costs; empty where images are seen at their own size."""
-    channels, height, width = image_shape
-    if not sizes.differ and sizes.low == (height, width):
-        return ""
-    each = channels * height * width
-    where = "in memory" if in_memory else "in all, decoded anew whenever they are needed"
-    note = (
-        f"its images have {sizes} and are scaled to {height} x {width}: {format_bytes(each)} "
-        f"each, {format_bytes(num_examples * each)} {where}"
-    )
-    times = height * width / MAX_OWN_SIZE**2
-    if times <= 1:
-        return note
-    return (
-        f"{note}; a training step takes about {times:.0f} times what it would at {MAX_OWN_SIZE} x "
-        f"{MAX_OWN_SIZE}. Choose another size with --image-size, such as --image-size "
-        f"{MAX_OWN_SIZE}"
+    Raises:
+        UnknownNameError, FactoryNotAllowedError: there is no such data set, or its module is not
+            allowed.
+        MissingExtraError: the source needs a package that is not installed.
+        ConfigError: the source lacks its path, the factory or `image_size` cannot be used.
+        DataError: the data is missing, empty, or holds an example that cannot be used.
+    """
+    modules = tuple(allowed_modules)
+    found = open_rows(source, modules, progress)
+    if isinstance(found, Dataset):
+        if image_size is not None:
+            raise ConfigError(
+                f"{source!r} returned data that is open already, of {found.inputs}. Give the image "
+                "size where the data is opened."
+            )
+        return found
+    return load(
+        found,
+        image_size=image_size,
+        memory_budget_bytes=memory_budget_bytes,
+        progress=progress,
+        again=partial(_source_rows, source, modules, progress),
+        bearable=bearable,
     )
 
 
-class _BrokenImages:
-    """The broken files of a set; an error of a user's own function is raised at once."""
+def dataset_of(data: Any, *, image_size: int | None = None) -> Dataset:
+    """A program's own map-style data set, as `open_dataset` opens a factory's."""
+    again = partial(rows_of_data, "data", data)
+    return load(again(), image_size=image_size, again=again)
 
-    def __init__(self, rows: Rows, at_most: int = 0) -> None:
-        self._rows = rows
-        self._at_most = at_most
-        self._first: DataError | None = None
-        self._named: list[str] = []
-        self._count = 0
-        # No more than there may be.
-        self.ids: list[int] = []
 
-    def note(self, row: int, error: DataError) -> None:
-        if not isinstance(self._rows, EncodedRows):
-            raise error
-        self._first = self._first or error
-        self._count += 1
-        if self._count <= self._at_most:
-            self.ids.append(row)
-        if len(self._named) < _MOST_NAMED:
-            self._named.append(f"image {row} ({self._rows.where(row)}): {error.__cause__ or error}")
+def _source_rows(source: str, allowed_modules: tuple[str, ...], progress: Progress | None) -> Rows:
+    found = open_rows(source, allowed_modules, progress)
+    return found.rows if isinstance(found, Dataset) else found
 
-    def require_few(self) -> None:
-        if self._first is None or self._count <= self._at_most:
-            return
-        if self._count == 1:
-            raise self._first
-        listed = "\n".join(self.named)
-        allowed = f", and at most {self._at_most} may be left out" if self._at_most else ""
-        raise DataError(
-            f"{self._count} of {len(self._rows)} images of {self._rows.source} cannot be used"
-            f"{allowed}. Replace them, or remove them and open the data again:\n{listed}"
-        )
 
-    @property
-    def named(self) -> list[str]:
-        more = self._count - len(self._named)
-        return [*self._named, *([f"and {more} more: lipt check --data lists all"] if more else [])]
+def _read_all(again: Callable[[], Rows], progress: Progress | None) -> str:
+    """The full fingerprint of a source, opened again and read to its end."""
+    rows = again()
+    rows.complete_labels()
+    return fingerprint(
+        rows.labels_N,
+        len(rows.class_names),
+        rows.raw,
+        FingerprintKind.FULL,
+        targets=rows.targets,
+        num_threads=_NUM_HASHING_THREADS if rows.encoded and rows.concurrent else 1,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True)
 class _Look:
-    """What all images of a set have in common, and the ids of those that cannot be used."""
+    """The smallest and largest height and width of all images, and which are broken."""
 
-    sizes: Sizes
+    low: tuple[int, int]
+    high: tuple[int, int]
     grayscale: bool
     quarantined: tuple[int, ...]
 
 
 def load(
-    rows: ImageRows,
+    rows: _Rows,
     *,
-    image_size: int | None,
-    memory_budget_bytes: int,
-    progress: Progress | None,
-    read_all: Callable[[], str] | None = None,
-    bearable: Bearable = NONE_BROKEN,
+    image_size: int | None = None,
+    progress: Progress | None = None,
+    memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+    again: Callable[[], Rows] | None = None,
+    bearable: Bearable = _NONE_BROKEN,
 ) -> Dataset:
-    """Check every row and make a data set of them, of one channel if all images are grayscale.
+    """Check every row and make a data set of them; images have one channel if all are grayscale.
 
-    Arguments as `open_dataset`, with `read_all` of `Dataset`. A set that turns out to have several
-    small sizes is gone through twice.
+    Arguments as `open_dataset`; `again` opens the rows once more. Images that turn out to have
+    several small sizes are read twice.
     """
+    read_all = None if again is None else partial(_read_all, again, progress)
+    if isinstance(rows, ColumnRows):
+        return _load_columns(rows, image_size, read_all)
     if image_size is not None and not 1 <= image_size <= _MAX_SIZE:
         raise ConfigError(
             f"the image size {image_size} is outside 1..{_MAX_SIZE} pixels. "
             "Choose the size that the model takes, such as 32 or 224."
         )
     first = _first_whole(rows, frozenset(bearable.known))
-    own_size = image_size is None and max(first.height, first.width) <= MAX_OWN_SIZE
+    own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
     chosen = image_size or _DEFAULT_SIZE
     size = (first.height, first.width) if own_size else (chosen, chosen)
     num_threads = threads_for(first.height * first.width) if rows.concurrent else 1
@@ -202,13 +262,18 @@ def load(
         def look() -> _Look:
             return _look(rows, pixels_NCHW, first, size, num_threads, progress, bearable)
 
-        return pixels_NCHW, look() if fits else _kept_look(rows, look, bearable)
+        return pixels_NCHW, look() if fits else _cached_look(rows, look, bearable)
 
     pixels_NCHW, look = scan(size)
-    if own_size and look.sizes.differ:
+    if own_size and look.low != look.high:
         size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
         pixels_NCHW, look = scan(size)
-    _warn_of_quarantined(rows, look.quarantined)
+    if ids := look.quarantined:
+        logger.warning(
+            "%d of %d images of %s cannot be used and are left out: %s%s",
+            *(len(ids), len(rows), rows.source, ", ".join(map(str, ids[:_MOST_NAMED]))),
+            " and more" if len(ids) > _MOST_NAMED else "",
+        )
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     inputs = ImageSpec(1 if look.grayscale else 3, *size)
     loaded: Rows = rows
@@ -224,23 +289,63 @@ def load(
         num_threads if loaded is rows else 1,
         stamp=rows.stamp,
         read_all=read_all,
-        scaling=scaling_note(look.sizes, inputs.shape, len(rows), in_memory=loaded is not rows),
+        reopen=None if loaded is rows else again,
+        scaling=_scaling_note(look, inputs, len(rows), in_memory=loaded is not rows),
         quarantined=look.quarantined,
     )
 
 
+def _scaling_note(look: _Look, inputs: ImageSpec, num_examples: int, *, in_memory: bool) -> str:
+    """The cost of scaling; empty where images are seen at their own size."""
+    size = f"{inputs.height} x {inputs.width}"
+    low, high = (" x ".join(map(str, one)) for one in (look.low, look.high))
+    if low == high == size:
+        return ""
+    sizes = f"{low} pixels" if low == high else f"sizes from {low} to {high}"
+    where = "in memory" if in_memory else "in all, decoded anew whenever they are needed"
+    note = (
+        f"its images have {sizes} and are scaled to {size}: {format_bytes(inputs.num_bytes)} "
+        f"each, {format_bytes(num_examples * inputs.num_bytes)} {where}"
+    )
+    times = inputs.height * inputs.width / _MAX_OWN_SIZE**2
+    slower = f"; a training step takes about {times:.0f} times that of --image-size {_MAX_OWN_SIZE}"
+    return note + slower if times > 1 else note
+
+
 def _first_whole(rows: ImageRows, known: frozenset[int]) -> Header:
     """The format of the first image that is not broken."""
-    broken = _BrokenImages(rows)
+    broken: dict[int, str] = {}
     for row in range(len(rows)):
-        if row in known:
-            continue
         try:
-            return rows.check(row)
+            if row not in known:
+                return rows.check(row)
         except DataError as error:
-            broken.note(row, error)
-    broken.require_few()
+            broken[row] = _problem(rows, row, error)
+    _require_few(rows, broken, 0)
     raise DataError(f"{rows.source} holds no images. Open data with at least one per class.")
+
+
+def _problem(rows: ImageRows, row: int, error: DataError) -> str:
+    """A broken file and its problem; the error of a user's own function is raised."""
+    if not isinstance(rows, EncodedRows):
+        raise error
+    return f"({rows.where(row)}): {error.__cause__ or error}"
+
+
+def _require_few(rows: ImageRows, broken: Mapping[int, str], at_most: int) -> None:
+    if len(broken) > at_most:
+        allowed = f", and at most {at_most} may be left out" if at_most else ""
+        raise DataError(
+            f"{len(broken)} of {len(rows)} images of {rows.source} cannot be used{allowed}. "
+            "Replace them, or remove them and open the data again:\n" + "\n".join(_named(broken))
+        )
+
+
+def _named(broken: Mapping[int, str]) -> list[str]:
+    lines = [f"image {row} {problem}" for row, problem in broken.items()]
+    more = len(lines) - _MOST_NAMED
+    listed = [f"and {more} more: lipt check --data lists all"] if more > 0 else []
+    return lines[:_MOST_NAMED] + listed
 
 
 def _look(
@@ -267,68 +372,89 @@ def _look(
             return error
         return header
 
-    sizes, grayscale = Sizes.of(first), True
-    broken = _BrokenImages(rows, bearable.at_most)
+    low = high = (first.height, first.width)
+    grayscale, broken = True, dict[int, str]()
     found = map_rows(visit, range(len(rows)), num_threads=num_threads, progress=progress)
     for row, header in enumerate(found):
         if isinstance(header, DataError):
-            broken.note(row, header)
+            broken[row] = _problem(rows, row, header)
         elif header is not None:
-            sizes = sizes.with_one(header)
+            low = min(low[0], header.height), min(low[1], header.width)
+            high = max(high[0], header.height), max(high[1], header.width)
             grayscale = grayscale and header.grayscale
-    broken.require_few()
-    for line in broken.named:
-        logger.warning("%s: left out: %s", rows.source, line)
-    return _Look(sizes, grayscale, tuple(sorted(known.union(broken.ids))))
+    _require_few(rows, broken, bearable.at_most)
+    for line in _named(broken):
+        logger.warning("%s: excluded: %s", rows.source, line)
+    return _Look(low, high, grayscale, tuple(sorted({*known, *broken})))
 
 
-def _kept_look(rows: ImageRows, look: Callable[[], _Look], bearable: Bearable) -> _Look:
-    """A look at files that have not changed since is not repeated."""
+def _cached_look(rows: ImageRows, look: Callable[[], _Look], bearable: Bearable) -> _Look:
+    """The check of files that have not changed since is not repeated."""
     if rows.stamp is None:
         return look()
 
     def make() -> dict[str, Tensor]:
         found = look()
         return {
-            "sizes": torch.tensor([*found.sizes.low, *found.sizes.high]),
+            "sizes": torch.tensor([found.low, found.high]),
             "gray": torch.tensor([found.grayscale]),
             "quarantined": torch.tensor(found.quarantined, dtype=torch.int64),
         }
 
     files = rows.stamp.paths, rows.stamp.digest
-    tensors = kept("images", (_FORMAT, rows.source, len(rows), *files, (bearable,)), make)
-    low_height, low_width, high_height, high_width = tensors["sizes"].tolist()
-    sizes = Sizes((low_height, low_width), (high_height, high_width))
-    return _Look(sizes, bool(tensors["gray"].item()), tuple(tensors["quarantined"].tolist()))
+    tensors = kept("images", (_FORMAT, rows.source, len(rows), *files, bearable), make)
+    low, high = map(tuple, tensors["sizes"].tolist())
+    gray, quarantined = bool(tensors["gray"].item()), tensors["quarantined"].tolist()
+    return _Look(low, high, gray, tuple(quarantined))
 
 
-def _warn_of_quarantined(rows: ImageRows, ids: tuple[int, ...]) -> None:
-    if ids:
-        logger.warning(
-            "%d of %d images of %s cannot be used and are left out: %s%s",
-            *(len(ids), len(rows), rows.source, ", ".join(map(str, ids[:_MOST_NAMED]))),
-            " and more" if len(ids) > _MOST_NAMED else "",
+@dataclass(frozen=True)
+class UnusableImage:
+    """An image that cannot be decoded."""
+
+    id: int
+    place: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The result of decoding all images of a source; `unusable` by ascending id."""
+
+    source: str
+    num_images: int
+    unusable: tuple[UnusableImage, ...]
+
+
+def decode_all(
+    source: str, *, allowed_modules: Collection[str] = (), progress: Progress | None = None
+) -> Decoded:
+    """Decode every image of a source, whether it can be opened as a data set or not.
+
+    Damage that a decoder makes up for, as in the middle of a JPEG, is not found.
+    """
+    rows = _source_rows(source, tuple(allowed_modules), progress)
+    if not isinstance(rows, EncodedRows):
+        raise DataError(
+            f"{source} holds no image files; other examples are checked whenever they are opened. "
+            "Give image files: imagefolder:PATH, webdataset:PATH or parquet:PATH."
         )
 
+    def decode(row: int) -> UnusableImage | None:
+        try:
+            rows.read(row, 3, (_DEFAULT_SIZE, _DEFAULT_SIZE))
+        except DataError as error:
+            return UnusableImage(row, rows.where(row), str(error.__cause__ or error))
+        return None
 
-def full_fingerprint(rows: Rows, progress: Progress | None) -> str:
-    """The full fingerprint of a source, read to its end."""
-    rows.complete_labels()
-    return fingerprint(
-        rows.labels_N,
-        len(rows.class_names),
-        rows.raw,
-        FingerprintKind.FULL,
-        targets=rows.targets,
-        num_threads=_NUM_HASHING_THREADS if rows.encoded and rows.concurrent else 1,
-        progress=progress,
-    )
+    num_threads = threads_for(_DEFAULT_SIZE**2) if rows.concurrent else 1
+    found = map_rows(decode, range(len(rows)), num_threads=num_threads, progress=progress)
+    return Decoded(source, len(rows), tuple(image for image in found if image is not None))
 
 
-def load_columns(
-    rows: ColumnRows, *, image_size: int | None, read_all: Callable[[], str] | None = None
+def _load_columns(
+    rows: ColumnRows, image_size: int | None, read_all: Callable[[], str] | None
 ) -> Dataset:
-    """Check every value of examples that are no images, and make a data set of them."""
     if image_size is not None:
         raise ConfigError(
             f"{rows.source} holds no images, so there is none to scale to {image_size} pixels. "
@@ -337,34 +463,31 @@ def load_columns(
     if len(rows) == 0:
         raise DataError(f"{rows.source} holds no examples. Open data with at least one per class.")
     for column in rows.columns:
-        _require_values(rows.tensors[column.name], column, len(rows), rows.source)
+        _require_values(rows.tensors[column.name], column, rows.source)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    digest = fingerprint(rows.labels_N, len(rows.class_names), rows.raw, targets=rows.targets)
-    return Dataset(rows, digest, ColumnsSpec(rows.columns), stamp=rows.stamp, read_all=read_all)
+    return Dataset(
+        rows,
+        fingerprint(rows.labels_N, len(rows.class_names), rows.raw, targets=rows.targets),
+        ColumnsSpec(rows.columns),
+        stamp=rows.stamp,
+        read_all=read_all,
+    )
 
 
-def _require_values(values_N: Tensor, column: Column, num_rows: int, source: str) -> None:
-    if values_N.dtype != column.type.dtype or tuple(values_N.shape) != (num_rows, *column.shape):
-        raise DataError(
-            f"{source}: column {column} of {num_rows} rows holds {values_N.dtype} of shape "
-            f"{tuple(values_N.shape)}. Read it with its own type and shape."
-        )
-    if not values_N.is_floating_point() and not column.num_values:
+def _require_values(values_N: Tensor, column: Column, source: str) -> None:
+    floating = values_N.is_floating_point()
+    if not floating and not column.num_values:
         return
-    flat_NV = values_N.reshape(num_rows, -1)
+    flat_NV = values_N.reshape(len(values_N), -1)
     size = max(1, _BLOCK_VALUES // max(1, flat_NV.shape[1]))
-    for start in range(0, num_rows, size):
-        block_BV = flat_NV[start : start + size]
-        if values_N.is_floating_point():
-            bad_BV = ~block_BV.isfinite()
-        else:
-            bad_BV = (block_BV < 0) | (block_BV >= column.num_values)
-        bad_B = bad_BV.any(dim=1)
+    for start, block_BV in enumerate(torch.split(flat_NV, size)):
+        outside_BV = (block_BV < 0) | (block_BV >= column.num_values)
+        bad_B = (~block_BV.isfinite() if floating else outside_BV).any(dim=1)
         if bool(bad_B.any()):
-            row = start + int(bad_B.to(torch.uint8).argmax())
+            row = start * size + int(bad_B.to(torch.uint8).argmax())
             what, remedy = (
                 ("that is not finite", "Fill in or remove what is missing.")
-                if values_N.is_floating_point()
+                if floating
                 else (
                     f"outside 0..{column.num_values - 1}",
                     "Number the values from 0, and say how many there are.",

@@ -1,4 +1,4 @@
-"""Threads that decode: many rows at once, or the next batches ahead of the consumer."""
+"""Threads that decode: many rows at once, or the next batches ahead of their use."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ T = TypeVar("T")
 PartT = TypeVar("PartT")
 BatchT = TypeVar("BatchT")
 
-# Measured on two cores: below about 100 x 100 pixels a second thread costs more in contention for
-# the interpreter than it decodes (32x32: 8k against 11k images a second; 224x224: 4.6k, 3.0k).
+# Below about 100 x 100 pixels a second thread costs more in contention for the interpreter than it
+# decodes. On two cores, images a second with one and two threads: 11k and 8k of 32 x 32 pixels,
+# 3.0k and 4.6k of 224 x 224.
 _MIN_THREADED_PIXELS = 100 * 100
 _MAX_THREADS = 8
-# Futures in flight: enough to keep the threads busy, few enough to cost no memory.
+# Futures in flight.
 _WINDOW = 256
 _BATCHES_AHEAD = 2
 _REPORT_SECONDS = 0.2
@@ -40,17 +41,10 @@ def map_rows(
     num_threads: int,
     progress: Progress | None = None,
 ) -> Iterator[T]:
-    """Yield `function(row)` for every row, in order.
+    """Yield `function(row)` for every row, in order; the first error, in order, is raised.
 
-    Args:
-        function: called from several threads if `num_threads` is over 1.
-        rows: its arguments.
-        num_threads: 1 stays in the caller's thread.
-        progress: called with (done, total) at the start, about five times a second as rows
-            finish, and at the end.
-
-    Raises:
-        Exception: that of `function` for the first row, in order, that fails.
+    `num_threads` of 1 stays in the caller's thread. `progress` is called with (done, total) at the
+    start, about five times a second, and at the end.
     """
     total = len(rows)
     last_report = time.monotonic()
@@ -80,16 +74,10 @@ def _results(function: Callable[[int], T], rows: Sequence[int], num_threads: int
 def reading_ahead(
     read: Callable[[PartT], BatchT], parts: Iterable[PartT]
 ) -> Iterator[Iterator[BatchT]]:
-    """`read(part)` for each part, in order, read in a thread while the present one is used.
+    """`read(part)` for each part, in order, read in one other thread while a batch is used.
 
-    Args:
-        read: called in one other thread, for one part after the other.
-        parts: its arguments; iterated in the caller's thread.
-
-    Yields:
-        The batches. Asking for one raises the error of `read` for it, after those before it; at
-        most two more lie ready or are being read. Leaving the block early waits for the batch
-        that is being read, and no other is begun.
+    At most two batches are read ahead. An error of `read` is raised in place of its batch. Leaving
+    the block early waits for the batch that is being read; no other is begun.
     """
     with (
         ThreadPoolExecutor(1, thread_name_prefix="decode") as executor,

@@ -1,29 +1,20 @@
 """Shard: the few examples that one learner trains on, as one safetensors file.
 
-A set in memory travels as pixels, at the size that the model sees:
+    images       U8   n x C x H x W   of a set in memory: pixels at the size that the model sees
 
-    images     U8   n x C x H x W
-    labels     I64  n
+    encoded      U8   E               of an encoded set: the n image files, one after another
+    offsets      I64  n + 1           file i is encoded[offsets[i] : offsets[i + 1]]
 
-An encoded set travels as its image files, which the reader decodes and fits:
+    column.NAME       n x its shape   of other examples: columns, each of its own type; "column."
+                                      where a lone column has no name
 
-    encoded    U8   E           the n files, one after another
-    offsets    I64  n + 1       file i is encoded[offsets[i] : offsets[i + 1]]
-    labels     I64  n
-
-Examples that are no images travel as their columns, each of its own type:
-
-    column.NAME        n x its shape; "column." where a lone column has no name
-    labels     I64     n
-
-In place of labels, examples without a single class have
-
-    targets    U8   n x C       1 for each of their labels, or
-               F32  n x T       their numbers, in the data's own units
+    labels       I64  n               with each of these, or, without a single class,
+    targets      U8   n x C           1 for each label of an example, or
+                 F32  n x T           its numbers, in the data's own units
 
 Exactly these tensors, no metadata. The same examples give the same bytes. The peer that sent a
-shard is not trusted: what its header declares is compared with what was expected, and with the
-bytes at hand, before anything is allocated.
+shard is not trusted: its header is compared with what is expected, and with the file's size, before
+anything is allocated.
 
 Shapes: n examples, B of a batch, C x H x W pixels as the model sees them.
 """
@@ -63,8 +54,7 @@ _REMEDY = "Fetch the shard again; if that does not help, the coordinator is at f
 class EncodedImages:
     """Image files, each decoded when its pixels are first asked for; for one thread at a time.
 
-    Pixels are kept, as a learner asks for all of them in every pass; the files go with the last one
-    that is decoded.
+    Pixels are kept for the next passes; the files go with the last one that is decoded.
 
     Args:
         files: their bytes, one file after another.
@@ -79,19 +69,18 @@ class EncodedImages:
         self._offsets = offsets
         self._image = image
         self._missing = set(range(len(offsets) - 1))
-        # Memory is taken page by page, as it is written to.
         self._images_NCHW = torch.empty((len(self), *image.shape), dtype=torch.uint8)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def rows(self, rows_B: Tensor) -> Tensor:
-        """Pixels of some images, uint8 B x C x H x W, by their numbers; all on the CPU."""
+        """Pixels of some images, uint8 B x C x H x W, on the CPU."""
         self._decode(rows_B.tolist())
         return self._images_NCHW[rows_B]
 
     def all(self) -> Tensor:
-        """Pixels of all images, not copied; raises as `rows`."""
+        """Pixels of all images, not copied."""
         self._decode(range(len(self)))
         return self._images_NCHW
 
@@ -118,17 +107,9 @@ class EncodedImages:
 
 @dataclass(frozen=True)
 class Shard:
-    """One learner's examples as they are stored, and their targets: int64 labels, or n x T."""
+    """One learner's stored examples, and their targets: int64 labels, or n x T."""
 
-    examples: Stored
-    targets_N: Tensor
-
-
-@dataclass(frozen=True)
-class EncodedShard:
-    """The same, its images still as files."""
-
-    examples: EncodedImages
+    examples: Stored | EncodedImages
     targets_N: Tensor
 
 
@@ -150,25 +131,14 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
     return pack({**{_COLUMN + name: values for name, values in stored.items()}, **tensors})
 
 
-def unpack_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: Target) -> Shard:
-    """As `open_shard`, with its images decoded."""
-    shard = open_shard(data, inputs, num_examples=num_examples, target=target)
-    if isinstance(shard, EncodedShard):
-        return Shard(shard.examples.all(), shard.targets_N)
-    return shard
-
-
-def open_shard(
-    data: bytes, inputs: InputFormat, *, num_examples: int, target: Target
-) -> Shard | EncodedShard:
-    """Read a shard file, and leave image files to be decoded when they are asked for.
+def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: Target) -> Shard:
+    """Read a shard file; its image files are decoded when they are asked for.
 
     Files that take more memory than their pixels are decoded at once: a learner's memory is
-    planned for no more than the pixels twice.
+    planned for twice the pixels.
 
     Raises:
-        DataError: the bytes are not a shard of that many such examples; image files are looked
-            at when they are decoded.
+        DataError: the bytes are not a shard of that many such examples.
     """
     _require_expected(inputs, num_examples)
     columns = isinstance(inputs, ColumnsFormat)
@@ -176,7 +146,7 @@ def open_shard(
     try:
         container = read_container(data, max_bytes=len(data), max_tensors=max_tensors)
     except (WeightsError, BlobTooLargeError) as error:
-        # What else these say is about a model's weights.
+        # Their remedy is about a model's weights.
         raise DataError(f"the shard cannot be read: {error.problem}. {_REMEDY}") from error
     if container.metadata:
         raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
@@ -187,13 +157,12 @@ def open_shard(
     if "images" in container.specs:
         return Shard(container.tensor("images"), targets_N)
     images = _encoded(container, inputs)
-    if container.specs["encoded"].num_bytes > num_examples * spec_of(inputs).num_bytes:
-        return Shard(images.all(), targets_N)
-    return EncodedShard(images, targets_N)
+    large = container.specs["encoded"].num_bytes > num_examples * spec_of(inputs).num_bytes
+    return Shard(images.all() if large else images, targets_N)
 
 
 def _require_expected(inputs: InputFormat, num_examples: int) -> None:
-    """What was expected came over the wire, too."""
+    """What is expected came over the wire, too."""
     spec = spec_of(inputs)
     sane = num_examples >= 1
     if isinstance(inputs, ImageFormat):
@@ -230,7 +199,7 @@ def _expected_specs(
         return {**labels, **columns}
     if "images" in container.specs:
         return {**labels, "images": TensorSpec((num_examples, *inputs.shape), torch.uint8)}
-    # How long the files are, the offsets will have to say as well.
+    # The files' length is compared with the offsets later.
     encoded = container.specs.get("encoded")
     return {
         **labels,

@@ -18,14 +18,8 @@ def crop_flip(
     """Crop each image at random from itself padded with black pixels, and flip half of them.
 
     Image b shows rows top..top+H and columns left..left+W of its padded self, with top and left
-    uniform in 0..2 padding, mirrored left to right with probability 1/2. All draws are one gather.
-
-    Args:
-        images_BCHW: any dtype, on any device. Not modified.
-        generator: a CPU generator, so that the draws are the same on every device; what
-            it draws does not depend on `flip`.
-        padding: pixels on every side.
-        flip: whether any are flipped.
+    uniform in 0..2 padding, mirrored left to right with probability 1/2. Images are of any dtype on
+    any device; the generator is the CPU's, so that all devices get the same draws.
     """
     num_images, num_channels, height, width = images_BCHW.shape
     offsets = (num_images, 1)
@@ -33,7 +27,7 @@ def crop_flip(
     left_B1 = torch.randint(2 * padding + 1, offsets, generator=generator)
     flipped_B1 = torch.randint(2, offsets, generator=generator).to(torch.bool) & flip
 
-    # Only the draws travel, at once and not waited for: an accelerator's queue must not run dry.
+    # One asynchronous copy: an accelerator's queue must not run dry.
     device = images_BCHW.device
     drawn_3B1 = torch.stack([top_B1, left_B1, flipped_B1.long()]).to(device, non_blocking=True)
     top_B1, left_B1, flipped_B1 = drawn_3B1[0], drawn_3B1[1], drawn_3B1[2] != 0

@@ -1,8 +1,8 @@
-"""Images: decoded from files and fitted to what a model sees, the same way in every process.
+"""Images: decoded from files and fitted to a model's size, with the same pixels in every process.
 
-Pillow decodes, on the coordinator and on the workers, so that both see the same pixels; its integer
-arithmetic is the same on every machine. The shorter side is scaled and the longer one cropped at
-the centre. Orientation tags are not applied, as in torchvision's data sets.
+Pillow decodes; its integer arithmetic is the same on every machine. The shorter side is scaled and
+the longer one cropped at the centre. Orientation tags are not applied, as in torchvision's data
+sets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lipt.common.errors import ConfigError, DataError
 
-# Pillow has readers that start other programs (EPS) or are hardly ever used.
+# Pillow's other readers start programs (EPS) or are hardly ever used.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
 
 # 200 MB as RGB. A few bytes can declare far more.
@@ -74,8 +74,7 @@ class ImageFormat:
 def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
     """A Pillow image as uint8 pixels of `channels` x height x width.
 
-    Grayscale becomes three equal channels; transparency is dropped; of 16-bit grayscale
-    the upper 8 bits stay.
+    Transparency is dropped; of 16-bit grayscale the upper 8 bits stay.
     """
     image = _to_channels(image, channels)
     height, width = size
@@ -141,10 +140,7 @@ def _box(image: Image.Image, size: tuple[int, int]) -> tuple[float, float, float
 
 
 def data_url(image_CHW: Tensor, max_pixels: int) -> str:
-    """An image as a data URL: a PNG, or a smaller JPEG where a side is longer than `max_pixels`.
-
-    Small ones keep their size: a browser scales them up.
-    """
+    """An image as a data URL: a PNG, or a smaller JPEG where a side is longer than `max_pixels`."""
     pixels_HWC = image_CHW.permute(1, 2, 0).contiguous().numpy()
     picture = Image.fromarray(pixels_HWC[..., 0] if pixels_HWC.shape[-1] == 1 else pixels_HWC)
     kind = "JPEG" if max(picture.size) > max_pixels else "PNG"
@@ -155,7 +151,7 @@ def data_url(image_CHW: Tensor, max_pixels: int) -> str:
 
 
 def decode_image(data: bytes, image_shape: tuple[int, int, int]) -> Tensor:
-    """Decode an image file and fit it to what the model sees, uint8 C x H x W."""
+    """Decode an image file and fit it to C x H x W, uint8."""
     channels, height, width = image_shape
     _, pixels_CHW = decode_file(io.BytesIO(data), channels, (height, width))
     return torch.from_numpy(pixels_CHW.copy())
@@ -164,7 +160,7 @@ def decode_image(data: bytes, image_shape: tuple[int, int, int]) -> Tensor:
 def decode_file(
     file: BinaryIO, channels: int, size: tuple[int, int]
 ) -> tuple[Header, NDArray[np.uint8]]:
-    """As `decode_image`, from a seekable file, with the image's own format beside its pixels."""
+    """As `decode_image`, from a seekable file; with the image's own format."""
     with _as_data_error(), Image.open(file, formats=FORMATS) as image:
         header = _header_of(image)
         height, width = size
@@ -175,7 +171,7 @@ def decode_file(
 
 
 def check_file(file: BinaryIO) -> Header:
-    """Check an image file; one without its format's end marker is decoded."""
+    """Check an image file; without its format's end marker it is decoded."""
     with _as_data_error(), Image.open(file, formats=FORMATS) as image:
         header = _header_of(image)
         if not _has_end_marker(file, image.format or ""):
@@ -208,7 +204,7 @@ def _as_data_error() -> Iterator[None]:
         yield
     except DataError:
         raise
-    except UnidentifiedImageError:  # which names the file by where it lies in memory
+    except UnidentifiedImageError:  # which names the file object
         known = ", ".join(FORMATS)
         raise DataError(f"it is not a whole image: it is in none of the formats {known}") from None
     # A broken file can make Pillow raise nearly anything.

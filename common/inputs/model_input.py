@@ -1,8 +1,8 @@
-"""Stored examples, of whatever kind, and the one way from them to a model's inputs.
+"""Stored examples of any kind, and the conversion from them to a model's inputs.
 
 Stored images are one uint8 tensor, B x C x H x W; other examples are a tensor for each column, by
-its name. Were the coordinator and a worker to differ in a rounding, a learner would be evaluated on
-other inputs than it was trained on.
+its name. Coordinator and workers share the conversion: learners are evaluated on the inputs that
+they were trained on, to the bit.
 
 Shapes: B images or examples of a batch, C channels, H x W pixels.
 """
@@ -24,12 +24,12 @@ _REMEDY = "Give examples of the data set that the run was made with."
 
 
 def num_stored(stored: Tensor | Mapping[str, Tensor]) -> int:
-    """How many examples there are; of inputs of a model as well."""
+    """The number of stored examples, or of a model's inputs."""
     return len(stored if isinstance(stored, Tensor) else next(iter(stored.values())))
 
 
 def rows_of(stored: Stored, rows: Tensor | slice) -> Stored:
-    """Some of the examples, by a slice or by row numbers on their own device."""
+    """Some examples, by a slice or by row numbers on their device."""
     return _each(stored, lambda tensor: tensor[rows])
 
 
@@ -39,35 +39,33 @@ def stored_on(stored: Stored, device: torch.device | str, *, non_blocking: bool 
 
 
 def pinned(stored: Stored) -> Stored:
-    """The examples in page-locked memory, from which they are sent without waiting."""
+    """The examples in page-locked memory, for asynchronous copies."""
     return _each(stored, Tensor.pin_memory)
 
 
 def split_stored(stored: Stored, size: int) -> Iterator[Stored]:
-    """Parts of `size` examples, one after another; the last one may have fewer."""
+    """Consecutive parts of `size` examples; the last one may have fewer."""
     for start in range(0, num_stored(stored), size):
         yield rows_of(stored, slice(start, start + size))
 
 
 def split_evenly(stored: Stored, num_parts: int) -> Iterator[Stored]:
-    """As many parts, whose sizes differ by one at most, larger ones first."""
+    """Consecutive parts whose sizes differ by at most one, larger ones first."""
     each, more = divmod(num_stored(stored), num_parts)
-    start = 0
     for part in range(num_parts):
-        end = start + each + (part < more)
-        yield rows_of(stored, slice(start, end))
-        start = end
+        start = part * each + min(part, more)
+        yield rows_of(stored, slice(start, start + each + (part < more)))
 
 
 def images_in(stored: Stored) -> Tensor:
-    """The examples, which are images; raises TypeError where they are not."""
+    """The examples, which have to be images."""
     if not isinstance(stored, Tensor):
         raise TypeError(f"columns {list(stored)} in place of images")
     return stored
 
 
 def columns_in(stored: Stored) -> dict[str, Tensor]:
-    """The examples, which are columns; raises TypeError where they are not."""
+    """The examples, which have to be columns."""
     if isinstance(stored, Tensor):
         raise TypeError("images in place of columns")
     return stored
@@ -80,21 +78,15 @@ def _each(stored: Stored, change: Callable[[Tensor], Tensor]) -> Stored:
 
 
 def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | str) -> Inputs:
-    """Stored examples as a model's inputs.
+    """Stored examples, on any device, as a model's inputs on `device`.
 
-    Args:
-        stored: on any device. Not modified.
-        inputs: the run's format.
-        device: where the result lies; bytes travel there, not floats.
-
-    Returns:
-        Of images, float32 B x C x H x W, contiguous, scaled to [0, 1] and normalized per channel.
-        Of columns, one tensor where it has no name, else all of them by name: standardized ones as
-        float32 (float64 ones as float64), others as they are.
+    Images become float32 B x C x H x W, contiguous, scaled to [0, 1] and normalized per channel.
+    Columns become one tensor where it has no name, else all by name: standardized ones as float32
+    (float64 ones as float64), others unchanged.
     """
     if isinstance(inputs, ImageFormat):
         if not isinstance(stored, Tensor):
-            raise DataError(f"the columns {', '.join(stored)} are no images. {_REMEDY}")
+            raise DataError(f"the columns {', '.join(stored)} are not images. {_REMEDY}")
         return _normalized(stored, inputs, device)
     found = {"images": stored} if isinstance(stored, Tensor) else stored
     if list(found) != [one.column.name for one in inputs.columns]:
@@ -122,15 +114,9 @@ def _normalized(images_BCHW: Tensor, image: ImageFormat, device: torch.device | 
             f"images of {images_BCHW.dtype} {list(images_BCHW.shape)} are not uint8 "
             f"[B, {', '.join(map(str, image.shape))}]. {_REMEDY}"
         )
-    # Not waited for: an accelerator has a queue of work that must not run dry.
-    mean_C11, std_C11 = (
-        torch.tensor(values, dtype=torch.float32).to(device, non_blocking=True)[:, None, None]
-        for values in (image.mean, image.std)
-    )
-    # From a device to the CPU it has to be waited for.
-    there_BCHW = images_BCHW.to(device, non_blocking=images_BCHW.device.type == "cpu")
-    scaled_BCHW = there_BCHW.to(torch.float32).div_(255)
-    return scaled_BCHW.sub_(mean_C11).div_(std_C11).contiguous()
+    mean_C, std_C = _figures(image.mean, image.std, torch.float32, device)
+    scaled_BCHW = _moved(images_BCHW, device).to(torch.float32).div_(255)
+    return scaled_BCHW.sub_(mean_C[:, None, None]).div_(std_C[:, None, None]).contiguous()
 
 
 def _of_column(values_B: Tensor, figures: ColumnFormat, device: torch.device | str) -> Tensor:
@@ -140,16 +126,25 @@ def _of_column(values_B: Tensor, figures: ColumnFormat, device: torch.device | s
             f"column {column.name!r} of {values_B.dtype} {list(values_B.shape)} does not fit the "
             f"run's {column}. {_REMEDY}"
         )
-    # From a device to the CPU it has to be waited for.
-    there_B = values_B.to(device, non_blocking=values_B.device.type == "cpu")
+    there_B = _moved(values_B, device)
     if not column.standardized:
         return there_B
     dtype = torch.float64 if there_B.dtype == torch.float64 else torch.float32
-    # A number's only place is no dimension of its own.
-    shape = (column.shape[-1],) if column.shape else ()
-    # Not waited for: an accelerator has a queue of work that must not run dry.
-    mean, std = (
-        torch.tensor(values, dtype=dtype).view(shape).to(device, non_blocking=True)
-        for values in (figures.mean, figures.std)
-    )
-    return there_B.to(dtype).sub(mean).div(std)
+    mean_P, std_P = _figures(figures.mean, figures.std, dtype, device)
+    # A scalar column has one place, and no dimension for it.
+    shape = column.shape[-1:]
+    return there_B.to(dtype).sub(mean_P.view(shape)).div(std_P.view(shape))
+
+
+def _figures(
+    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    # Not waited for: an accelerator's queue must not run dry.
+    on_cpu = torch.tensor(mean, dtype=dtype), torch.tensor(std, dtype=dtype)
+    mean_P, std_P = (values.to(device, non_blocking=True) for values in on_cpu)
+    return mean_P, std_P
+
+
+def _moved(stored_B: Tensor, device: torch.device | str) -> Tensor:
+    # A copy from a device to the CPU has to be waited for.
+    return stored_B.to(device, non_blocking=stored_B.device.type == "cpu")

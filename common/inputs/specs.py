@@ -1,8 +1,7 @@
 """Specs of inputs: images, or tensors by name, and the figures that their values are scaled by.
 
-All examples' tensors of one name are a column, of one type and shape; what is shorter in some of
-them is padded with zeros at its end where it is read. A format, a spec with figures, travels with
-the run and with each learner's task, so that all peers compute alike.
+All examples' tensors of one name are a column, of one type and shape. A format, a spec with
+figures, travels with the run and with each learner's task, so that all peers compute alike.
 
 Shapes: B examples, C x H x W pixels.
 """
@@ -23,10 +22,10 @@ from torch import Tensor
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 
-# More than any model takes; what travels is compared with it.
+# Limits on formats from the wire.
 MAX_COLUMNS = 64
 MAX_DIMENSIONS = 8
-# A place in the last dimension has a mean of its own; more are never sent.
+# Each place in the last dimension has a mean.
 _MAX_PLACES = 2**20
 
 # A model's arguments: one tensor, or several by keywords.
@@ -53,11 +52,6 @@ class ColumnType(StrEnum):
         dtype: torch.dtype = getattr(torch, self.value)
         return dtype
 
-    @property
-    def is_floating(self) -> bool:
-        """Whether its values are floating-point numbers."""
-        return "float" in self.value
-
 
 @dataclass(frozen=True)
 class Column:
@@ -67,24 +61,22 @@ class Column:
         name: the model's keyword; empty where an example is one tensor, its only argument.
         type: of its values.
         shape: of one example's; () for a number.
-        num_values: whole numbers, such as tokens or categories, are in 0..num_values-1; 0 where
-            their range is not known.
+        num_values: whole numbers are in 0..num_values-1; 0 where their range is not known.
         standardized: whether its values are standardized by the training examples' means and
             deviations, by place in the last dimension.
     """
 
     name: Annotated[str, Field(max_length=100)]
     type: ColumnType
-    shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_DIMENSIONS)]
+    shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_DIMENSIONS)] = ()
     num_values: Annotated[int, Field(ge=0)] = 0
     standardized: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigError where it is standardized and not of floating-point numbers."""
-        if self.standardized and not self.type.is_floating:
+        if self.standardized and not self.type.dtype.is_floating_point:
             raise ConfigError(
-                f"column {self.name!r} of {self.type} cannot be standardized: only floating-point "
-                "numbers can. Give it as float32."
+                f"column {self.name!r} of {self.type} cannot be standardized. Give it as float32."
             )
 
     @property
@@ -93,7 +85,7 @@ class Column:
         return math.prod(self.shape) * self.type.dtype.itemsize
 
     def __str__(self) -> str:
-        """As messages have it: `tokens int64[128]`."""
+        """For messages: `tokens int64[128]`."""
         shape = "x".join(map(str, self.shape))
         return f"{self.name} {self.type}[{shape}]".strip()
 
@@ -117,7 +109,7 @@ class ImageSpec:
         return math.prod(self.shape)
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Tensor:
-        """A batch of inputs without content, to try a model on."""
+        """A batch of zeros, to try a model on."""
         return torch.zeros(size, *self.shape, device=device)
 
     def __str__(self) -> str:
@@ -127,7 +119,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class ColumnsSpec:
-    """Tensors of other kinds than images: one without a name, or several with names."""
+    """Tensors other than images: one without a name, or several with names."""
 
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
 
@@ -136,8 +128,8 @@ class ColumnsSpec:
         names = [column.name for column in self.columns]
         if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
             raise ConfigError(
-                f"the tensors of an example are named {names}, but several need names that "
-                "differ. Return a dictionary of tensors, or one tensor."
+                f"the tensors of an example are named {names}, but several need names that differ. "
+                "Return a dictionary of tensors, or one tensor."
             )
 
     @property
@@ -146,7 +138,7 @@ class ColumnsSpec:
         return sum(column.num_bytes for column in self.columns)
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Inputs:
-        """A batch of inputs without content, to try a model on."""
+        """A batch of zeros, to try a model on."""
         batch = {
             column.name: torch.zeros(size, *column.shape, dtype=column.type.dtype, device=device)
             for column in self.columns
@@ -173,7 +165,7 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The logits; outputs of Hugging Face's models have them by that name."""
+    """The logits, also from the outputs of Hugging Face's models."""
     logits: Tensor = getattr(outputs, "logits", outputs)
     return logits
 
@@ -186,7 +178,6 @@ class ColumnFormat:
     """A column, and the figures that its values are standardized by.
 
     Attributes:
-        column: the values' type and shape.
         mean, std: of the training examples' values, by place in the last dimension; one of each
             for a number; none where the column is not standardized.
     """
@@ -231,5 +222,5 @@ def spec_of(inputs: InputFormat) -> InputSpec:
 
 
 def num_places(column: Column) -> int:
-    """How many means a standardized column has."""
+    """The number of means of a standardized column."""
     return column.shape[-1] if column.shape else 1

@@ -1,7 +1,4 @@
-"""Models: classifiers by name, their layout in memory, and the last layer that signals look at.
-
-Owns how a name becomes a model, and what a user's own model must do. For all three processes.
-"""
+"""Models: classifiers by name, their layout in memory, and their last layer."""
 
 from lipt.common.models.head import find_head, forward_with_features
 from lipt.common.models.registry import build_model, known_models, lay_out, memory_format

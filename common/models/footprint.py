@@ -1,9 +1,9 @@
 """Footprint: the memory of a model, measured without its weights.
 
 On the meta device tensors have shapes and no values, so that the forward pass of the largest
-model costs milliseconds and no memory. A tensor counts from the operation that made it until nobody
-holds it any more. The inputs of a backward pass are alive when the forward pass ends; on top of
-them come the gradients of a layer's input and output.
+model costs milliseconds and no memory. A tensor counts from the operation that makes it to its last
+reference. The inputs of a backward pass are alive when the forward pass ends; on top of them come
+the gradients of a layer's input and output.
 
 Shapes: N images, C classes.
 """
@@ -37,11 +37,11 @@ class ModelFigures:
     """A model's memory, in bytes.
 
     Attributes:
-        weights_bytes: its whole state.
-        trained_bytes: its trainable parameters, which have a gradient each.
-        training_bytes: per example of a batch, while it is trained in float32.
-        evaluation_bytes: per example of a batch, while it is evaluated.
-        frozen_bytes: the part of its state that learners do not train.
+        weights_bytes: of its whole state.
+        trained_bytes: of its trainable parameters, which have a gradient each.
+        training_bytes: per example of a batch, in training in float32.
+        evaluation_bytes: per example of a batch, in evaluation.
+        frozen_bytes: of the part of its state that learners do not train.
     """
 
     weights_bytes: int
@@ -52,15 +52,15 @@ class ModelFigures:
 
     @property
     def sent_bytes(self) -> int:
-        """The part that learners train, and send."""
+        """Of the part that learners train and send."""
         return self.weights_bytes - self.frozen_bytes
 
 
 class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the tensors that operations make in its block."""
+    """Counts the bytes of the tensors that operations make within its block."""
 
     def __init__(self, *, max_bytes: float = float("inf"), besides: Iterable[Tensor] = ()) -> None:
-        """`besides` do not count, nor do their views; more than `max_bytes` raise MemoryError."""
+        """More than `max_bytes` raise MemoryError; `besides` and their views do not count."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._max_bytes = max_bytes
         self._live_bytes = 0
@@ -70,7 +70,7 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Do the operation, and count what is new."""
+        """Do the operation, and count new tensors."""
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
@@ -102,16 +102,15 @@ def _key(tensor: Tensor) -> int:
 
 
 def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFigures:
-    """A model's memory; it stays as it is.
+    """A model's memory.
 
-    Where an operation of a user's own model needs values, two small batches of zeros are computed
-    for real.
+    Where an operation of a user's model needs values, small batches of zeros are computed.
     """
     state = model.state_dict().values()
     trained = [item for item in model.parameters() if item.requires_grad]
     try:
         training, passing, evaluation = _per_example(model, inputs, torch.device("meta"))
-    except Exception:  # noqa: BLE001 - whatever a user's model does with values
+    except Exception:  # noqa: BLE001 - a user's model may raise anything
         try:
             training, passing, evaluation = _per_example(model, inputs, torch.device("cpu"))
         except Exception as error:
@@ -130,7 +129,7 @@ def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFig
 def _per_example(model: nn.Module, inputs: InputSpec, device: torch.device) -> tuple[int, int, int]:
     """Bytes per example: alive in training, the largest tensor of these, alive in evaluation.
 
-    The difference of two batches: what does not grow with them is no activation.
+    They are the difference of two batches: only activations grow with the batch.
     """
     few, many = (_forward(model, size, inputs, device) for size in (_FEW, _MANY))
     with evaluation_mode(model), torch.inference_mode():
@@ -148,7 +147,7 @@ def _per_example(model: nn.Module, inputs: InputSpec, device: torch.device) -> t
 
 def _forward(model: nn.Module, size: int, inputs: InputSpec, device: torch.device) -> LiveTensors:
     with seeded_generators(0, torch.device("cpu")):
-        # Its own tensors are not touched: a forward pass may change its buffers.
+        # A forward pass may change the model's own buffers.
         stand_ins = _stand_ins(model, device)
         live = LiveTensors(besides=stand_ins.values())
         with live:

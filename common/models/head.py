@@ -1,8 +1,8 @@
 """A model's head: the last linear layer, its inputs, and which weights are frozen.
 
-Frozen layers stay as they are while the others are trained. A layer keeps its statistics, such as
-batch norm's, where all parameters of its own are frozen: it is in evaluation mode then. Names are
-those of the model's state dict, so that a file of weights alone can leave them out as well.
+A layer whose own parameters are all frozen is in evaluation mode and keeps its statistics, such as
+batch norm's. Names are those of the model's state dict, so that files of weights can leave them
+out as well.
 
 Shapes: N examples, C classes, D features.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +22,15 @@ from lipt.common.inputs.specs import ColumnsSpec, Inputs, InputSpec, call_model
 
 # In place of a pattern: all parameters but those of the last layer.
 ALL_BUT_HEAD = "all-but-head"
-# An error names this many parameters and counts the rest.
+# An error names so many parameters.
 _MAX_NAMED = 10
-# A model that we did not write is tried on so many examples before any training.
+# A model that is not built in is tried on so many examples.
 _BATCH_SIZE = 2
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put all of the model's modules into evaluation mode; each one's own flag comes back."""
+    """Put all of the model's modules into evaluation mode, and restore each one's flag."""
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -42,19 +43,16 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
     """The name and the layer of the classifier: the last `nn.Linear` among `named_modules`.
 
-    `build_model` checks, for every model that is not built in, that its output is returned. The
-    name is "" when the model itself is linear, and the bias may be None.
+    The name is "" when the model itself is linear, and the bias may be None.
     """
-    found: tuple[str, nn.Linear] | None = None
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            found = name, module
-    if found is None:
+    linear = [named for named in model.named_modules() if isinstance(named[1], nn.Linear)]
+    if not linear:
         raise ConfigError(
             f"{type(model).__name__} has no nn.Linear layer. Let the model end in one that returns "
             "the logits."
         )
-    return found
+    name, head = linear[-1]
+    return name, cast(nn.Linear, head)
 
 
 def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -78,7 +76,7 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
 def require_head(model: nn.Module, inputs: Inputs) -> None:
     """Check that `find_head` finds the layer whose output the model returns.
 
-    On the meta device, without values, it has to be the very tensor that is returned.
+    On the meta device, without values, the two have to be the same tensor.
     """
     name, head = find_head(model)
     returned: list[Tensor] = []
@@ -92,7 +90,7 @@ def require_head(model: nn.Module, inputs: Inputs) -> None:
     if logits_NC.is_meta:
         same = logits_NC is returned[0]
     else:
-        # What a model makes of nothing but zeros, all of them masked, may be no number.
+        # Of zeros, all of them masked, a model may return NaN.
         same = logits_NC.shape == expected_NC.shape and torch.equal(
             logits_NC.nan_to_num(), expected_NC.nan_to_num()
         )
@@ -111,12 +109,7 @@ def require_logits(
     inputs: InputSpec,
     device: str = "cpu",
 ) -> None:
-    """Check a model's logits and head on a batch of zeros; it stays as it was.
-
-    Raises:
-        ConfigError: it fails, returns something else than N x C floating-point logits, or does not
-            end in a linear layer.
-    """
+    """Check that a model maps a batch of zeros to logits with its last linear layer."""
     batch = inputs.zeros(_BATCH_SIZE, device)
     try:
         with evaluation_mode(model), torch.no_grad():
@@ -134,15 +127,11 @@ def require_logits(
 
 def _remedy(inputs: InputSpec) -> str:
     if isinstance(inputs, ColumnsSpec):
-        doubles = any(column.type.value == "float64" for column in inputs.columns)
         return (
-            "Choose a model that takes one batched tensor, or several by these names as keywords"
-            + (", and give float32 where its weights are float32." if doubles else ".")
+            "Choose a model that takes one batched tensor, or several by these names as keywords, "
+            "and give float32 where its weights are float32."
         )
-    return (
-        "Choose a model that takes this size, or give the data set's images the size that the "
-        "model takes (--image-size)."
-    )
+    return "Choose a model that takes this size, or another size with --image-size."
 
 
 def _require_shape(outputs: object, spec: str, *, num_classes: int, inputs: InputSpec) -> None:
@@ -166,13 +155,11 @@ def head_names(model: nn.Module) -> frozenset[str]:
 
 
 def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
-    """The names in the model's state dict of what patterns freeze.
+    """The names of frozen parameters in the model's state dict, and of their layers' statistics.
 
-    A parameter that has several names is frozen under all of them if one matches.
-
-    They are parameters, and the statistics of layers whose parameters are all among them. Patterns
-    are globs (`*`, `?`, `[...]`) over the names of parameters, and of the statistics of layers
-    without any; or `all-but-head`.
+    Patterns are globs (`*`, `?`, `[...]`) over the names of parameters, and of the statistics of
+    layers without any; or `all-but-head`. A parameter with several names is frozen under all of
+    them if one matches. Statistics are frozen where all parameters of their layer are.
     """
     patterns = tuple(patterns)
     if not patterns:
@@ -197,12 +184,12 @@ def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
 
 
 def freeze(model: nn.Module, frozen: Collection[str]) -> None:
-    """Take gradients from parameters, by `frozen_names`, and their layers out of training mode."""
+    """Freeze parameters, by `frozen_names`, and take their layers out of training mode."""
     parts = dict(model.named_modules(remove_duplicate=False))
     for prefix, (own, kept) in _layers(model):
         for name in own.keys() & set(frozen):
             own[name].requires_grad = False
-        # This layer's own flag alone: what is in it has parameters of its own.
+        # Only this layer's flag: layers within it have parameters of their own.
         if (names := own.keys() | kept) and names <= set(frozen):
             parts[prefix].training = False
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,9 +24,9 @@ from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec, InputSpec
 def initialize(network: nn.Module) -> None:
     """Draw the weights of convolutions, batch norms and linear layers, in place.
 
-    Convolutions: normal with variance 2 / fan_out (He et al. 2015, arXiv:1502.01852).
-    Batch norms: the identity. Linear layers: PyTorch's own draw, with a zero bias.
-    Randomness comes from the global CPU generator, which the caller seeds.
+    Convolutions are normal with variance 2 / fan_out (He et al. 2015, arXiv:1502.01852), batch
+    norms the identity; linear layers keep PyTorch's draw, with a zero bias. The caller seeds the
+    global CPU generator.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
@@ -38,11 +39,21 @@ def initialize(network: nn.Module) -> None:
 
 
 # ResNet for small images: a 3x3 stem with stride 1 and no max-pooling. Every stage after the first
-# halves the image, and the global average takes the rest, so 8x8 digits work as well as 32x32
-# photographs.
+# halves the image, so 8x8 digits work as well as 32x32 photographs.
 #
 # Source: He et al. 2015, "Deep Residual Learning for Image Recognition" (arXiv:1512.03385);
-# the stem and the widths 64-128-256-512 for CIFAR are those common in the field.
+# with the stem and the widths 64-128-256-512 that are common for CIFAR.
+
+
+def _stages(
+    block: Callable[..., nn.Module], channels: int, widths: Sequence[int], blocks_per_stage: int
+) -> nn.Sequential:
+    blocks: list[nn.Module] = []
+    for stage, width in enumerate(widths):
+        for number in range(blocks_per_stage):
+            blocks.append(block(channels, width, stride=2 if stage > 0 and number == 0 else 1))
+            channels = width
+    return nn.Sequential(*blocks)
 
 
 class BasicBlock(nn.Module):
@@ -76,21 +87,13 @@ class ResNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
-        blocks: list[nn.Module] = []
-        channels = widths[0]
-        for stage, width in enumerate(widths):
-            for block in range(blocks_per_stage):
-                stride = 2 if stage > 0 and block == 0 else 1
-                blocks.append(BasicBlock(channels, width, stride=stride))
-                channels = width
-        self.blocks = nn.Sequential(*blocks)
-        self.fc = nn.Linear(channels, num_classes)
+        self.blocks = _stages(BasicBlock, widths[0], widths, blocks_per_stage)
+        self.fc = nn.Linear(widths[-1], num_classes)
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.blocks(torch.relu(self.bn1(self.conv1(x))))
-        features_ND = out.mean(dim=(2, 3))
-        logits_NC: Tensor = self.fc(features_ND)
+        logits_NC: Tensor = self.fc(out.mean(dim=(2, 3)))
         return logits_NC
 
 
@@ -106,8 +109,8 @@ def resnet8(*, num_classes: int, image: ImageSpec) -> nn.Module:
 
 # WRN-28-10, the wide residual network of the CIFAR-100 results.
 #
-# Source: Zagoruyko & Komodakis 2016, "Wide Residual Networks" (arXiv:1605.07146).
-# Without their dropout: it is off in their CIFAR figures for flipped and cropped images.
+# Source: Zagoruyko & Komodakis 2016, "Wide Residual Networks" (arXiv:1605.07146), without dropout
+# as in their figures for flipped and cropped images.
 
 
 class PreActivationBlock(nn.Module):
@@ -135,38 +138,34 @@ class PreActivationBlock(nn.Module):
 class WideResNet(nn.Module):
     """Three stages of pre-activation blocks, the global average, and a linear head `fc`."""
 
-    def __init__(self, *, depth: int, width: int, in_channels: int, num_classes: int) -> None:
+    def __init__(
+        self, *, width: int, blocks_per_stage: int, in_channels: int, num_classes: int
+    ) -> None:
         super().__init__()
-        # depth = 1 stem + 3 stages x 2 convolutions a block + 3 projections.
-        blocks_per_stage = (depth - 4) // 6
+        widths = (16 * width, 32 * width, 64 * width)
         self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
-        blocks: list[nn.Module] = []
-        channels = 16
-        for stage, out_channels in enumerate((16 * width, 32 * width, 64 * width)):
-            for block in range(blocks_per_stage):
-                stride = 2 if stage > 0 and block == 0 else 1
-                blocks.append(PreActivationBlock(channels, out_channels, stride=stride))
-                channels = out_channels
-        self.blocks = nn.Sequential(*blocks)
-        self.bn = nn.BatchNorm2d(channels)
-        self.fc = nn.Linear(channels, num_classes)
+        self.blocks = _stages(PreActivationBlock, 16, widths, blocks_per_stage)
+        self.bn = nn.BatchNorm2d(widths[-1])
+        self.fc = nn.Linear(widths[-1], num_classes)
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.relu(self.bn(self.blocks(self.conv1(x))))
-        features_ND = out.mean(dim=(2, 3))
-        logits_NC: Tensor = self.fc(features_ND)
+        logits_NC: Tensor = self.fc(out.mean(dim=(2, 3)))
         return logits_NC
 
 
 def wrn28_10(*, num_classes: int, image: ImageSpec) -> nn.Module:
     """WRN-28-10: 36,479,194 parameters for 10 classes of RGB images."""
-    return WideResNet(depth=28, width=10, in_channels=image.channels, num_classes=num_classes)
+    # 28 layers are the stem, 3 projections and 3 stages of 4 blocks of 2 convolutions.
+    return WideResNet(
+        width=10, blocks_per_stage=4, in_channels=image.channels, num_classes=num_classes
+    )
 
 
 # ConvNet for data distillation: blocks of a 3x3 convolution, instance norm, ReLU, and an average
-# over 2x2 while there is something to halve. No example's output depends on the others of its
-# batch, so that the gradient of a class is the mean of its examples' gradients.
+# over 2x2 where the image is large enough. No output depends on other examples of the batch, so
+# that the gradient of a class is the mean of its examples' gradients.
 #
 # Source: Gidaris and Komodakis 2018, "Dynamic Few-Shot Visual Learning without Forgetting"
 # (arXiv:1804.09458); in distillation since Zhao et al. 2021 (arXiv:2006.05929).
@@ -187,12 +186,12 @@ class ConvNet(nn.Module):
         for _ in range(_NUM_BLOCKS):
             blocks += [
                 nn.Conv2d(channels, _WIDTH, 3, padding=1, bias=False),
-                # A group of each channel is instance norm.
+                # Groups of one channel are instance norm.
                 nn.GroupNorm(_WIDTH, _WIDTH),
                 nn.ReLU(),
             ]
             channels = _WIDTH
-            # A channel of a single pixel would be normalized to nothing.
+            # A channel of a single pixel would be normalized to 0.
             if min(height, width) >= 4:
                 blocks.append(nn.AvgPool2d(2))
                 height, width = height // 2, width // 2
@@ -205,11 +204,8 @@ class ConvNet(nn.Module):
         return logits_NC
 
 
-# Linear and MLP: for tables and for features that another model has made. Every column of
-# floating-point numbers is flattened; every whole number of a known range, such as a category's, is
-# a row of an embedding that its column's places share.
-#
-# Shapes: W values of an example side by side.
+# Linear and MLP, for tables and features. Columns of floating-point numbers are flattened; whole
+# numbers of a known range, such as categories, are embedded, with one embedding for each column.
 
 _HIDDEN_WIDTH = 256
 _EMBEDDING_WIDTH = 16
@@ -219,7 +215,6 @@ class SideBySide(nn.Module):
     """Inputs as one row of numbers for each example."""
 
     def __init__(self, inputs: InputSpec) -> None:
-        """Make an embedding for each column of whole numbers."""
         super().__init__()
         self._columns = inputs.columns if isinstance(inputs, ColumnsSpec) else ()
         # By place: a column may have no name, or one that no module can have.
@@ -246,9 +241,9 @@ class SideBySide(nn.Module):
 
 
 class Dense(nn.Module):
-    """Layers of one width with ReLU between, and a linear head `fc`; none of them for a line."""
+    """`num_hidden` layers of one width with ReLU, and a linear head `fc`."""
 
-    def __init__(self, inputs: InputSpec, *, num_classes: int, num_hidden: int) -> None:
+    def __init__(self, *, inputs: InputSpec, num_classes: int, num_hidden: int) -> None:
         super().__init__()
         self.inputs = SideBySide(inputs)
         width = self.inputs.width
@@ -265,14 +260,8 @@ class Dense(nn.Module):
         return logits_BC
 
 
-def linear(*, num_classes: int, inputs: InputSpec) -> nn.Module:
-    """Logistic regression."""
-    return Dense(inputs, num_classes=num_classes, num_hidden=0)
-
-
-def mlp(*, num_classes: int, inputs: InputSpec) -> nn.Module:
-    """Two hidden layers of 256."""
-    return Dense(inputs, num_classes=num_classes, num_hidden=2)
+linear = partial(Dense, num_hidden=0)
+mlp = partial(Dense, num_hidden=2)
 
 
 def _num_values(column: Column) -> int:
@@ -281,15 +270,14 @@ def _num_values(column: Column) -> int:
     if not column.num_values:
         raise ConfigError(
             f"the models linear and mlp cannot take the column {str(column)!r}: the range of its "
-            "whole numbers is not known. Give them as float32, or take a model of your own."
+            "whole numbers is unknown. Give them as float32, or take a model of your own."
         )
     return column.num_values
 
 
 # Text transformer: an encoder small enough for CPUs, over tokens of which 0 is padding. Layer norms
 # come before each part (Xiong et al. 2020, arXiv:2002.04745), which trains without warm-up.
-# Attention is written out: its kernels are the same in training and evaluation, and sum in one
-# order.
+# Attention is written out, so that training and evaluation run the same kernels.
 #
 # Shapes: L places, H heads, K features of a head.
 # Source: Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762).
@@ -300,7 +288,7 @@ _NUM_HEADS = 4
 
 
 class Attention(nn.Module):
-    """Every place looks at all places that are no padding."""
+    """Self-attention over all places but padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -320,7 +308,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, and two layers for each place by itself, each added to what it is given."""
+    """Attention and a two-layer network for each place, each with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -351,13 +339,10 @@ class TextTransformer(nn.Module):
         initialize(self)
 
     def forward(self, *given: Tensor, **named: Tensor) -> Tensor:
-        """Map tokens, int64 B x L with 0 for padding, to logits B x C.
-
-        A text without any token is one place of padding.
-        """
+        """Map tokens, int64 B x L, to logits B x C."""
         tokens_BL = given[0] if given else next(iter(named.values()))
         padding_BL = tokens_BL == 0
-        # Else a text without tokens would have nothing to look at, and no mean.
+        # A text without tokens counts as one place of padding: without any it would have no mean.
         first_L = torch.arange(tokens_BL.shape[1], device=tokens_BL.device) == 0
         padding_BL = padding_BL & ~first_L
         x_BLD = self.tokens(tokens_BL) + self.places_LD[: tokens_BL.shape[1]]
@@ -383,8 +368,8 @@ def _tokens(inputs: InputSpec) -> Column:
         if len(column.shape) == 1 and column.num_values:
             return column
     raise ConfigError(
-        f"the model text:tiny cannot take {inputs}: it takes tokens alone. Open texts, for example "
-        "with 'csv:PATH?text=COLUMN', or choose another model."
+        f"the model text:tiny cannot take {inputs}, only tokens. Open texts, such as "
+        "'csv:PATH?text=COLUMN', or choose another model."
     )
 
 
@@ -400,23 +385,16 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Module:
-    """Build `torchvision.models.NAME` with random weights.
-
-    A model sees grayscale images as three equal channels: its stem takes RGB.
-    """
+    """`torchvision.models.NAME` with random weights; grayscale images get three equal channels."""
     from torchvision import models  # noqa: PLC0415 - slow to import, and not always needed
 
     classifiers = models.list_models(module=models)
-    if name not in classifiers and name in models.list_models():
-        raise ConfigError(
-            f"torchvision:{name} is not an image classifier. Use one, such as torchvision:resnet50."
-        )
     if name not in classifiers:
         close = difflib.get_close_matches(name, classifiers, n=5)
         hint = (
             f"Did you mean {', '.join(close)}?" if close else f"There are {', '.join(classifiers)}."
         )
-        raise UnknownNameError(f"torchvision has no model {name!r}. {hint}")
+        raise UnknownNameError(f"torchvision has no image classifier {name!r}. {hint}")
     model: nn.Module = models.get_model(
         name, weights=None, num_classes=num_classes, **_ARGUMENTS.get(name, {})
     )

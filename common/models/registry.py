@@ -40,7 +40,7 @@ _OF_INPUTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
 )
 _BUILT_IN = (*_OF_IMAGES, *_OF_INPUTS)
 
-# Values: constructors compute widths and depths with fewer.
+# Values; constructors compute with smaller tensors.
 _LARGE = 2**12
 
 
@@ -59,8 +59,7 @@ def build_model(
 ) -> nn.Module:
     """Build a classifier with random weights, on the CPU, in training mode.
 
-    The weights depend on `seed` alone: PyTorch's global generator is seeded for the
-    construction and then put back, on the CPU only.
+    The weights depend on `seed` alone: PyTorch's CPU generator is seeded, and then restored.
 
     Args:
         spec: one of `known_models()`.
@@ -82,10 +81,9 @@ def build_model(
 
 
 def build_without_values(spec: str, *, num_classes: int, inputs: InputSpec) -> nn.Module:
-    """One of the package's own or torchvision's models on the meta device, in training mode.
+    """As `build_model`, on the meta device, for next to no memory.
 
-    As `build_model`, with the same refusals, for next to no memory. Not for a user's factory:
-    it may keep what it makes, and would then give a model without values to whoever asks next.
+    Not for a user's factory, which may cache its model and would return it without values later.
     """
     with seeded_generators(0, torch.device("cpu")):
         with _LargeOnMeta():  # type: ignore[no-untyped-call]
@@ -102,12 +100,12 @@ def is_users_own(spec: str) -> bool:
 
 
 class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes weights on the meta device; small tensors have values, which constructors look at."""
+    """Makes weights on the meta device; small tensors have values, which constructors use."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Do the operation, and make what is large without values."""
+        """Do the operation, large tensors without values."""
         given = dict(kwargs or {})
         if func is torch.ops.aten.empty.memory_format and math.prod(args[0]) >= _LARGE:
             given["device"] = torch.device("meta")
@@ -164,15 +162,14 @@ def _image(spec: str, inputs: InputSpec) -> ImageSpec:
 def memory_format(spec: str) -> torch.memory_format:
     """The layout of a model's activations, the same in training and evaluation.
 
-    Channels-last for the package's own and torchvision's models: on a CPU training is 1.0 to 1.6
-    times, evaluation 2.5 times as fast. A user's model may call `view` on its activations, which
-    fails on that layout: it runs contiguous.
+    With channels-last, CPUs train 1.0 to 1.6 times and evaluate 2.5 times as fast. A user's model
+    runs contiguous: it may call `view` on its activations.
     """
     return torch.contiguous_format if is_users_own(spec) else torch.channels_last
 
 
 def lay_out(model: nn.Module, spec: str, device: torch.device) -> nn.Module:
-    """Move a model to a device, its convolutions' weights in its memory format.
+    """Move a model to a device, with its convolutions' weights in its memory format.
 
     The weights' layout decides that of all activations.
     """

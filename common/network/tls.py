@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -33,10 +34,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the host."""
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
@@ -44,23 +43,21 @@ def is_loopback(host: str) -> bool:
 def require_deliberate_exposure(
     listen: str, tls: TlsFiles | None, *, insecure: bool, flag: str = "--listen"
 ) -> None:
-    """Refuse to listen beyond this machine unencrypted unless it was asked for."""
+    """Refuse to listen beyond this machine without TLS unless `insecure`."""
     host, _ = split_address(listen)
-    # A client's authority alone encrypts nothing that is served.
     encrypted = tls is not None and tls.cert is not None
     if not is_loopback(host) and not encrypted and not insecure:
         raise ConfigError(
             f"{flag} {listen} is reachable from other machines and there is no TLS. Give "
-            "--tls-cert and --tls-key (with --tls-ca only certified peers get in), or --insecure "
-            "where the network itself keeps strangers out."
+            "--tls-cert and --tls-key, or --insecure where the network keeps strangers out."
         )
 
 
-# From here on whoever starts or looks is told.
+# A certificate with fewer days left is warned of.
 SOON_DAYS = 14
 
 _CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
-# All that gRPC says of a server that did not like our certificate, or missed it.
+# gRPC's only words when a server refuses or misses our certificate.
 _CLOSED = "Socket closed"
 
 logger = logging.getLogger(__name__)
@@ -77,13 +74,11 @@ class PemFile:
     @classmethod
     def read(cls, flag: str, path: Path) -> PemFile:
         """The file of an option."""
-        if not path.is_file():
-            raise ConfigError(f"{flag} {path} is not a file. Give the path of a PEM file.")
         try:
             return cls(flag, path, path.read_bytes())
         except OSError as error:
             raise ConfigError(
-                f"{flag} {path} cannot be read: {error.strerror}. Let this process's user read it."
+                f"{flag} {path} cannot be read: {error.strerror}. Give the path of a PEM file."
             ) from None
 
     def __str__(self) -> str:
@@ -94,38 +89,31 @@ def require_key(key: PemFile, cert: PemFile) -> None:
     """Refuse a key that cannot be used, or is another certificate's."""
     private = read_key(key)
     if isinstance(private, Ed25519PrivateKey | Ed448PrivateKey):
-        # Its library, BoringSSL, has none of these in a handshake, and closes without a word.
         raise ConfigError(
-            f"{key} is an Edwards curve's, which gRPC does not take. Make the pair again with an "
-            "EC key on P-256, or an RSA key."
+            f"{key} is an Edwards curve's, which gRPC does not take. Use an EC key on P-256 or RSA."
         )
     if private.public_key() != read_certificates(cert)[0].public_key():
-        raise ConfigError(
-            f"{key} does not belong to {cert}: that certificate is of "
-            "another key. Give the two files that were made together."
-        )
+        raise ConfigError(f"{key} does not belong to {cert}. Give the pair that was made together.")
 
 
 def read_certificates(pem: PemFile) -> list[x509.Certificate]:
-    """All of a file, in their order; at least one."""
+    """A file's certificates, at least one."""
     try:
         return x509.load_pem_x509_certificates(pem.content)
     except ValueError as error:
         raise ConfigError(
-            f"{pem} holds no certificate ({_reason(error)}). Give a PEM file: one with a part that "
-            "begins with -----BEGIN CERTIFICATE-----."
+            f"{pem} holds no certificate ({_reason(error)}). Give a PEM file."
         ) from None
 
 
 def dns_names(pem: PemFile) -> tuple[str, ...]:
-    """The host names that a certificate is for, addresses aside."""
+    """The host names of a certificate, without addresses."""
+    extensions = read_certificates(pem)[0].extensions
     try:
-        names = read_certificates(pem)[0].extensions.get_extension_for_class(
-            x509.SubjectAlternativeName
-        )
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
-    return tuple(names.value.get_values_for_type(x509.DNSName))
+    return tuple(names.get_values_for_type(x509.DNSName))
 
 
 def read_key(pem: PemFile) -> PrivateKeyTypes:
@@ -141,13 +129,12 @@ def read_key(pem: PemFile) -> PrivateKeyTypes:
 
 def _require_valid(pem: PemFile, certificate: x509.Certificate, now: datetime) -> None:
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if begin <= now <= end:
-        return
-    what = "has expired" if now > end else "is not valid yet"
-    raise ConfigError(
-        f"{pem} {what}: it is valid from {shown(begin)} to {shown(end)} UTC, and now it is "
-        f"{shown(now)}. Renew it, or set this machine's clock."
-    )
+    if not begin <= now <= end:
+        what = "has expired" if now > end else "is not valid yet"
+        raise ConfigError(
+            f"{pem} {what}: it is valid from {shown(begin)} to {shown(end)} UTC, and now it is "
+            f"{shown(now)}. Renew it, or set this machine's clock."
+        )
 
 
 def shown(time: datetime) -> str:
@@ -159,21 +146,19 @@ def _reason(error: Exception) -> str:
     return str(error).split(". See ", maxsplit=1)[0].rstrip(".")
 
 
-def utc_now() -> datetime:
-    """This moment."""
-    return datetime.now(UTC)
+utc_now = partial(datetime.now, UTC)
 
 
 @dataclass(frozen=True)
 class TlsContents:
-    """What TLS files held when they were read and checked: PEM, which no text shows."""
+    """The checked contents of TLS files, as PEM."""
 
     cert: bytes | None = field(repr=False)
     key: bytes | None = field(repr=False)
     ca: bytes | None = field(repr=False)
 
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:
-        """What a server shows, and whom it lets in."""
+        """The certificate that a server shows, and its clients' authority."""
         if self.cert is None or self.key is None:
             raise ConfigError("a server needs --tls-cert and --tls-key; --tls-ca adds mTLS.")
         return grpc.ssl_server_certificate_configuration(
@@ -181,7 +166,7 @@ class TlsContents:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """How a client checks the server, and what it shows."""
+        """The server's authority, and the certificate that a client shows."""
         return grpc.ssl_channel_credentials(
             root_certificates=self.ca, private_key=self.key, certificate_chain=self.cert
         )
@@ -208,7 +193,7 @@ class TlsFiles:
         *,
         now: Callable[[], datetime] = utc_now,
     ) -> Self | None:
-        """The files of `--tls-cert --tls-key --tls-ca`, or None where none was given."""
+        """The files of `--tls-cert --tls-key --tls-ca`, checked; None without any."""
         if cert is None and key is None and ca is None:
             return None
         if (cert is None) != (key is None):
@@ -219,7 +204,7 @@ class TlsFiles:
         return files
 
     def read(self, now: datetime) -> TlsContents:
-        """The files as they are now, checked: gRPC says little about one that fails."""
+        """The present contents, checked: gRPC says little about a file that fails."""
         cert, key, ca = (
             None if path is None else PemFile.read(flag, path)
             for flag, path in ((_CERT, self.cert), (_KEY, self.key), (_CA, self.ca))
@@ -228,13 +213,13 @@ class TlsFiles:
             _require_valid(cert, read_certificates(cert)[0], now)
             require_key(key, cert)
         if ca is not None:
-            # The one that counts for longest stands for all: older ones may stay in the file.
+            # Older authorities may stay in the file.
             longest = max(read_certificates(ca), key=lambda each: each.not_valid_after_utc)
             _require_valid(ca, longest, now)
         return TlsContents(*(None if pem is None else pem.content for pem in (cert, key, ca)))
 
     def why_closed(self, details: str) -> str:
-        """What it may mean that a coordinator closes a client's connection; empty if it did not."""
+        """Why a coordinator may have closed a client's connection; empty if it did not."""
         if _CLOSED not in details:
             return ""
         if self.cert is None:
@@ -242,23 +227,18 @@ class TlsFiles:
         return f"{_CERT} {self.cert} may not be of the authority that its {_CA} names."
 
     def expires_at(self) -> datetime | None:
-        """When this side's own certificate expires; None where it has none."""
+        """The expiry of the own certificate, if there is one."""
         if self.cert is None:
             return None
         return read_certificates(PemFile.read(_CERT, self.cert))[0].not_valid_after_utc
 
     def expires_soon(self, now: datetime | None = None) -> str:
-        """A sentence where this side's own certificate has few days left; else empty."""
+        """A warning where the own certificate has few days left; else empty."""
         end = self.expires_at()
-        if end is None:
+        days = SOON_DAYS if end is None else (end - (now or utc_now())).days
+        if end is None or days >= SOON_DAYS:
             return ""
-        days = (end - (now or utc_now())).days
-        if days >= SOON_DAYS:
-            return ""
-        return (
-            f"{_CERT} {self.cert} expires in {days} days, on {shown(end)} UTC. Renew it: "
-            "nobody connects after that."
-        )
+        return f"{_CERT} {self.cert} expires in {days} days, on {shown(end)} UTC. Renew it."
 
 
 # Modification time, size and inode.
@@ -266,22 +246,22 @@ _Stamp = tuple[int, int, int]
 
 
 class Renewal:
-    """The newest contents of TLS files that work; may be asked in any thread.
+    """The newest valid contents of TLS files; safe in any thread.
 
-    Files are replaced one after the other while they are in use. A half-written file, or a pair
-    that does not match, leaves the previous contents in use.
+    Files are replaced one by one: a half-written one, or a pair that does not match, leaves the
+    previous contents in use.
     """
 
     def __init__(self, files: TlsFiles, *, now: Callable[[], datetime] = utc_now) -> None:
         self._files, self._now = files, now
         self._paths = [path for path in (files.cert, files.key, files.ca) if path is not None]
         self._lock = threading.Lock()
-        # Before the contents, so that a change in between is noticed.
+        # First, so that a change in between is noticed.
         self._used = self._refused = self._stamps()
         self._contents = files.read(now())
 
     def current(self) -> TlsContents:
-        """The contents to use from now on; the very same object until they change."""
+        """The contents to use now; the same object until they change."""
         with self._lock:
             stamps = self._stamps()
             if stamps != self._used:
@@ -292,7 +272,7 @@ class Renewal:
         try:
             contents = self._files.read(self._now())
         except ConfigError as error:
-            # Read again every time, for it may only have to come into its time; said once.
+            # Read again at every call: it may not be valid yet.
             if stamps != self._refused:
                 logger.warning("%s What was read before stays in use.", error)
             self._refused = stamps
@@ -308,7 +288,7 @@ class Renewal:
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """What a server shows, and whom it lets in, at each connection as the files are then."""
+    """A server's credentials, renewed for each connection."""
     renewal = Renewal(files)
     shown = renewal.current()
 
@@ -336,10 +316,9 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def server_context(tls: TlsFiles | None, *, asks_peers: bool) -> ssl.SSLContext | None:
-    """The context of an HTTPS server; None where connections are in the clear.
+    """The context of an HTTPS server, renewed for each connection; None without a certificate.
 
-    Each connection gets the certificate, and is checked with the authority, of the files as they
-    are then; with `asks_peers` a peer has to show a certificate of that authority.
+    With `asks_peers` a peer has to show a certificate of the authority.
     """
     if tls is None or tls.cert is None:
         return None
@@ -352,7 +331,7 @@ def server_context(tls: TlsFiles | None, *, asks_peers: bool) -> ssl.SSLContext 
         if (newest := renewal.current()) is not used[0]:
             try:
                 used = newest, _context(files)
-            except OSError:  # replaced once more; looked at again at the next connection
+            except OSError:  # replaced once more
                 logger.debug("TLS files change while they are read", exc_info=True)
         connection.context = used[1]
 

@@ -1,11 +1,10 @@
-"""Logs: context, text and JSON form, and events."""
+"""Logs: context, text and JSON form, and counted events."""
 
 from __future__ import annotations
 
 import json
 import logging
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal
+
+from opentelemetry.trace import get_current_span
 
 from lipt.common.text import printable, printable_lines
 
@@ -24,27 +25,24 @@ _context: ContextVar[Mapping[str, str]] = ContextVar(
     "lipt_log_context", default=MappingProxyType({})
 )
 # The attribute of a record that has an event's fields.
-EVENT = "lipt_event"
+_EVENT = "lipt_event"
 _PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
 
 
 def log_context() -> Mapping[str, str]:
-    """What a line that is logged now belongs to, as ids by `run`, `assignment` and so on."""
+    """The ids that belong to lines logged now: `run`, `assignment` and so on."""
     return _context.get()
 
 
 def log_about(**ids: object) -> Token[Mapping[str, str]]:
-    """Let what this task or thread logs from here on belong to these as well.
-
-    For a task that does nothing else, such as a call's; others take `logging_about`.
-    """
+    """Add ids to the rest of this task's log; for tasks of one purpose, such as a call's."""
     given = {name: str(value) for name, value in ids.items() if value != ""}
     return _context.set({**_context.get(), **given})
 
 
 @contextmanager
 def logging_about(**ids: object) -> Iterator[None]:
-    """Let what the block logs belong to these as well."""
+    """Add ids to what the block logs."""
     token = log_about(**ids)
     try:
         yield
@@ -67,35 +65,25 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record's line."""
-        event = getattr(record, EVENT, None)
+        time = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")[
-                :-6
-            ]
-            + "Z",
+            "time": f"{time:%Y-%m-%dT%H:%M:%S.%f}Z",
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **({"event": event} if event else {}),
-            **log_context(),
-            **_trace(),
         }
+        if event := getattr(record, _EVENT, None):
+            line["event"] = event
+        line |= log_context()
+        context = get_current_span().get_span_context()
+        if context.is_valid:
+            line["trace_id"] = f"{context.trace_id:032x}"
+            line["span_id"] = f"{context.span_id:016x}"
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         return json.dumps(line, default=str)
-
-
-def _trace() -> dict[str, str]:
-    # Who has never imported it does not trace.
-    api = sys.modules.get("opentelemetry.trace")
-    if api is None:
-        return {}
-    context = api.get_current_span().get_span_context()
-    if not context.is_valid:
-        return {}
-    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -105,15 +93,15 @@ class PrintableFormatter(logging.Formatter):
     """A record on one line; the lines of a traceback below it are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The record's own line."""
+        """The line without its traceback."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: ExcInfo) -> str:
-        """The traceback, in which the error's text is a peer's sometimes."""
+        """The traceback, which may hold a peer's text."""
         return printable_lines(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:
-        """Where it was logged."""
+        """The stack of the logging call."""
         return printable_lines(super().formatStack(stack_info))
 
 
@@ -122,7 +110,6 @@ def configure_logging(level: str, log_format: Literal["text", "json"] = "text") 
     handler = logging.StreamHandler()
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
-        # Python would write these as they are.
         logging.captureWarnings(capture=True)
     else:
         handler.setFormatter(
@@ -131,49 +118,47 @@ def configure_logging(level: str, log_format: Literal["text", "json"] = "text") 
             )
         )
     logging.basicConfig(level=level, handlers=[handler])
-    # One line per call of every library is not what an operator reads.
     for noisy in ("asyncio", "grpc", "PIL"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
 class EventKind(StrEnum):
-    """What is counted, under these names; `detail` divides some of them further."""
+    """Kinds of counted events; `detail` divides some of them further."""
 
-    # A call was answered with an error; detail: its reason.
+    # A call ended with an error; detail: its reason.
     CALL_REFUSED = "call_refused"
     # A worker was silent for longer than its lease.
     LEASE_EXPIRED = "lease_expired"
-    # A learner that was out before was given to a worker again.
+    # A learner was given to a worker again.
     LEARNER_REASSIGNED = "learner_reassigned"
     # An attempt counted against its learner: the worker failed, or its result was refused.
     LEARNER_FAILED = "learner_failed"
-    # A learner's result was in, and the disk has changed or lost it: it is trained again.
+    # A learner's stored result is damaged or lost: it is trained again.
     LEARNER_DAMAGED = "learner_damaged"
-    # Workers handed in different learners where they have to be the same; detail: settled where
-    # two others agree.
+    # Workers handed in different results for one learner; detail: settled where two others agree.
     LEARNER_DISPUTED = "learner_disputed"
     # A worker gave its learner back undone.
     LEARNER_RETURNED = "learner_returned"
-    # Nobody waits any more for what was to be computed; detail: whether it had begun.
+    # Nobody waits for a job any more; detail: whether it had begun.
     JOB_DROPPED = "job_dropped"
-    # A worker gave a learner back because it asks for more than the worker allows.
+    # A worker gave a learner back that exceeds its limits.
     LEARNER_DECLINED = "learner_declined"
-    # A learner, or its run, has ended several workers in a row, as it seems: others go first.
+    # A learner, or its run, seems to have ended several workers in a row: others go first.
     LEARNER_QUARANTINED = "learner_quarantined"
-    # What nobody needs or uses was removed; detail: whole blobs, cut uploads, or ended runs.
+    # Unused files were removed; detail: whole blobs, cut uploads, or ended runs.
     EXPIRED = "expired"
     # This process was stopped for a while: all leases begin anew.
     PAUSED = "paused"
-    # Something is tried again; detail: what.
+    # An operation is tried again; detail: which.
     RETRIED = "retried"
-    # A run's data is not what there is now: it waits for its own.
+    # A run waits because the coordinator has other data now.
     RUN_HELD = "run_held"
     # A run has ended; detail: its state.
     RUN_ENDED = "run_ended"
 
     @property
     def known_details(self) -> tuple[str, ...]:
-        """What `detail` may be; nothing where it is a matter of what happens."""
+        """The details that are shown before their first event."""
         return _DETAILS.get(self, ("",))
 
 
@@ -201,21 +186,17 @@ class Events:
     def record(
         self, kind: EventKind, *, detail: str = "", level: int = logging.INFO, **fields: object
     ) -> None:
-        """Log an event as `name=value` pairs on one line, and count it.
+        """Count an event, and log it as `name=value` pairs on one line.
 
-        All but plain words are quoted with JSON's escapes, so that a peer's text begins no line.
+        Values that are not plain words are quoted with JSON's escapes.
         """
         self._counts[kind, detail] += 1
-        said = {"detail": detail, **fields}
-        given = {name: value for name, value in said.items() if value != ""}
-        logger.log(
-            level,
-            " ".join(f"{name}={_shown(value)}" for name, value in {"event": kind, **given}.items()),
-            extra={EVENT: {"kind": kind.value, **given}},
-        )
+        given = {k: v for k, v in {"detail": detail, **fields}.items() if v != ""}
+        pairs = (f"{name}={_quoted(value)}" for name, value in {"event": kind, **given}.items())
+        logger.log(level, " ".join(pairs), extra={_EVENT: {"kind": kind.value, **given}})
 
     def count(self, kind: EventKind, detail: str | None = None) -> int:
-        """How many there were; of all details where none is given."""
+        """The events of a kind, of all details by default."""
         return sum(
             number
             for (counted, under), number in self.counts().items()
@@ -227,6 +208,6 @@ class Events:
         return dict(self._counts)
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     text = str(value)
     return text if _PLAIN.match(text) else json.dumps(text)

@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from socketserver import ThreadingMixIn
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import prometheus_client
@@ -28,11 +27,9 @@ from lipt.common.process.devices import versions
 
 logger = logging.getLogger(__name__)
 
-# Values of one label that are told apart: each is a series. So whatever peers send, the number of
-# series has an end.
+# Most values of one label: peers must not create series without end.
 _MOST = 64
 OTHER = "other"
-# A peer that says nothing for so long is not waited for.
 _SILENCE_SECONDS = 30.0
 
 Labels: TypeAlias = tuple[str, ...]
@@ -40,7 +37,7 @@ Labels: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """A metric's declaration; of each label `most` values are told apart, others are `OTHER`."""
+    """A metric's declaration; of each label's values all after the first `most` are `OTHER`."""
 
     name: str
     text: str
@@ -50,27 +47,26 @@ class Instrument:
 
 @dataclass(frozen=True, eq=False)
 class Counter(Instrument):
-    """Grows from 0; the label values `at_zero` are shown before the first event."""
+    """Only grows; the label values `at_zero` are shown before the first event."""
 
     at_zero: tuple[Labels, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Gauge(Instrument):
-    """A figure of this moment."""
+    """A current value."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Histogram(Instrument):
-    """How many observations there were up to each of `buckets`, and what they are together."""
+    """Observations counted by their size; `buckets` are upper bounds."""
 
     buckets: tuple[float, ...]
 
 
-# Figures that are read as they stand, by label values.
+# Current values, by label values.
 Readings: TypeAlias = Mapping[Counter | Gauge, Mapping[Labels, float]]
 
-# What both services show; which one answered a scrape is the scraper's label.
 EVENTS = Counter(
     "lipt_events_total",
     "What happened since the process started, by kind and detail.",
@@ -89,20 +85,12 @@ CERTIFICATE_EXPIRY = Gauge(
 EVERYWHERE: tuple[Instrument, ...] = (EVENTS, BUILD, CERTIFICATE_EXPIRY)
 
 
-class Distribution(NamedTuple):
-    """Observations in each bucket and above the last, not cumulative, and the sum of all values."""
-
-    counts: tuple[int, ...]
-    total: float
-
-
 class Meters:
-    """The counters and histograms of one process, as Prometheus's; safe to use from any thread."""
+    """The counters and histograms of one process; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made: dict[Instrument, Any] = {}
-        # What was seen of each label, as far as it is told apart.
         self._seen: dict[tuple[Instrument, str], set[str]] = defaultdict(set)
 
     def add(self, counter: Counter | Gauge, *labels: str, by: float = 1.0) -> None:
@@ -110,36 +98,11 @@ class Meters:
         self._series(counter, labels).inc(by)
 
     def observe(self, histogram: Histogram, value: float, *labels: str) -> None:
-        """Note one value."""
+        """Add one observation."""
         self._series(histogram, labels).observe(value)
 
-    def sums(self, counter: Counter | Gauge) -> dict[Labels, float]:
-        """What a counter, or a gauge that is counted, has come to, by its label values."""
-        return {
-            tuple(sample.labels[name] for name in counter.labels): sample.value
-            for family in self.families(counter)
-            for sample in family.samples
-            if sample.name == counter.name
-        }
-
-    def distributions(self, histogram: Histogram) -> dict[Labels, Distribution]:
-        """What a histogram holds, by its label values."""
-        counts: dict[Labels, list[float]] = defaultdict(lambda: [0.0])
-        sums: dict[Labels, float] = {}
-        for family in self.families(histogram):
-            for sample in family.samples:
-                labels = tuple(sample.labels[name] for name in histogram.labels)
-                if sample.name.endswith("_bucket"):
-                    counts[labels].append(sample.value)
-                elif sample.name.endswith("_sum"):
-                    sums[labels] = sample.value
-        return {
-            labels: Distribution(tuple(int(to - up) for up, to in pairwise(counts[labels])), total)
-            for labels, total in sums.items()
-        }
-
     def families(self, instrument: Instrument) -> list[Any]:
-        """What Prometheus is shown of an instrument; nothing of a gauge that nobody has counted."""
+        """Prometheus's view of an instrument; empty for a gauge that was never counted."""
         with self._lock:
             if isinstance(instrument, Gauge) and instrument not in self._made:
                 return []
@@ -149,16 +112,11 @@ class Meters:
     def _series(self, instrument: Instrument, labels: Labels) -> Any:
         with self._lock:
             metric = self._metric(instrument)
-            if not labels and not instrument.labels:
-                return metric
-            if len(labels) != len(instrument.labels):
-                raise ValueError(f"{instrument.name} has labels {instrument.labels}, not {labels}")
-            return metric.labels(
-                *(
-                    self._told_apart(instrument, name, value)
-                    for name, value in zip(instrument.labels, labels, strict=True)
-                )
-            )
+            shown = [
+                self._limited(instrument, name, value)
+                for name, value in zip(instrument.labels, labels, strict=True)
+            ]
+            return metric.labels(*shown) if shown else metric
 
     def _metric(self, instrument: Instrument) -> Any:
         if instrument not in self._made:
@@ -172,7 +130,7 @@ class Meters:
             self._made[instrument] = metric
         return self._made[instrument]
 
-    def _told_apart(self, instrument: Instrument, label: str, value: str) -> str:
+    def _limited(self, instrument: Instrument, label: str, value: str) -> str:
         seen = self._seen[instrument, label]
         if value not in seen and value != OTHER:
             if len(seen) >= instrument.most:
@@ -182,33 +140,26 @@ class Meters:
 
 
 class Phases:
-    """What one thing does now, and how long it has done each; safe to read from any thread.
-
-    What is under way counts already: an hour of training shows while it lasts, and not at its end.
-    """
+    """How long one thing has been in each phase, the current one included; for any thread."""
 
     def __init__(self, *phases: str, clock: Callable[[], float] = perf_counter) -> None:
         self._lock = threading.Lock()
         self._clock = clock
         self._seconds = dict.fromkeys(phases, 0.0)
-        self._present, self._since = phases[0], clock()
+        self._current, self._since = phases[0], clock()
 
     def enter(self, phase: str) -> None:
-        """From now on it does this."""
-        with self._lock:
-            self._count()
-            self._present = phase
+        """Begin a phase."""
+        self.seconds()
+        self._current = phase
 
     def seconds(self) -> dict[Labels, float]:
-        """How long each has lasted."""
+        """The seconds of each phase."""
         with self._lock:
-            self._count()
+            now = self._clock()
+            self._seconds[self._current] += now - self._since
+            self._since = now
             return {(phase,): seconds for phase, seconds in self._seconds.items()}
-
-    def _count(self) -> None:
-        now = self._clock()
-        self._seconds[self._present] += now - self._since
-        self._since = now
 
 
 @contextmanager
@@ -220,10 +171,9 @@ def serving_metrics(
     instruments: Sequence[Instrument],
     readings: Callable[[], Readings],
 ) -> Iterator[str]:
-    """Answer scrapes from threads of its own until the block ends; gives the address."""
+    """Answer scrapes in other threads until the block ends; yields the address."""
     host, port = split_address(listen)
     registry = CollectorRegistry()
-    # Memory, processor time and open files of this process, under the names that all services use.
     ProcessCollector(registry=registry)
 
     def read() -> Readings:

@@ -1,8 +1,7 @@
-"""Tracing: spans of OpenTelemetry where the process has imported it, else nothing.
+"""Tracing: OpenTelemetry spans, their export, and the W3C `traceparent` that joins processes.
 
-W3C's `traceparent` says across processes which span something is a part of. Spans are exported as
-OpenTelemetry's own OTEL_* variables say; they wait in a bounded queue of a thread, and a collector
-that is away is a warning.
+Without a tracer provider, OpenTelemetry's API makes spans that do nothing. OTEL_* variables say
+where spans go; `exporting` follows them with the extra `otel`.
 """
 
 from __future__ import annotations
@@ -10,38 +9,34 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from importlib import import_module
 from typing import Any
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 logger = logging.getLogger(__name__)
 
 # The key of W3C Trace Context, in gRPC's metadata as in HTTP's headers.
 TRACEPARENT = "traceparent"
-# An attribute of a call's span: the number of its gRPC status.
 CALL_STATUS = "rpc.grpc.status_code"
 
-_NAME = "lipt"
+_W3C = TraceContextTextMapPropagator()
 _EXPORTERS = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _DELAY = "OTEL_BSP_SCHEDULE_DELAY"
-# Where OpenTelemetry's packages say which exporters they bring.
+# Entry points by which OpenTelemetry's packages announce their exporters.
 _GROUP = "opentelemetry_traces_exporter"
 _OF_PROTOCOL = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-# In place of OpenTelemetry's 5 s: a process that is killed takes its last spans along.
+# OpenTelemetry waits 5 s: a killed process would lose too many spans.
 _DELAY_MILLISECONDS = 500.0
-# A process that ends does not wait for a collector any longer.
 _END_SECONDS = 2.0
-_EXTRA = {
-    "package": "opentelemetry-sdk",
-    "extra": "otel",
-    "needed_for": "tracing by OTEL_*",
-}
+_EXTRA = {"extra": "otel", "needed_for": "tracing by OTEL_*"}
 
 # Calls that only wait, or repeat often.
 _SPANLESS = frozenset(
@@ -58,177 +53,112 @@ _SPANLESS = frozenset(
 
 
 class Span:
-    """A span that has begun; does nothing where there is no OpenTelemetry."""
+    """A span that has begun."""
 
-    def __init__(self, begun: Any = None) -> None:
-        self._begun = begun
+    def __init__(self, begun: trace.Span) -> None:
+        self.begun = begun
 
     def note(self, **attributes: str | float) -> None:
-        """Add attributes, named as `lipt.NAME`; not what is secret, nor a peer's text."""
-        self.note_as(_own(attributes))
-
-    def note_as(self, named: dict[str, str | float]) -> None:
-        """Add attributes whose names are conventions of OpenTelemetry."""
-        if self._begun is not None:
-            self._begun.set_attributes(named)
+        """Add attributes, named `lipt.NAME`: no secrets, and no text of a peer."""
+        self.begun.set_attributes(_own(attributes))
 
     def fail(self, error_type: str) -> None:
-        """Mark it as failed, with a word for the kind of error."""
-        api = _api()
-        if api is not None and self._begun is not None:
-            self._begun.set_status(api.Status(api.StatusCode.ERROR))
-            self.note_as({"error.type": error_type})
-
-    def end(self) -> None:
-        """End a span that `begin` gave."""
-        if self._begun is not None:
-            self._begun.end()
+        """Mark it as failed."""
+        self.begun.set_status(trace.StatusCode.ERROR)
+        self.begun.set_attribute("error.type", error_type)
 
     @property
     def traceparent(self) -> str:
-        """Its own; empty where there is none."""
-        return "" if self._begun is None else _written(self._begun.get_span_context())
-
-
-def begin(
-    name: str,
-    *,
-    kind: str = "INTERNAL",
-    link: str = "",
-    named: dict[str, str | float] | None = None,
-    **attributes: str | float,
-) -> Span:
-    """A span that is not current, and that the caller ends.
-
-    `link` is another span's `traceparent`; `named` has attributes under names of OpenTelemetry's.
-    """
-    api = _api()
-    if api is None:
-        return Span()
-    other = _remote(link)
-    return Span(
-        _tracer(api.get_tracer_provider()).start_span(
-            name,
-            kind=api.SpanKind[kind],
-            attributes={**(named or {}), **_own(attributes)},
-            links=() if other is None else (api.Link(other.get_span_context()),),
-        )
-    )
+        """Its own."""
+        return _written(self.begun)
 
 
 @contextmanager
-def within(begun: Span) -> Iterator[Span]:
+def current(span: Span) -> Iterator[Span]:
     """Make a span current in the block, and end it there; an error fails it."""
-    with _current(begun._begun, ends=True):  # noqa: SLF001 - its own module's
+    with trace.use_span(
+        span.begun, end_on_exit=True, record_exception=False, set_status_on_exception=False
+    ):
         try:
-            yield begun
+            yield span
         except Exception as error:
-            begun.fail(_kind_of(error))
+            reason = getattr(error, "reason", None)
+            known = isinstance(reason, str) and reason.isupper()
+            span.fail(str(reason) if known else type(error).__name__)
             raise
-        except BaseException:  # cancelled, or dropped: nobody's fault
-            begun.note(interrupted=True)
+        except BaseException:  # cancelled or dropped
+            span.note(interrupted=True)
             raise
 
 
 @contextmanager
 def span(name: str, *, link: str = "", **attributes: str | float) -> Iterator[Span]:
-    """The block as a span within the one that is current; an error in it fails it."""
-    with within(begin(name, kind="INTERNAL", link=link, named=None, **attributes)) as begun:
-        yield begun
+    """The block as a span of the current one; `link` is the `traceparent` of a related one."""
+    related = trace.get_current_span(_context_of(link)) if link else None
+    links = () if related is None else (trace.Link(related.get_span_context()),)
+    tracer = trace.get_tracer("lipt")
+    begun = tracer.start_span(name, attributes=_own(attributes), links=links)
+    with current(Span(begun)) as within:
+        yield within
 
 
 def is_spanless(method: str) -> bool:
-    """Whether calls of a method (`/package.Service/Method`) are no spans."""
+    """Whether calls of a method (`/package.Service/Method`) get no span."""
     return method in _SPANLESS or not method.startswith("/lipt.v1.")
 
 
-def begin_call(method: str, kind: str) -> Span:
+def begin_call(method: str, kind: trace.SpanKind) -> Span:
     """The span of a call, at its client or its server."""
     service, _, name = method.removeprefix("/").partition("/")
     named = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
-    return begin(method.removeprefix("/"), kind=kind, named={**named})
+    tracer = trace.get_tracer("lipt")
+    return Span(tracer.start_span(method.removeprefix("/"), kind=kind, attributes=named))
 
 
 def is_tracing() -> bool:
     """Whether this process has a tracer provider, its own or this package's."""
-    api = _api()
-    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def current_traceparent() -> str:
-    """What a call takes along; empty where there is no trace."""
-    api = _api()
-    return "" if api is None else _written(api.get_current_span().get_span_context())
+    """What a call takes along; empty outside of a trace."""
+    return _written(trace.get_current_span())
 
 
 def received(metadata: Any) -> str:
-    """The `traceparent` in a peer's metadata; empty where there is none, or not one."""
+    """The one valid `traceparent` in a peer's metadata; empty without one."""
     found = [str(value) for key, value in metadata or () if key == TRACEPARENT]
-    remote = _remote(found[0]) if len(found) == 1 else None
-    return "" if remote is None else _written(remote.get_span_context())
+    return _written(trace.get_current_span(_context_of(found[0]))) if len(found) == 1 else ""
 
 
 @contextmanager
 def attached(traceparent: str) -> Iterator[None]:
-    """Make what the block does a part of another process's span; nothing where that is empty."""
-    with _current(_remote(traceparent), ends=False):
+    """Make the block a part of another process's span; an invalid one changes nothing."""
+    token = contexts.attach(_context_of(traceparent, contexts.get_current()))
+    try:
         yield
+    finally:
+        contexts.detach(token)
 
 
 def join(traceparent: str) -> None:
-    """Make all that this task does from here on a part of another process's span."""
-    api, remote = _api(), _remote(traceparent)
-    if api is not None and remote is not None:
-        sys.modules["opentelemetry.context"].attach(api.set_span_in_context(remote))
+    """Make the rest of this task a part of another process's span."""
+    contexts.attach(_context_of(traceparent, contexts.get_current()))
 
 
-def _api() -> Any:
-    # Who has never imported it has no tracer provider either.
-    return sys.modules.get("opentelemetry.trace")
+def _context_of(traceparent: str, otherwise: contexts.Context | None = None) -> contexts.Context:
+    return _W3C.extract({TRACEPARENT: traceparent}, otherwise or contexts.Context())
 
 
-@contextmanager
-def _current(begun: Any, *, ends: bool) -> Iterator[None]:
-    api = _api()
-    if api is None or begun is None:
-        yield
-        return
-    with api.use_span(
-        begun, end_on_exit=ends, record_exception=False, set_status_on_exception=False
-    ):
-        yield
-
-
-@lru_cache(maxsize=1)
-def _tracer(provider: Any) -> Any:
-    # To make one takes as long as a span.
-    return provider.get_tracer(_NAME)
-
-
-def _remote(traceparent: str) -> Any:
-    """Another process's span; None where the text is not one, or nobody here could use it."""
-    api = _api()
-    if api is None or not traceparent:
-        return None
-    w3c = import_module("opentelemetry.trace.propagation.tracecontext")
-    context = w3c.TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent})
-    found = api.get_current_span(context)
-    return found if found.get_span_context().is_valid else None
-
-
-def _written(context: Any) -> str:
+def _written(span: trace.Span) -> str:
+    context = span.get_span_context()
     if not context.is_valid:
         return ""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
 
 
-def _own(attributes: dict[str, str | float]) -> dict[str, str | float]:
-    return {f"{_NAME}.{name}": value for name, value in attributes.items()}
-
-
-def _kind_of(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
-    return reason if isinstance(reason, str) and reason.isupper() else type(error).__name__
+def _own(attributes: Mapping[str, str | float]) -> dict[str, str | float]:
+    return {f"lipt.{name}": value for name, value in attributes.items()}
 
 
 @contextmanager
@@ -237,23 +167,25 @@ def exporting(
 ) -> Iterator[None]:
     """Export the spans of the block, unless the process already has a tracer provider."""
     provider = None
-    if wanted := wanted_exporters(os.environ):
+    wanted = wanted_exporters(os.environ)
+    if wanted and not is_tracing():
         try:
-            provider = _set_up(wanted, service, instance)
-        except Exception as error:  # noqa: BLE001 - what is wrong with tracing stops nobody
+            provider = _provider(wanted, service, instance)
+            trace.set_tracer_provider(provider)
+        except Exception as error:  # noqa: BLE001 - tracing must not stop a service
             logger.log(problem_level, "no spans are exported: %s", error)
     try:
         yield
     finally:
         if provider is not None:
-            # It would wait for half a minute where the collector hangs.
+            # Shutting down takes half a minute where the collector hangs.
             ending = threading.Thread(target=provider.shutdown, daemon=True)
             ending.start()
             ending.join(_END_SECONDS)
 
 
 def wanted_exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The exporters that OTEL_* variables ask for, by the names that OpenTelemetry has for them."""
+    """OpenTelemetry's names of the exporters that OTEL_* variables ask for."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ()
     named = environment.get(_EXPORTERS, "")
@@ -267,26 +199,31 @@ def wanted_exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def _set_up(wanted: Sequence[str], service: str, instance: str) -> Any:
-    from lipt.common.imports import import_extra, require_extra  # noqa: PLC0415 - imports gRPC
+def _provider(wanted: Sequence[str], service: str, instance: str) -> Any:
+    from importlib.metadata import version  # noqa: PLC0415 - takes 30 ms
 
-    require_extra("opentelemetry", **_EXTRA)
-    trace = import_module("opentelemetry.trace")
-    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return None
-    exporters = [_exporter(name) for name in wanted]
-    sdk = import_extra("opentelemetry.sdk.trace", **_EXTRA)
-    processing = import_extra("opentelemetry.sdk.trace.export", **_EXTRA)
-    # Own spans say what goes wrong on their way: the SDK would, at each attempt.
+    from lipt.common.imports import import_extra  # noqa: PLC0415 - imports gRPC
+
+    sdk = import_extra("opentelemetry.sdk.trace", package="opentelemetry-sdk", **_EXTRA)
+    processing = import_module("opentelemetry.sdk.trace.export")
+    resources = import_module("opentelemetry.sdk.resources")
+    own = {
+        "service.name": service,
+        "service.version": version("lipt"),
+        "service.instance.id": instance or f"{platform.node()}-{os.getpid()}",
+    }
+    # The operator's OTEL_RESOURCE_ATTRIBUTES win.
+    said = resources.OTELResourceDetector().detect()
+    resource = resources.Resource.create(own).merge(said)
+    provider = sdk.TracerProvider(resource=resource, shutdown_on_exit=False)
+    # The SDK logs every failed attempt; `_OnceTold` logs the first.
     if not logger.isEnabledFor(logging.DEBUG):
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    provider = sdk.TracerProvider(resource=_resource(service, instance), shutdown_on_exit=False)
     delay = None if os.environ.get(_DELAY) else _DELAY_MILLISECONDS
-    for exporter in exporters:
+    for exporter in map(_exporter, wanted):
         provider.add_span_processor(
             processing.BatchSpanProcessor(_OnceTold(exporter), schedule_delay_millis=delay)
         )
-    trace.set_tracer_provider(provider)
     logger.info("spans are exported by %s", ", ".join(wanted))
     return provider
 
@@ -299,50 +236,26 @@ def _exporter(name: str) -> Any:
     for entry in entry_points(group=_GROUP, name=name):
         return entry.load()()
     if name == _OF_PROTOCOL["grpc"]:
-        raise MissingExtraError(
-            "opentelemetry-exporter-otlp-proto-grpc", extra="otel", needed_for=_EXTRA["needed_for"]
-        )
+        raise MissingExtraError("opentelemetry-exporter-otlp-proto-grpc", **_EXTRA)
     raise ConfigError(
-        f"no installed package brings the exporter {name!r} that {_EXPORTERS} or "
-        f"{_PROTOCOLS[-1]} names; there are {sorted(entry_points(group=_GROUP).names)}. "
-        "Install the package of OpenTelemetry's that has it, or name another."
+        f"no installed package has the exporter {name!r} of {_EXPORTERS} or {_PROTOCOLS[-1]}; "
+        f"there are {sorted(entry_points(group=_GROUP).names)}. Install it, or name another."
     )
-
-
-def _resource(service: str, instance: str) -> Any:
-    from importlib.metadata import version  # noqa: PLC0415 - takes 30 ms
-
-    resources = import_module("opentelemetry.sdk.resources")
-    own = {
-        "service.name": service,
-        "service.version": version("lipt"),
-        "service.instance.id": instance or f"{platform.node()}-{os.getpid()}",
-    }
-    # What the operator says of it wins.
-    said = resources.OTELResourceDetector().detect()
-    return resources.Resource.create(own).merge(said)
 
 
 class _OnceTold:
     def __init__(self, exporter: Any) -> None:
         self._exporter = exporter
         self._away = False
+        self.shutdown, self.force_flush = exporter.shutdown, exporter.force_flush
 
     def export(self, spans: Sequence[Any]) -> Any:
         result = self._exporter.export(spans)
         away = result.name != "SUCCESS"
         if away and not self._away:
             where = next(filter(None, map(os.environ.get, _ENDPOINTS)), "localhost")
-            logger.warning(
-                "spans do not get to %s: they are dropped until they do. Nothing else waits.", where
-            )
+            logger.warning("spans do not get to %s: they are dropped until they do", where)
         elif self._away and not away:
             logger.warning("spans get through again")
         self._away = away
         return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return bool(self._exporter.force_flush(timeout_millis))

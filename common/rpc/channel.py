@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partialmethod
-from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import grpc
+from opentelemetry.trace import SpanKind
 
 from lipt.common.access.tokens import METADATA_KEY, TokenSource, find_local_token
 from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.observability.tracing import (
     CALL_STATUS,
     TRACEPARENT,
-    Span,
     begin_call,
     current_traceparent,
     is_spanless,
@@ -31,10 +31,9 @@ logger = logging.getLogger(__name__)
 
 MessageT = TypeVar("MessageT")
 
-# Every request of the contract may be repeated, so gRPC retries UNAVAILABLE for some seconds.
-# `AccessService` is left out: a token that is asked for twice is two tokens. Streams are left out:
-# whoever reads one resumes it where it broke. With retries a stream was seen to hang for good, deaf
-# to its cancellation, after its coordinator was killed.
+# gRPC repeats calls that find nobody (UNAVAILABLE) for some seconds. Left out are `AccessService`,
+# where a token asked for twice is two tokens, and streams, which their readers resume: with retries
+# a stream was seen to hang, deaf to its cancellation, after its coordinator was killed.
 _RETRIED = tuple(
     {"service": service.full_name, "method": method.name}
     for module in (info_pb2, run_pb2, subset_pb2, worker_pb2)
@@ -54,12 +53,12 @@ _SERVICE_CONFIG = {"methodConfig": [{"name": _RETRIED, "retryPolicy": _RETRY_POL
 _OPTIONS = (
     ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
     ("grpc.enable_retries", 1),
-    # A peer behind a NAT or a closed laptop lid is noticed within 40 s.
+    # A peer that is gone without a word is noticed within 40 s.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A coordinator that comes up is found within seconds, however long it was away.
+    # A coordinator that comes up is found within seconds.
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -71,18 +70,18 @@ _OPTIONS = (
 def open_channel(
     address: str, tls: TlsFiles | None = None, token: TokenSource | None = None
 ) -> grpc.Channel:
-    """A channel to `host:port`; it connects when it is first used, and follows the files of `tls`.
+    """A channel to `host:port` that connects on first use, and follows the files of `tls`.
 
-    In a process that traces, its calls are part of the trace that they are made in.
+    Its calls show the token, and belong to the trace that they are made in.
     """
     host, port = split_address(address)
     if tls is not None:
-        channel: grpc.Channel = RenewingChannel(
-            Renewal(tls),
-            lambda contents: grpc.secure_channel(
-                address, contents.channel_credentials(), options=_OPTIONS
-            ),
-        )
+
+        def connect(contents: TlsContents) -> grpc.Channel:
+            credentials = contents.channel_credentials()
+            return grpc.secure_channel(address, credentials, options=_OPTIONS)
+
+        channel = cast("grpc.Channel", RenewingChannel(Renewal(tls), connect))
     elif token is None and is_loopback(host):
         channel = grpc.secure_channel(address, local_credentials(port), options=_OPTIONS)
     else:
@@ -93,14 +92,13 @@ def open_channel(
                 address,
             )
         channel = grpc.insecure_channel(address, options=_OPTIONS)
-    return traced(showing(token, channel))
+    if token is not None:
+        channel = with_metadata(channel, lambda: (("authorization", f"Bearer {token.read()}"),))
+    return _intercepted(channel, _call_in_trace) if is_tracing() else channel
 
 
 def local_credentials(port: int) -> grpc.ChannelCredentials:
-    """The local token for a loopback port, read whenever a connection is made.
-
-    A call that waits for a coordinator to start finds the token that came with it.
-    """
+    """The local token for a loopback port, read whenever a connection is made."""
     return grpc.composite_channel_credentials(
         grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP),
         grpc.metadata_call_credentials(_LocalToken(port)),
@@ -120,72 +118,35 @@ class _LocalToken(grpc.AuthMetadataPlugin):
         callback(((METADATA_KEY, token),) if token else (), None)
 
 
-Entries: TypeAlias = Callable[[], tuple[tuple[str, str], ...]]
-
-
-def showing(token: TokenSource | None, channel: grpc.Channel) -> grpc.Channel:
-    """The channel, whose calls show this token, if any."""
-    if token is None:
-        return channel
-    return with_metadata(channel, lambda: (("authorization", f"Bearer {token.read()}"),))
-
-
-def with_metadata(channel: grpc.Channel, entries: Entries) -> grpc.Channel:
-    """The channel, each of whose calls has what `entries` gives then in its metadata, too."""
-    return _intercepted(
-        channel,
-        lambda continuation, details, requests: continuation(
-            _with_entries(details, *entries()), requests
-        ),
-    )
-
-
-def traced(channel: grpc.Channel) -> grpc.Channel:
-    """The channel, whose calls belong to the trace that they are made in, where there are any."""
-    return _intercepted(channel, _call_in_trace) if is_tracing() else channel
+def with_metadata(
+    channel: grpc.Channel, entries: Callable[[], tuple[tuple[str, str], ...]]
+) -> grpc.Channel:
+    """The channel, with `entries()` in the metadata of each call."""
+    return _intercepted(channel, lambda go_on, details, it: go_on(_with(details, *entries()), it))
 
 
 def _call_in_trace(continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
     if is_spanless(details.method):
-        return continuation(_in_trace(details, current_traceparent()), requests)
-    begun = begin_call(details.method, "CLIENT")
-    call = continuation(_in_trace(details, begun.traceparent), requests)
-    call.add_done_callback(lambda ended: _end(begun, ended))
+        traceparent = current_traceparent()
+        return continuation(_with(details, (TRACEPARENT, traceparent)), requests)
+    span = begin_call(details.method, SpanKind.CLIENT)
+    call = continuation(_with(details, (TRACEPARENT, span.traceparent)), requests)
+
+    def end(ended: Any) -> None:
+        code = ended.code() or grpc.StatusCode.UNKNOWN
+        span.begun.set_attribute(CALL_STATUS, code.value[0])
+        # Leaving a stream early is no failure.
+        if code not in {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}:
+            span.fail(code.name)
+        span.begun.end()
+
+    call.add_done_callback(end)
     return call
 
 
-def _in_trace(details: Any, traceparent: str) -> Any:
-    return _with_entries(details, (TRACEPARENT, traceparent)) if traceparent else details
-
-
-def _end(begun: Span, call: Any) -> None:
-    code = call.code() or grpc.StatusCode.UNKNOWN
-    begun.note_as({CALL_STATUS: code.value[0]})
-    # Who leaves a stream has what it came for.
-    if code not in {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}:
-        begun.fail(code.name)
-    begun.end()
-
-
-class _Details(NamedTuple):
-    # `grpc.ClientCallDetails` has no constructor.
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: grpc.CallCredentials | None
-    wait_for_ready: bool | None
-    compression: grpc.Compression | None
-
-
-def _with_entries(details: Any, *entries: tuple[str, str]) -> _Details:
-    return _Details(
-        details.method,
-        details.timeout,
-        (*(details.metadata or ()), *entries),
-        details.credentials,
-        details.wait_for_ready,
-        details.compression,
-    )
+def _with(details: Any, *entries: tuple[str, str]) -> Any:
+    given = tuple(entry for entry in entries if entry[1])
+    return details._replace(metadata=(*(details.metadata or ()), *given))
 
 
 class _EveryCall(
@@ -213,7 +174,7 @@ def _intercepted(
 
 
 class IdleWatchdog:
-    """Cancels a call, and sets `expired`, when one wait on it takes longer than `idle_seconds`."""
+    """Cancels a call, and sets `expired`, when one wait on it exceeds `idle_seconds`."""
 
     def __init__(self, idle_seconds: float) -> None:
         self.expired = False
@@ -223,7 +184,7 @@ class IdleWatchdog:
 
     @contextmanager
     def over(self, call: Any) -> Iterator[None]:
-        """Watch a call during the block, and end it with the block if it is still open."""
+        """Watch a call during the block, and end it with the block."""
         self.wait_begins()
         thread = threading.Thread(target=self._watch, args=[call], name="lipt-idle", daemon=True)
         thread.start()
@@ -235,19 +196,18 @@ class IdleWatchdog:
             call.cancel()
 
     def messages(self, call: Iterable[MessageT]) -> Iterator[MessageT]:
-        """The call's messages; who takes them may be as long as it likes over each."""
+        """The call's messages; time between them is not counted."""
         for message in call:
             self._deadline = None
             yield message
             self.wait_begins()
 
     def wait_begins(self) -> None:
-        """From now on the peer has `idle_seconds` again."""
+        """Begin the peer's `idle_seconds` anew."""
         self._deadline = time.monotonic() + self._idle_seconds
 
     def _watch(self, call: Any) -> None:
         left: float = self._idle_seconds
-        # It looks in time for a wait that began while it slept: no message has to wake it.
         while not self._over.wait(left):
             deadline = self._deadline
             left = self._idle_seconds if deadline is None else deadline - time.monotonic()
@@ -255,9 +215,6 @@ class IdleWatchdog:
                 self.expired = True
                 call.cancel()
                 return
-
-
-# gRPC keeps the certificates that a channel was opened with, also when it reconnects.
 
 
 class LongPoll:
@@ -268,7 +225,7 @@ class LongPoll:
         self._interrupted = False
 
     def answered(self, start: Callable[[], Any]) -> Any:
-        """The call that `start` begins, once it is answered; None once `interrupt` was called."""
+        """The answered call that `start` begins; None once `interrupt` was called."""
         if self._interrupted:
             return None
         call = self._call = start()
@@ -292,11 +249,11 @@ class LongPoll:
             call.cancel()
 
 
-class RenewingChannel(grpc.Channel):
+class RenewingChannel:
     """A channel that follows TLS files, which gRPC itself reads once.
 
-    Calls that begin after a change go over a new connection. Those under way go on over the
-    previous one, which is closed at the next change.
+    Calls that begin after a change use a new connection. Earlier ones keep the previous one, which
+    is closed at the next change.
     """
 
     def __init__(self, renewal: Renewal, connect: Callable[[TlsContents], grpc.Channel]) -> None:
@@ -328,14 +285,6 @@ class RenewingChannel(grpc.Channel):
     stream_unary: Any = partialmethod(_method, "stream_unary")
     stream_stream: Any = partialmethod(_method, "stream_stream")
 
-    def subscribe(self, *arguments: Any, **options: Any) -> None:
-        """Follow the state of the channel that is the newest at this time."""
-        self._newest.subscribe(*arguments, **options)
-
-    def unsubscribe(self, callback: Callable[..., Any]) -> None:
-        """End that."""
-        self._newest.unsubscribe(callback)
-
     def close(self) -> None:
         """End every call, on the previous channel as well."""
         with self._lock:
@@ -351,7 +300,6 @@ class RenewingChannel(grpc.Channel):
 
 
 class _Method:
-    # A method of the contract, made anew on each channel.
     def __init__(self, channel: RenewingChannel, make: Callable[[grpc.Channel], Any]) -> None:
         self._channel, self._make = channel, make
         self._made: tuple[grpc.Channel | None, Any] = (None, None)
@@ -360,7 +308,7 @@ class _Method:
         return self._now()(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
-        # `future`, and `with_call`, which an interceptor in front of the channel calls.
+        # `future`, and `with_call` for interceptors.
         return getattr(self._now(), name)
 
     def _now(self) -> Any:

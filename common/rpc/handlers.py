@@ -13,16 +13,17 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
+from opentelemetry.trace import SpanKind
 
 from lipt.common.errors import InvalidRequestError, LiptError, TooManyCallsError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import (
     CALL_STATUS,
     begin_call,
+    current,
     is_spanless,
     join,
     received,
-    within,
 )
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.rpc.status import to_status
@@ -211,9 +212,9 @@ async def tracing(call: Call, context: Context) -> AsyncIterator[None]:
     if call.response_streaming or is_spanless(call.method):
         yield
         return
-    with within(begin_call(call.method, "SERVER")) as span:
+    with current(begin_call(call.method, SpanKind.SERVER)) as span:
         try:
             yield
         except LiptError as error:
-            span.note_as({CALL_STATUS: error.code.value[0]})
+            span.begun.set_attribute(CALL_STATUS, error.code.value[0])
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -91,68 +91,52 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def message_to_dict(message: Message) -> dict[str, Any]:
-    """The fields that are set, nested; enums by their member's value ("snip")."""
+    """A message's values, nested; enums by their member's value ("snip").
+
+    Left out are empty lists, and fields that tell whether they are set and are not.
+    """
     values: dict[str, Any] = {}
-    for field, value in message.ListFields():
+    fields: Iterable[Any] = message.DESCRIPTOR.fields
+    for field in fields:
+        value = getattr(message, field.name)
+        if field.has_presence and not message.HasField(field.name):
+            continue
         if isinstance(value, Message):
             values[field.name] = message_to_dict(value)
-        elif field.message_type is not None:
-            values[field.name] = [message_to_dict(one) for one in value]
         elif field.enum_type is not None:
             values[field.name] = enum_value(field.enum_type, value)
-        else:
+        elif isinstance(value, bool | int | float | str | bytes):
             values[field.name] = value
+        elif value:
+            nested = field.message_type is not None
+            values[field.name] = [message_to_dict(one) for one in value] if nested else list(value)
     return values
 
 
-def fill_message(
-    message: MessageT,
-    values: Mapping[str, Any],
-    *,
-    path: str = "",
-    meant: Callable[[str], str] = lambda _: "",
-) -> MessageT:
+def fill_message(message: MessageT, values: Mapping[str, Any]) -> MessageT:
     """Set the fields of `message` from a nested mapping of the same names."""
-    fields = message.DESCRIPTOR.fields_by_name
-    for key, value in values.items():
-        name = f"{path}{key}"
-        field = fields.get(key)
-        if field is None:
-            known = f"{name}: there is no such setting; there are {', '.join(fields)}"
-            raise ConfigError(f"{known}; {asked}" if (asked := meant(name)) else f"{known}.")
+    for name, value in values.items():
+        field: Any = message.DESCRIPTOR.fields_by_name[name]
+        target = getattr(message, name)
         if value is None:
             continue
-        if field.message_type is not None and not isinstance(getattr(message, key), Message):
-            for number, one in enumerate(value if isinstance(value, list | tuple) else [value]):
-                _require_group(one, field, f"{name}.{number}")
-                fill_message(getattr(message, key).add(), one, path=f"{name}.{number}.")
+        if isinstance(target, Message):
+            target.SetInParent()
+            fill_message(target, value)
         elif field.message_type is not None:
-            _require_group(value, field, name)
-            getattr(message, key).SetInParent()
-            fill_message(getattr(message, key), value, path=f"{name}.", meant=meant)
+            for one in value:
+                fill_message(target.add(), one)
+        elif field.enum_type is not None:
+            setattr(message, name, enum_number(field.enum_type, value, name))
         else:
-            _set_scalar(message, field, value, name)
+            try:
+                if isinstance(value, tuple | list):
+                    target.extend(value)
+                else:
+                    setattr(message, name, value)
+            except (AttributeError, TypeError, ValueError) as error:
+                raise ConfigError(f"{name} = {value!r}: {error}") from None
     return message
-
-
-def _require_group(value: Any, field: Any, name: str) -> None:
-    if not isinstance(value, Mapping):
-        raise ConfigError(
-            f"{name} = {value!r}: it is a group of settings; set one of "
-            f"{', '.join(field.message_type.fields_by_name)} in it."
-        )
-
-
-def _set_scalar(message: Message, field: Any, value: Any, name: str) -> None:
-    if field.enum_type is not None:
-        value = enum_number(field.enum_type, str(value), name)
-    try:
-        if isinstance(value, tuple | list):
-            getattr(message, field.name).extend(value)
-        else:
-            setattr(message, field.name, value)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"{name} = {value!r}: {error}") from None
 
 
 def _prefix(enum: EnumDescriptor) -> str:

@@ -1,15 +1,15 @@
 """Passes over the data: batches in, finite errors and features out, whole or by ranges.
 
-The gradient is that of each example's OWN loss: a mean over its batch would weigh the examples of a
-last, smaller batch B / b times too much. A range is a part of a pass, computed anywhere. Results do
-not depend on the parts as long as every range begins with a batch.
+Errors are of each example's OWN loss: a mean over the batch would overweight the examples of a
+smaller last batch. A range is a part of a pass, computed anywhere. Results do not depend on the
+ranges as long as each begins with a batch.
 
 Shapes: N examples, B of a batch, C classes, D features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +19,14 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.config.tasks import ScoringTask
-from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
+from lipt.common.data import Dataset
 from lipt.common.data.parallel import reading_ahead
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.model_input import Stored, pinned, stored_on, to_model_input
-from lipt.common.inputs.specs import InputFormat, Inputs, spec_of
+from lipt.common.inputs.specs import InputFormat, Inputs
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.models.head import evaluation_mode
-from lipt.common.models.registry import load_model
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.files import non_finite
@@ -44,10 +43,10 @@ _ERRORS, _FEATURES = "errors", "features"
 def arriving(
     computed: Iterable[tuple[slice, tuple[Tensor, ...]]],
 ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """The same rows and results in the same order, results on the CPU.
+    """The same rows and results, results on the CPU.
 
-    On CUDA a batch's results travel to page-locked memory behind its kernels, and are handed on
-    when the next batch is on its way: the device always has work.
+    On CUDA a batch's results are copied to page-locked memory behind its kernels, and yielded when
+    the next batch is queued: the device always has work.
     """
     last: _Travelling | None = None
     for rows, results in computed:
@@ -63,7 +62,7 @@ def arriving(
 
 
 class _Travelling:
-    """A batch's results on their way from CUDA to the CPU."""
+    """A batch's results, being copied from CUDA to the CPU."""
 
     def __init__(self, rows: slice, results: tuple[Tensor, ...]) -> None:
         self._rows = rows
@@ -111,12 +110,10 @@ class Batches:
     """Consecutive batches of a model's inputs and targets, decoded ahead in a thread.
 
     Attributes:
-        dataset: where examples and targets come from.
-        inputs: the format of the model's inputs.
-        device: where the model is.
+        device: of the model.
         size: examples of a batch; the last one may have fewer.
-        on_progress: called after every batch with how many of the N examples are done.
-        some: N int64 ids of the examples; all of them where None.
+        on_progress: called after every batch with the numbers of done and of all examples.
+        some: N int64 ids of the examples; None for all.
     """
 
     dataset: Dataset
@@ -128,15 +125,14 @@ class Batches:
 
     @property
     def ids_N(self) -> Tensor:
-        """The examples' ids."""
+        """The ids of all examples of the pass."""
         return torch.arange(len(self.dataset)) if self.some is None else self.some
 
     def __len__(self) -> int:
-        """N."""
         return len(self.ids_N)
 
     def __iter__(self) -> Iterator[tuple[slice, Inputs, Tensor]]:
-        """The rows of each batch, its inputs and its targets on the device."""
+        """Each batch's rows, and its inputs and targets on the device."""
         num_examples = len(self)
         with self.reading(row_blocks(num_examples, 1, self.size)) as batches:
             for batch in batches:
@@ -145,7 +141,7 @@ class Batches:
                 self.on_progress(batch.rows.stop, num_examples)
 
     def reading(self, blocks: Iterable[slice]) -> AbstractContextManager[Iterator[Read]]:
-        """Batches as they are stored, read ahead where that takes time."""
+        """Stored batches, read ahead where that takes time."""
         ids_N, targets_N = self.ids_N, self.dataset.targets_N
 
         def read(rows: slice) -> Read:
@@ -154,13 +150,13 @@ class Batches:
                 return Read(rows, pinned(examples_B), targets_B.pin_memory())
             return Read(rows, examples_B, targets_B)
 
-        # A user's own rows are asked for in the thread in which they were opened.
+        # A user's own rows are read in the thread that opened them.
         if self.dataset.in_memory or not self.dataset.rows.concurrent:
             return nullcontext(map(read, blocks))
         return reading_ahead(read, blocks)
 
     def inputs_of(self, examples_B: Stored) -> Inputs:
-        """A model's inputs on the device, from examples as they were read."""
+        """A model's inputs on the device, from stored examples."""
         there_B = stored_on(examples_B, self.device, non_blocking=True)
         return to_model_input(there_B, self.inputs, self.device)
 
@@ -172,12 +168,12 @@ def pass_over(
     features_ND: Tensor,
     on_done: OnDone = lambda _: None,
 ) -> None:
-    """One forward pass over the examples, in evaluation mode.
+    """One forward pass in evaluation mode, which fills errors and features on the CPU.
 
-    Fills errors and features on the CPU; row i is the example of the i-th id. float16 rounds.
+    Row i is the example of the i-th id.
 
     Raises:
-        SignalsError: outputs are not finite, or features too large for float16; names first ids.
+        SignalsError: outputs are not finite, or features too large for float16.
     """
     ids_N = batches.ids_N
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
@@ -191,57 +187,12 @@ def pass_over(
 
 
 def _outputs(model: nn.Module, batches: Batches) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """Each batch's rows, and whether outputs are finite, errors and features."""
+    """Each batch's rows, and which outputs are finite, errors and features."""
     target = batches.dataset.target
     for rows, inputs_B, targets_B in batches:
         logits_BC, features_BD = forward_with_features(model, inputs_B)
         finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
         yield rows, (finite_B, target.residuals(logits_BC, targets_B), features_BD)
-
-
-def open_task_data(
-    task: ScoringTask,
-    source: str,
-    *,
-    image_size: int | None,
-    allowed_modules: Collection[str],
-) -> Dataset:
-    """A data set without the images that a task excludes; arguments and errors of `open_dataset`.
-
-    Whether it is the task's, `is_data_of` tells.
-    """
-    bearable = Bearable(known=task.quarantined)
-    return without_quarantined(
-        open_dataset(
-            source, image_size=image_size, allowed_modules=allowed_modules, bearable=bearable
-        )
-    )
-
-
-def is_data_of(task: ScoringTask, dataset: Dataset, fingerprint: str) -> bool:
-    """Whether a data set, with its fingerprint of the task's kind, is the task's."""
-    return fingerprint == task.fingerprint and dataset.inputs == spec_of(task.inputs)
-
-
-def load_task_model(
-    task: ScoringTask,
-    weights: bytes | Path,
-    *,
-    device: torch.device,
-    allowed_modules: Collection[str],
-    max_bytes: int,
-) -> nn.Module:
-    """A task's model; arguments and errors of `load_model`."""
-    return load_model(
-        task.model,
-        weights,
-        num_classes=task.num_classes,
-        inputs=spec_of(task.inputs),
-        device=device,
-        seed=task.seed,
-        allowed_modules=allowed_modules,
-        max_bytes=max_bytes,
-    )
 
 
 def score_range(
@@ -276,7 +227,7 @@ def range_specs(task: ScoringTask, num_features: int) -> dict[str, TensorSpec]:
 
 
 def encode_range(scored: Weights) -> bytes:
-    """A range as a file, without loss: exponents repeat themselves, and are compressed."""
+    """A range as a file, without loss, its exponents compressed."""
     return encode_weights(scored, WeightEncoding.PLANES)
 
 

@@ -1,4 +1,4 @@
-"""Target kinds: what an example's target may be, and how its score is called."""
+"""Target kinds: the forms of an example's target, with the names of their scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class TargetKind(StrEnum):
-    """What a model is trained to give of an example."""
+    """What a model predicts of an example."""
 
     # One of several classes.
     CLASS = "class"
@@ -19,12 +19,12 @@ class TargetKind(StrEnum):
 
     @property
     def words(self) -> str:
-        """As messages have it."""
+        """For messages."""
         return _WORDS[self]
 
     @property
     def score_name(self) -> str:
-        """What the score is called in tables."""
+        """The score's name in tables."""
         return _SCORE_NAMES[self]
 
 

@@ -1,17 +1,16 @@
 """Targets of a model: one class, several labels, or numbers; and a data set's values of them.
 
-A model's last layer gives T outputs of an example. The gradient of the example's own loss by these
-outputs is a residual, the output minus the truth, so that the last layer's gradient is the outer
-product of residual and feature.
+A model's last layer has T outputs for an example. The residual, output minus truth, is the gradient
+of the example's own loss by these outputs, so that the last layer's gradient is the outer product
+of residual and feature.
 
-Examples without a single class are grouped in strata, for splits and balanced quotas. Those with
-numbers are grouped by the quantile of their first number, so that a subset has low and high ones;
-those with labels by the rarest label that they have, so that it is not lost.
+Examples without a single class are grouped in strata, for splits and balanced quotas: numbers by
+the quantile of their first number, labels by the rarest label of each example.
 
 Shapes: N examples, B of a batch, T outputs, C classes or labels, Q edges.
 """
 
-# ruff: noqa: D102 - a target's and a tally's methods are described once, in the abstract class
+# ruff: noqa: D102 - a target's methods are described once, in the abstract class
 
 from __future__ import annotations
 
@@ -30,36 +29,20 @@ from torch.nn import functional
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.targets.kinds import TargetKind
 
-NUM_BINS = 10
-NO_LABEL = "none"
-# There is no worst R²; outputs that are not finite have none.
+_NUM_BINS = 10
+_NO_LABEL = "none"
+# R² has no lower bound; outputs that are not finite get this.
 _LOWEST_SCORE = -1.0
 _MAX_OUTPUTS = 100_000
 
 Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=_MAX_OUTPUTS)]
 
 
-class Tally(ABC):
-    """A score's counts, batch by batch; the same whatever the batches are."""
-
-    @abstractmethod
-    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
-        """Count a batch; both on one device."""
-
-    @abstractmethod
-    def score(self) -> float:
-        """The score of all that was counted, at least one example; larger is better, 1 best."""
-
-    def best_possible(self, num_left: int) -> float:  # noqa: ARG002 - for those that can tell
-        """The largest possible score after so many more examples."""
-        return 1.0
-
-
 class Target(ABC):
     """A kind of target, a frozen value.
 
-    Targets of a batch are int64 B for a class, and B x T else, uint8 of 0 and 1 or float32 in the
-    data's own units; on the outputs' device.
+    Targets of a batch are on the outputs' device: int64 B for classes, else B x T, uint8 of 0 and 1
+    or float32 in the data's own units.
     """
 
     kind: TargetKind
@@ -75,10 +58,8 @@ class Target(ABC):
     ) -> Tensor:
         """Each example's own loss; B float32.
 
-        Args:
-            outputs_BT: of any floating type.
-            targets_B: as above.
-            label_smoothing: share of a target that is spread over all labels; numbers have none.
+        `label_smoothing` is the share of a target that is spread over all labels; numbers have
+        none.
         """
 
     def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
@@ -94,19 +75,51 @@ class Target(ABC):
 
     @abstractmethod
     def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """How well each example is answered, 1 at best; B float32.
+        """Each example's share of a score, at most 1; B float32. Only for progress in training."""
 
-        Their mean is near the score and is no sum of counts: for the progress of training.
-        """
-
-    @abstractmethod
     def tally(self) -> Tally:
         """Begin to count a score."""
+        return Tally(self)
+
+    @abstractmethod
+    def counts(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """A batch's part of a score, on the outputs' device."""
+
+    @abstractmethod
+    def score_of(self, counts: Sequence[Tensor]) -> float:
+        """The score of at least one batch; larger is better, at most 1."""
+
+
+class Tally:
+    """A score's counts, batch by batch; the same whatever the batches are."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._counts: list[Tensor] = []
+
+    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
+        """Count a batch; both on one device."""
+        # Read later: a device would have to wait.
+        self._counts.append(self._target.counts(outputs_BT, targets_B))
+
+    def score(self) -> float:
+        """The score of all batches, at least one."""
+        return self._target.score_of(self._counts)
+
+    def best_possible(self, num_left: int) -> float:
+        """The largest possible score after so many more examples."""
+        if not isinstance(self._target, SingleLabel):
+            return 1.0
+        left = self._counts[0].new_tensor([num_left, num_left])
+        return self._target.score_of([*self._counts, left])
 
 
 @dataclass(frozen=True)
 class SingleLabel(Target):
-    """One class of `num_classes`; targets are int64 B. The score is the accuracy."""
+    """One class of `num_classes`; targets are int64 B.
+
+    The score is the accuracy; an example with an output that is not finite counts as wrong.
+    """
 
     num_classes: Annotated[int, Field(ge=1)]
     kind: Literal[TargetKind.CLASS] = TargetKind.CLASS
@@ -133,44 +146,28 @@ class SingleLabel(Target):
     def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
         return (outputs_BT.argmax(dim=-1) == targets_B).float()
 
-    def tally(self) -> Accuracy:
-        return Accuracy()
+    def counts(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """How many are right, and how many there are."""
+        right_B = outputs_BT.argmax(dim=-1) == targets_B
+        right_B = right_B & outputs_BT.isfinite().all(dim=-1)
+        return torch.stack([right_B.sum(), torch.ones_like(right_B).sum()])
+
+    def score_of(self, counts: Sequence[Tensor]) -> float:
+        right, seen = torch.stack(list(counts)).sum(dim=0).tolist()
+        return float(right / seen)
 
     def __str__(self) -> str:
         return f"{self.num_classes} classes"
-
-
-class Accuracy(Tally):
-    """The share of examples whose largest output is their class's.
-
-    An example with an output that is not finite counts as wrong.
-    """
-
-    def __init__(self) -> None:
-        self._right = torch.zeros((), dtype=torch.int64)
-        self._seen = 0
-
-    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
-        # Counted where it is: reading it would make a device wait.
-        right_B = outputs_BT.argmax(dim=-1) == targets_B
-        self._right = self._right.to(outputs_BT.device)
-        self._right += (right_B & outputs_BT.isfinite().all(dim=-1)).sum()
-        self._seen += len(targets_B)
-
-    def score(self) -> float:
-        return int(self._right) / self._seen
-
-    def best_possible(self, num_left: int) -> float:
-        return (int(self._right) + num_left) / (self._seen + num_left)
 
 
 @dataclass(frozen=True)
 class MultiLabel(Target):
     """Any of `num_labels`; targets are uint8 B x C, 1 for a label that the example has.
 
-    The loss is the labels' binary cross-entropies, summed, so that its residual is sigmoid - y. The
-    score is the micro F1 at even odds. Where labels are rare, saying no to all of them is right
-    nearly always, so that the share of right answers would rank soups badly.
+    The loss is the sum of the labels' binary cross-entropies. The score is the micro F1,
+    2 TP / (2 TP + FP + FN) over all labels of all examples, at even odds; 1 where there is no label
+    to find. The share of right answers would rank soups badly: where labels are rare, predicting
+    none is right nearly always.
     """
 
     num_labels: Annotated[int, Field(ge=1)]
@@ -183,7 +180,7 @@ class MultiLabel(Target):
     def losses(
         self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
     ) -> Tensor:
-        """The binary cross-entropies' sum; smoothing draws 0 and 1 towards a half."""
+        """Smoothing draws 0 and 1 towards a half."""
         wanted_BC = targets_B.float() * (1 - label_smoothing) + label_smoothing / 2
         return functional.binary_cross_entropy_with_logits(
             outputs_BT.float(), wanted_BC, reduction="none"
@@ -195,43 +192,28 @@ class MultiLabel(Target):
     def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
         return ((outputs_BT > 0) == (targets_B > 0)).float().mean(dim=-1)
 
-    def tally(self) -> MicroF1:
-        return MicroF1()
+    def counts(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """True positives and wrong answers; an output that is not finite is a wrong answer."""
+        has_BC, finite_BC, said_BC = targets_B > 0, outputs_BT.isfinite(), outputs_BT > 0
+        found_BC, wrong_BC = said_BC & has_BC & finite_BC, (said_BC != has_BC) | ~finite_BC
+        return torch.stack([found_BC.sum(), wrong_BC.sum()])
+
+    def score_of(self, counts: Sequence[Tensor]) -> float:
+        found, wrong = torch.stack(list(counts)).sum(dim=0).tolist()
+        return float(2 * found / (2 * found + wrong)) if found or wrong else 1.0
 
     def __str__(self) -> str:
         return f"{self.num_labels} labels"
-
-
-class MicroF1(Tally):
-    """2 TP / (2 TP + FP + FN) over all labels of all examples; 1 where there is none to find.
-
-    An output that is not finite counts as the wrong answer.
-    """
-
-    def __init__(self) -> None:
-        # True positives, and wrong answers of either sort.
-        self._counts = torch.zeros(2, dtype=torch.int64)
-
-    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
-        has_BC, finite_BC = targets_B > 0, outputs_BT.isfinite()
-        said_BC = outputs_BT > 0
-        found = (said_BC & has_BC & finite_BC).sum()
-        wrong = ((said_BC != has_BC) | ~finite_BC).sum()
-        self._counts = self._counts.to(outputs_BT.device) + torch.stack([found, wrong])
-
-    def score(self) -> float:
-        found, wrong = self._counts.tolist()
-        return 2 * found / (2 * found + wrong) if found or wrong else 1.0
 
 
 @dataclass(frozen=True)
 class Regression(Target):
     """Numbers; targets are float32 B x T in the data's own units.
 
-    A model's outputs are standardized by the data set's means and deviations. The loss is half the
-    squared error in these units, summed over the numbers, so that its residual is output - y. The
-    score is R², the explained share of variance, in the mean over the numbers: 0 for a model that
-    always gives the mean.
+    Models predict them standardized by the data set's means and deviations. The loss is half the
+    squared error in these units, summed over the numbers. The score is R², the explained share of
+    variance, in the mean over the numbers: 0 for a model that always predicts the mean. A number
+    that is the same for all counts 1 where it is predicted exactly, else 0.
 
     Attributes:
         mean: of every number over the data set.
@@ -257,7 +239,7 @@ class Regression(Target):
         return len(self.mean)
 
     def standardized(self, targets_BT: Tensor) -> Tensor:
-        """Numbers in their own units as a model gives them; float64."""
+        """Numbers in their own units as a model predicts them; float64."""
         mean_T, std_T = (
             torch.tensor(figures, dtype=torch.float64, device=targets_BT.device)
             for figures in (self.mean, self.std)
@@ -278,67 +260,44 @@ class Regression(Target):
         return (outputs_BT.to(torch.float64) - self.standardized(targets_B)).to(torch.float32)
 
     def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """1 less the squared error, whose mean over the data set is R²."""
         off_BT = outputs_BT.to(torch.float64) - self.standardized(targets_B)
         return (1 - off_BT.square().mean(dim=-1)).float()
 
-    def tally(self) -> ExplainedVariance:
-        return ExplainedVariance(self)
+    def counts(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """Squared errors and standardized truth, 2 x B x T float64."""
+        wanted_BT = self.standardized(targets_B)
+        return torch.stack([(outputs_BT.to(torch.float64) - wanted_BT).square(), wanted_BT]).cpu()
+
+    def score_of(self, counts: Sequence[Tensor]) -> float:
+        # Exact sums, which do not depend on the order or the batches.
+        squares_TN, wanted_TN = torch.cat(list(counts), dim=1).transpose(1, 2)
+        if not bool(squares_TN.isfinite().all()):
+            return _LOWEST_SCORE
+        scores: list[float] = []
+        for squares, wanted in zip(squares_TN.tolist(), wanted_TN.tolist(), strict=True):
+            mean, left = math.fsum(wanted) / len(wanted), math.fsum(squares)
+            total = math.fsum((number - mean) ** 2 for number in wanted)
+            scores.append(1 - left / total if total else float(left == 0))
+        return max(_LOWEST_SCORE, math.fsum(scores) / len(scores))
 
     def __str__(self) -> str:
         return "a number" if self.num_outputs == 1 else f"{self.num_outputs} numbers"
 
 
-class ExplainedVariance(Tally):
-    """R², the mean over the numbers; whatever is below -1 is -1.
-
-    Sums are exact, so that they do not depend on the order or the batches. A number that is
-    the same for all counts 1 where it is predicted exactly, else 0.
-    """
-
-    def __init__(self, target: Regression) -> None:
-        """Collect in the units of `target`."""
-        self._target = target
-        self._wanted: list[Tensor] = []
-        self._squares: list[Tensor] = []
-
-    def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
-        wanted_BT = self._target.standardized(targets_B)
-        self._wanted.append(wanted_BT.cpu())
-        self._squares.append((outputs_BT.to(torch.float64) - wanted_BT).square().cpu())
-
-    def score(self) -> float:
-        squares_TN, wanted_TN = torch.cat(self._squares).T, torch.cat(self._wanted).T
-        if not bool(squares_TN.isfinite().all()):
-            return _LOWEST_SCORE
-        pairs = zip(squares_TN.tolist(), wanted_TN.tolist(), strict=True)
-        scores = [_explained(squares, wanted) for squares, wanted in pairs]
-        return max(_LOWEST_SCORE, math.fsum(scores) / len(scores))
-
-
-def _explained(squares: list[float], wanted: list[float]) -> float:
-    mean = math.fsum(wanted) / len(wanted)
-    left = math.fsum(squares)
-    total = math.fsum((number - mean) ** 2 for number in wanted)
-    if total == 0:
-        return float(left == 0)
-    return 1 - left / total
-
-
-# A target that is no single class.
+# Any target but a single class.
 OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)
 class TargetValues:
-    """A data set's targets where they are no single class, checked and grouped.
+    """A data set's labels or numbers, checked and grouped.
 
     Attributes:
         target: their kind.
         values: uint8 N x C for labels, float32 N x T for numbers, on the CPU.
         names: of the labels or the numbers.
-        strata_N: int64, the groups that stand for classes.
-        strata_names: a name for each stratum.
+        strata_N: int64, the group of each example.
+        strata_names: a name for each group.
     """
 
     target: OtherTarget
@@ -352,24 +311,23 @@ class TargetValues:
 
 
 def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
-    """Labels of N examples, 0 and 1 of any real type, with their names or numbers."""
+    """Labels of N examples, 0 and 1 of any real type; without names they are numbered."""
     num_labels = _require_matrix(values_NC, names, source, "labels")
     bad_NC = (values_NC != 0) & (values_NC != 1)
     if bool(bad_NC.any()):
         row, label = bad_NC.nonzero()[0].tolist()
         raise DataError(
             f"{source}: row {row} has {values_NC[row, label].item()} for label {label}, which is "
-            "neither 0 nor 1. Give 1 for every label that an example has and 0 for the others, or "
-            "floats for regression."
+            "neither 0 nor 1. Give 1 for every label of an example, else 0; floats for regression."
         )
     labels = tuple(map(str, range(num_labels))) if names is None else tuple(names)
     values = values_NC.to("cpu", torch.uint8).contiguous()
     strata_N = rarest_label_strata(values)
-    return TargetValues(MultiLabel(num_labels), values, labels, strata_N, (*labels, NO_LABEL))
+    return TargetValues(MultiLabel(num_labels), values, labels, strata_N, (*labels, _NO_LABEL))
 
 
 def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
-    """Numbers of N examples, of any real type, with their names or places."""
+    """Numbers of N examples, of any real type; without names they are numbered."""
     num_outputs = _require_matrix(values_NT, names, source, "numbers")
     values = values_NT.to("cpu", torch.float32).contiguous()
     bad_N = ~values.isfinite().all(dim=1)
@@ -377,7 +335,7 @@ def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -
         row = int(bad_N.nonzero()[0])
         raise DataError(
             f"{source}: the target of row {row} is {values_NT[row].tolist()}, {int(bad_N.sum())} "
-            "of all are not finite in float32. Remove these rows, or give their numbers."
+            "of all are not finite in float32. Correct or remove these rows."
         )
     numbers = tuple(map(str, range(num_outputs))) if names is None else tuple(names)
     means, deviations = zip(*map(_mean_and_deviation, values.T), strict=True)
@@ -385,7 +343,7 @@ def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -
         if not deviation:
             raise DataError(
                 f"{source}: the target {name} is the same number for all {len(values)} examples. "
-                "Leave it out, or open the data that has others."
+                "Leave it out."
             )
     edges_Q = quantile_edges(values[:, 0])
     return TargetValues(
@@ -398,7 +356,7 @@ def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -
 
 
 def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, what: str) -> int:
-    """How many columns there are."""
+    """The number of columns."""
     columns = values.shape[1] if values.ndim == 2 else 0
     if not len(values) or not columns or (names is not None and len(names) != columns):
         named = "" if names is None else f" with {len(names)} names"
@@ -410,7 +368,7 @@ def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, wh
 
 
 def _mean_and_deviation(column_N: Tensor) -> tuple[float, float]:
-    """The population's, by exact sums: the same whatever the order or the machine."""
+    """Of the population, by exact sums: the same in any order and on any machine."""
     numbers = column_N.double().tolist()
     mean = math.fsum(numbers) / len(numbers)
     if min(numbers) == max(numbers):
@@ -419,26 +377,22 @@ def _mean_and_deviation(column_N: Tensor) -> tuple[float, float]:
     return mean, math.sqrt(variance)
 
 
-def quantile_edges(values_N: Tensor, num_bins: int = NUM_BINS) -> Tensor:
+def quantile_edges(values_N: Tensor) -> Tensor:
     """The largest value of each bin but the last; Q float64, ascending, at least one.
 
-    Equal values are in one bin, the lower one, so that there are fewer bins where many are equal,
-    and none of them is empty.
-
-    Args:
-        values_N: any real type, finite, at least two that differ.
-        num_bins: how many bins there are at most, 2 or more.
+    Of values at least two differ. Equal ones are in the lower bin, so that none is empty and there
+    are fewer bins where many are equal.
     """
     sorted_N = values_N.to(torch.float64).sort().values
-    ends_Q = -(-torch.arange(1, num_bins) * len(sorted_N) // num_bins)
+    ends_Q = -(-torch.arange(1, _NUM_BINS) * len(sorted_N) // _NUM_BINS)
     edges_Q = torch.unique(sorted_N[(ends_Q - 1).clamp(min=0)])
     edges_Q = edges_Q[edges_Q < sorted_N[-1]]
-    # Where nearly all are the largest, the others are a bin of their own.
+    # Where nearly all are the largest, the others are one bin.
     return edges_Q if len(edges_Q) else sorted_N[sorted_N < sorted_N[-1]][-1:]
 
 
 def quantile_strata(values_N: Tensor, edges_Q: Tensor) -> Tensor:
-    """Each example's bin: how many edges are below its value; N int64."""
+    """Each example's bin, the number of edges below its value; N int64."""
     return torch.searchsorted(edges_Q, values_N.to(torch.float64))
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints: a user's initial weights, torch's own files included.
+"""Checkpoints: a user's initial weights, also in torch's own files.
 
-The only place that opens such a file; an operator or a user names it, never a peer. Names and
-shapes decide before any value is read. Programs that wrap a model put a prefix before all names
-("module."): the one under which most tensors fit is removed, or added.
+Only an operator or a user names such a file, never a peer. Names and shapes decide before any value
+is read. Programs that wrap a model put a prefix before all names ("module."): the one under which
+most tensors fit is removed, or added.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _tensors(part: Any) -> dict[str, torch.Tensor]:
 
 # A sentence names this many tensors and counts the rest.
 _MAX_NAMED = 10
-# How many batches a batch norm has seen: older files do not say, and 0 is as good.
+# A batch norm's count of batches, which older files lack: 0 is as good.
 _COUNTER = "num_batches_tracked"
 
 
@@ -67,11 +67,10 @@ _COUNTER = "num_batches_tracked"
 class Match:
     """How a checkpoint fits a model, by the model's names.
 
-    taken: the checkpoint's names of what is used.
+    taken: the checkpoint's names of the tensors in use.
     new: initialized anew.
     reshaped: of another shape or dtype there.
-    left_over: without a place in the model, by the checkpoint's names; of these `foreign` belong to
-        no head.
+    left_over: tensors of the checkpoint that the model lacks; `foreign` ones are of no head.
     """
 
     taken: Mapping[str, str]
@@ -91,10 +90,7 @@ class Match:
 def match_checkpoint(
     found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec], *, new: Collection[str] = ()
 ) -> Match:
-    """Match a checkpoint's tensors with a model's.
-
-    Narrower floats fit, as they are widened exactly. Batch norms' counts of batches may be missing.
-    """
+    """Match a checkpoint's tensors with a model's; narrower floats fit, as they widen exactly."""
     body = {name: spec for name, spec in like.items() if name not in new}
     off, on = _prefixes(found, body)
     own_names = {on + name[len(off) :]: name for name in found if name.startswith(off)}
@@ -125,7 +121,7 @@ def read_checkpoint(
     new_head: bool,
     max_bytes: int,
 ) -> tuple[Weights, Match]:
-    """What a model begins with: tensors of a safetensors file by the model's names, in its dtypes.
+    """A model's initial weights from a safetensors file, by the model's names, in its dtypes.
 
     With `new_head` the checkpoint may have another head, or none; else all tensors must match.
     """
@@ -171,15 +167,14 @@ def _fits(found: TensorSpec, expected: TensorSpec) -> bool:
 
 
 def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> tuple[str, str]:
+    """The prefix to remove from the checkpoint's names, and the one to add to them."""
     counts: Counter[tuple[str, str]] = Counter()
     for name, spec in found.items():
-        for prefix, rest in _cuts(name):
-            if rest in like and _fits(spec, like[rest]):
-                counts[prefix, ""] += 1
+        counts.update((cut, "") for cut, rest in _cuts(name, like) if _fits(spec, like[rest]))
     for name, spec in like.items():
-        for prefix, rest in _cuts(name):
-            if prefix and rest in found and _fits(found[rest], spec):
-                counts["", prefix] += 1
+        counts.update(
+            ("", cut) for cut, rest in _cuts(name, found) if cut and _fits(found[rest], spec)
+        )
     most = max(counts.values(), default=0)
     best = sorted(prefixes for prefixes, count in counts.items() if count == most)
     if not best or ("", "") in best:
@@ -192,13 +187,13 @@ def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -
     return best[0]
 
 
-def _cuts(name: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    while True:
-        yield name[:at], name[at:]
-        at = name.find(".", at) + 1
-        if not at:
-            return
+def _cuts(name: str, others: Mapping[str, TensorSpec]) -> Iterator[tuple[str, str]]:
+    """Splits of a name before which `others` has the rest."""
+    parts = name.split(".")
+    for at in range(len(parts)):
+        rest = ".".join(parts[at:])
+        if rest in others:
+            yield name.removesuffix(rest), rest
 
 
 def _part(name: str, prefix: str) -> str:

@@ -34,22 +34,26 @@ from __future__ import annotations
 
 import json
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import BaseModel, ValidationError
 
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import WeightsError
 from lipt.common.weights.files import (
+    DTYPES,
     SPARE_TENSORS,
     Container,
+    Shape,
+    Size,
     bytes_of,
-    is_shape,
+    complaint,
     pack,
     read_container,
 )
@@ -57,15 +61,28 @@ from lipt.common.weights.specs import TensorSpec, check_specs, quoted
 
 SPARSE_KEY, PLANES_KEY = "lipt.sparse", "lipt.planes"
 _VERSION = 1
-# The header, over the values: more than any header may have.
+# For headers: more than any has.
 _HEADER_BYTES_PER_TENSOR = 4096
-_DTYPES = {
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_FLOATS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
+
+
+class _Sparse(BaseModel):
+    version: Literal[1]
+    shapes: dict[str, Shape]
+
+
+class _Plane(BaseModel):
+    dtype: Literal["BF16", "F16", "F32", "F64"]
+    kept: Size
+    shape: Shape
+
+
+class _Planes(BaseModel):
+    version: Literal[1]
+    tensors: dict[str, _Plane]
+
+
+DescriptionT = TypeVar("DescriptionT", _Sparse, _Planes)
 
 
 def encode_weights(weights: Mapping[str, torch.Tensor], encoding: WeightEncoding) -> bytes:
@@ -104,11 +121,17 @@ def encode_planes(weights: Mapping[str, torch.Tensor], *, bfloat16: bool = False
         for form, content in (("mask", _deflate(mask)), ("planes", _to_planes(values))):
             stored[f"{form}/{name}"] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         tensors[name] = {
-            "dtype": _NAMES[rounded.dtype],
+            "dtype": _FLOATS[rounded.dtype],
             "kept": int(values.size),
             "shape": list(tensor.shape),
         }
     return _packed(stored, PLANES_KEY, tensors=tensors)
+
+
+def _packed(stored: Mapping[str, torch.Tensor], key: str, **part: Mapping[str, Any]) -> bytes:
+    content = {"version": _VERSION, **part}
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return pack(stored, {key: text})
 
 
 def open_weights(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> EncodedWeights:
@@ -121,29 +144,45 @@ def open_weights(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> Enc
         max_bytes=max_values + max_tensors * _HEADER_BYTES_PER_TENSOR,
         max_tensors=max_tensors,
     )
-    planes = PLANES_KEY in container.metadata
-    return (_PlanesWeights if planes else _SparseWeights)(container, like)
+    return EncodedWeights(container, like)
 
 
-class EncodedWeights(Mapping[str, torch.Tensor], ABC):
+@dataclass(frozen=True)
+class _Masked:
+    """A tensor with a bitmask; `dtype` is that of its `num_kept` stored values."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    num_kept: int
+
+
+class EncodedWeights(Mapping[str, torch.Tensor]):
     """The weights of an open file; every access decodes a tensor anew.
 
     Every size is compared with the model's before anything is allocated for it.
     """
 
-    values_form: ClassVar[str]
-
     def __init__(self, container: Container, like: Mapping[str, TensorSpec]) -> None:
         self.container = container
         self.like = like
-        # Entries of the description, by name.
-        self._masked = self._entries()
+        self._form = "planes" if PLANES_KEY in container.metadata else "values"
+        self._masked = self._planes() if self._form == "planes" else self._sparse()
         check_specs(dict(self._declared()), like)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if name in self._masked:
-            return self._decode(name)
-        return self.container.tensor(f"dense/{name}")
+        masked, spec = self._masked.get(name), self.like[name]
+        if masked is None:
+            return self.container.tensor(f"dense/{name}")
+        mask = self.container.values(f"mask/{name}")
+        content = self.container.values(f"{self._form}/{name}")
+        if self._form == "planes":
+            mask = _inflate(mask, -(-spec.num_elements // 8), name)
+            values = _from_planes(content, masked.dtype.itemsize, masked.num_kept, name)
+        else:
+            values = content.view(f"u{masked.dtype.itemsize}")
+        if masked.dtype != spec.dtype:
+            values = values.astype(np.uint32) << 16
+        return _join(mask, values, spec, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.like)
@@ -151,119 +190,59 @@ class EncodedWeights(Mapping[str, torch.Tensor], ABC):
     def __len__(self) -> int:
         return len(self.like)
 
-    def _declared(self) -> Iterator[tuple[str, TensorSpec]]:
+    def _sparse(self) -> dict[str, _Masked]:
+        found = {}
+        for name, shape in self._described(SPARSE_KEY, _Sparse).shapes.items():
+            mask, values = self._parts(name)
+            spec = TensorSpec(tuple(shape), values.dtype)
+            expected = TensorSpec((-(-spec.num_elements // 8),), torch.uint8)
+            if mask != expected:
+                raise _contradiction(
+                    f"the mask of {quoted(name)} is {mask}, {spec} needs {expected}"
+                )
+            if not spec.dtype.is_floating_point or len(values.shape) != 1:
+                raise _contradiction(f"{quoted(name)} has values {values}, not 1-D floating point")
+            found[name] = _Masked(spec.shape, spec.dtype, values.num_elements)
+        return found
+
+    def _planes(self) -> dict[str, _Masked]:
+        found = {}
+        for name, entry in self._described(PLANES_KEY, _Planes).tensors.items():
+            for part in self._parts(name):
+                if part.dtype != torch.uint8 or len(part.shape) != 1:
+                    raise _contradiction(f"a part of {quoted(name)} is {part}, not 1-D uint8")
+            spec = TensorSpec(tuple(entry.shape), DTYPES[entry.dtype])
+            if entry.kept > spec.num_elements:
+                raise _contradiction(f"{quoted(name)} is {spec}, and keeps {entry.kept} values")
+            found[name] = _Masked(spec.shape, spec.dtype, entry.kept)
+        return found
+
+    def _described(self, key: str, kind: type[DescriptionT]) -> DescriptionT:
+        try:
+            return kind.model_validate_json(self.container.metadata.get(key, "null"))
+        except ValidationError as error:
+            raise _contradiction(f"{key!r} in its metadata: {complaint(error)}") from None
+
+    def _parts(self, name: str) -> tuple[TensorSpec, TensorSpec]:
         stored = self.container.specs
-        for part, spec in stored.items():
+        mask, values = stored.get(f"mask/{name}"), stored.get(f"{self._form}/{name}")
+        if mask is None or values is None:
+            raise _contradiction(f"the mask or the values of {quoted(name)} are missing")
+        return mask, values
+
+    def _declared(self) -> Iterator[tuple[str, TensorSpec]]:
+        for part, spec in self.container.specs.items():
             form, _, name = part.partition("/")
             if form == "dense" and name not in self._masked:
                 yield name, spec
-            elif form not in ("mask", self.values_form) or name not in self._masked:
+            elif form not in ("mask", self._form) or name not in self._masked:
                 raise _contradiction(f"{quoted(part)} is neither dense nor of a masked tensor")
-        for name in self._masked:
-            mask, values = stored.get(f"mask/{name}"), stored.get(f"{self.values_form}/{name}")
-            if mask is None or values is None:
-                raise _contradiction(f"the mask or the values of {quoted(name)} are missing")
-            yield name, self._spec(name, mask, values)
-
-    @abstractmethod
-    def _entries(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _spec(self, name: str, mask: TensorSpec, values: TensorSpec) -> TensorSpec: ...
-
-    @abstractmethod
-    def _decode(self, name: str) -> torch.Tensor: ...
-
-
-class _SparseWeights(EncodedWeights):
-    values_form = "values"
-
-    def _entries(self) -> dict[str, Any]:
-        if SPARSE_KEY not in self.container.metadata:
-            raise WeightsError(
-                f"the file has no {SPARSE_KEY!r} in its metadata, so it is not sparse weights. "
-                "Dense weights are read with read_weights."
-            )
-        shapes = _described(self.container.metadata, SPARSE_KEY, "shapes")
-        if not all(is_shape(shape) for shape in shapes.values()):
-            raise _contradiction(f"{SPARSE_KEY!r} has an impossible shape")
-        return {name: tuple(shape) for name, shape in shapes.items()}
-
-    def _spec(self, name: str, mask: TensorSpec, values: TensorSpec) -> TensorSpec:
-        spec = TensorSpec(self._masked[name], values.dtype)
-        expected = TensorSpec((-(-spec.num_elements // 8),), torch.uint8)
-        if mask != expected:
-            raise _contradiction(f"the mask of {quoted(name)} is {mask}, {spec} needs {expected}")
-        if not spec.dtype.is_floating_point or len(values.shape) != 1:
-            raise _contradiction(
-                f"the values of {quoted(name)} are {values}, not 1-D floating point"
-            )
-        return spec
-
-    def _decode(self, name: str) -> torch.Tensor:
-        values = self.container.values(f"values/{name}").view(f"u{self.like[name].dtype.itemsize}")
-        return _join(self.container.values(f"mask/{name}"), values, self.like[name], name)
-
-
-class _PlanesWeights(EncodedWeights):
-    values_form = "planes"
-
-    def _entries(self) -> dict[str, Any]:
-        tensors = _described(self.container.metadata, PLANES_KEY, "tensors")
-        if not all(map(_is_entry, tensors.values())):
-            raise _contradiction(f"{PLANES_KEY!r} has an impossible entry")
-        return {name: entry | {"dtype": _DTYPES[entry["dtype"]]} for name, entry in tensors.items()}
-
-    def _spec(self, name: str, mask: TensorSpec, values: TensorSpec) -> TensorSpec:
-        for part in (mask, values):
-            if part.dtype != torch.uint8 or len(part.shape) != 1:
-                raise _contradiction(f"a part of {quoted(name)} is {part}, not 1-D uint8")
-        entry, expected = self._masked[name], self.like.get(name)
-        rounded = entry["dtype"] == torch.bfloat16 and expected and expected.dtype == torch.float32
-        spec = TensorSpec(tuple(entry["shape"]), torch.float32 if rounded else entry["dtype"])
-        if entry["kept"] > spec.num_elements:
-            raise _contradiction(f"{quoted(name)} is {spec}, and keeps {entry['kept']} values")
-        return spec
-
-    def _decode(self, name: str) -> torch.Tensor:
-        spec, stored, entry = self.like[name], self.container, self._masked[name]
-        mask = _inflate(stored.values(f"mask/{name}"), -(-spec.num_elements // 8), name)
-        content, itemsize = stored.values(f"planes/{name}"), entry["dtype"].itemsize
-        values = _from_planes(content, itemsize, entry["kept"], name)
-        if spec.dtype != entry["dtype"]:
-            values = values.astype(np.uint32) << 16
-        return _join(mask, values, spec, name)
-
-
-def _is_entry(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and entry.keys() >= {"dtype", "kept", "shape"}
-        and isinstance(entry["dtype"], str)
-        and entry["dtype"] in _DTYPES
-        and is_shape(entry["shape"])
-        and is_shape([entry["kept"]])
-    )
-
-
-def _packed(stored: Mapping[str, torch.Tensor], key: str, **part: Mapping[str, Any]) -> bytes:
-    content = {"version": _VERSION, **part}
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
-    return pack(stored, {key: text})
-
-
-def _described(metadata: Mapping[str, str], key: str, part: str) -> dict[str, Any]:
-    try:
-        description = json.loads(metadata[key])
-        found, entries = description["version"], dict(description[part].items())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _contradiction(f"{key!r} is not version and {part}") from None
-    if found != _VERSION:
-        raise WeightsError(
-            f"the file has {key!r} of version {str(found)[:20]}, this program reads version "
-            f"{_VERSION}. Run the same lipt version on both sides."
-        )
-    return entries
+        for name, masked in self._masked.items():
+            expected, dtype = self.like.get(name), masked.dtype
+            rounded = self._form == "planes" and dtype == torch.bfloat16
+            if rounded and expected and expected.dtype == torch.float32:
+                dtype = torch.float32
+            yield name, TensorSpec(masked.shape, dtype)
 
 
 def _contradiction(why: str) -> WeightsError:

@@ -1,21 +1,77 @@
-"""Weights files: safetensors that are checked before memory is taken for them."""
+"""Weights files: safetensors that are checked before memory is taken for them.
+
+The library writes metadata in random order, and checks a file only while it allocates. Here one set
+of tensors is one byte string with one digest, and a reader learns from the header alone what a file
+claims to hold. The format (https://huggingface.co/docs/safetensors):
+
+    8 bytes    length H of the header, unsigned, little-endian
+    H bytes    JSON: {NAME: {"dtype", "shape", "data_offsets": [begin, end]}, ...}, and
+               optionally {"__metadata__": {TEXT: TEXT}}; padded with spaces to 8 bytes
+    the rest   values, little-endian, row-major, without holes, offsets from here
+
+Tensors are written by falling item size, then name, so that every value is aligned.
+"""
 
 from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
-from lipt.common.errors import BlobTooLargeError, WeightsError
+from lipt.common.blobs.durable import write_all
+from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
 from lipt.common.weights.header import LENGTH_BYTES, malformed, values_begin
 from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
+
+ValueT = TypeVar("ValueT")
+
+# Spare room in a limit on tensors, so that another model's file is opened and compared.
+SPARE_TENSORS = 1000
+_MAX_TENSORS = 100_000
+_METADATA = "__metadata__"
+_MOST_CHARACTERS = 200
+# An entry takes some 120 bytes; long module paths take more.
+_HEADER_BYTES_PER_TENSOR = 1024
+
+_NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+# What JSON of a peer may say.
+Size = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+Shape = Annotated[list[Size], Field(max_length=16)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    dtype: Annotated[str, Field(strict=True)]
+    shape: Shape
+    data_offsets: Annotated[list[Size], Field(min_length=2, max_length=2)]
+
+
+_ENTRIES = TypeAdapter(dict[str, _Entry])
+_TEXTS = TypeAdapter(dict[str, str])
 
 
 def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
@@ -35,17 +91,12 @@ def _num_non_finite(tensor: torch.Tensor) -> int:
     return tensor.numel() - int(torch.isfinite(tensor).sum())
 
 
-# Another model's file is small enough to be opened and its differences named.
-SPARE_TENSORS = 1000
-_MAX_TENSORS = 100_000
-
-
 def read_weights(
     source: bytes | Path, *, like: Mapping[str, TensorSpec], max_bytes: int
 ) -> Weights:
     """Read a safetensors file that must hold exactly the tensors of a model.
 
-    Nothing is allocated for its values before the header was compared with `like`.
+    The header is compared with `like` before anything is allocated for its values.
     """
     container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + SPARE_TENSORS)
     check_specs(container.specs, like)
@@ -53,51 +104,13 @@ def read_weights(
 
 
 def read_specs(path: Path) -> dict[str, TensorSpec]:
-    """What the tensors of a safetensors file are, from its header."""
+    """The specs of a safetensors file's tensors."""
     max_bytes = path.stat().st_size if path.is_file() else 0
     return read_container(path, max_bytes=max_bytes, max_tensors=_MAX_TENSORS).specs
 
 
-# Safetensors container: written the same way every time, read without trust.
-#
-# The library writes a header's metadata in random order, and checks a file only
-# while it allocates. Here one set of tensors is one byte string, so that it has
-# one digest, and a reader learns from the header alone what a file claims to
-# hold. The format (https://huggingface.co/docs/safetensors):
-#
-#     8 bytes    length H of the header, unsigned, little-endian
-#     H bytes    JSON: {NAME: {"dtype", "shape", "data_offsets": [begin, end]}, ...}, and
-#                optionally {"__metadata__": {TEXT: TEXT}}; padded with spaces to 8 bytes
-#     the rest   values, little-endian, row-major, without holes, offsets from here
-#
-# Tensors are written by falling item size, then name, so that every value is aligned.
-
-_METADATA = "__metadata__"
-# An entry takes some 120 bytes; long module paths take more.
-_HEADER_BYTES_PER_TENSOR = 1024
-# A single call writes at most 2 GiB.
-_WRITTEN_BYTES = 2**30
-
-_NAMES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-}
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-
-
 def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The file of these tensors: equal tensors and metadata give equal bytes.
-
-    Tensors that share memory are stored each on its own.
-    """
+    """The file of these tensors: equal tensors and metadata give equal bytes."""
     return b"".join(_parts(tensors, metadata))
 
 
@@ -105,9 +118,7 @@ def write_packed(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write what `pack` gives into a file, without a copy of it in memory."""
     with path.open("wb", buffering=0) as file:
         for part in _parts(tensors, None):
-            left = memoryview(part)
-            while left:
-                left = left[file.write(left[:_WRITTEN_BYTES]) :]
+            write_all(file, part)
 
 
 def _parts(
@@ -157,7 +168,7 @@ class Container:
     def values(self, name: str) -> npt.NDArray[np.uint8]:
         """A tensor's bytes, read-only and without a copy."""
         if isinstance(self._data.obj, mmap.mmap):
-            # The tensors read before stay in the page cache, but not in this process.
+            # Let this process forget the tensors read before; the page cache keeps them.
             self._data.obj.madvise(mmap.MADV_DONTNEED)
         begin = self._begins[name]
         return np.frombuffer(self._data[begin : begin + self.specs[name].num_bytes], np.uint8)
@@ -187,19 +198,35 @@ def read_container(
             f"{label} has a header of {length} bytes; at most {max_length} are read. "
             "Give weights of this model."
         )
-    header = _parse(bytes(data[LENGTH_BYTES:start]), label)
-    metadata = _check_metadata(header.pop(_METADATA, {}), label)
-    if len(header) > max_tensors:
+    metadata, entries = _parse(bytes(data[LENGTH_BYTES:start]), label)
+    if len(entries) > max_tensors:
         raise BlobTooLargeError(
-            f"{label} declares {len(header)} tensors; at most {max_tensors} are read. "
+            f"{label} declares {len(entries)} tensors; at most {max_tensors} are read. "
             "Give weights of this model."
         )
     specs: dict[str, TensorSpec] = {}
     begins: dict[str, int] = {}
-    for name, entry in header.items():
-        specs[name], begins[name] = _check_entry(name, entry, label)
-    _check_cover(specs, begins, len(data) - start, label)
-    return Container(metadata, specs, begins, data[start:])
+    end = 0
+    # In the order of their values: a hole could hide bytes, an overlap could claim many.
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        if entry.dtype not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise malformed(
+                label, f"{quoted(name)} has dtype {entry.dtype[:20]!r}, known are {known}"
+            )
+        spec = TensorSpec(tuple(entry.shape), DTYPES[entry.dtype])
+        if entry.data_offsets != [end, end + spec.num_bytes]:
+            begin, after = entry.data_offsets
+            raise malformed(
+                label,
+                f"{quoted(name)} is {spec}, {spec.num_bytes} bytes from {end}, but lies at "
+                f"{begin}..{after}",
+            )
+        specs[name], begins[name] = spec, end
+        end += spec.num_bytes
+    if end != len(data) - start:
+        raise malformed(label, f"its header describes {end} bytes, {len(data) - start} are there")
+    return Container(metadata, {name: specs[name] for name in entries}, begins, data[start:])
 
 
 def _open(source: bytes | Path, max_bytes: int) -> memoryview:
@@ -226,7 +253,7 @@ def _check_size(size: int, max_bytes: int, label: str) -> None:
         raise malformed(label, f"{size} bytes are too few")
 
 
-def _parse(text: bytes, label: str) -> dict[str, Any]:
+def _parse(text: bytes, label: str) -> tuple[dict[str, str], dict[str, _Entry]]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
@@ -235,59 +262,43 @@ def _parse(text: bytes, label: str) -> dict[str, Any]:
 
     try:
         header = json.loads(text, object_pairs_hook=unique)
+        metadata = header.pop(_METADATA, {})
+        return _TEXTS.validate_python(metadata), _ENTRIES.validate_python(header)
+    except ValidationError as error:
+        raise malformed(label, f"its header: {complaint(error)}") from None
     except (ValueError, RecursionError) as error:
         raise malformed(label, f"its header is not JSON ({error})") from None
-    if not isinstance(header, dict):
-        raise malformed(label, "its header is not a JSON object")
-    return header
 
 
-def _check_metadata(metadata: Any, label: str) -> dict[str, str]:
-    if not isinstance(metadata, dict) or not all(
-        isinstance(value, str) for value in metadata.values()
-    ):
-        raise malformed(label, "its metadata is not a map from text to text")
-    return metadata
+def complaint(error: ValidationError) -> str:
+    """What a peer's JSON has wrong first; its names are cut."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{quoted(where)}: {first['msg'][:_MOST_CHARACTERS]}"
 
 
-def _check_entry(name: str, entry: Any, label: str) -> tuple[TensorSpec, int]:
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise malformed(label, f"{quoted(name)} needs a dtype, a shape and data_offsets, only")
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise malformed(
-            label, f"{quoted(name)} has dtype {str(dtype)[:20]!r}, known are {', '.join(_DTYPES)}"
-        )
-    if not is_shape(shape):
-        raise malformed(label, f"{quoted(name)} has no possible shape")
-    spec = TensorSpec(tuple(shape), _DTYPES[dtype])
-    if not is_shape(offsets) or len(offsets) != 2:
-        raise malformed(label, f"{quoted(name)} has no possible data_offsets")
-    begin, end = offsets
-    if end - begin != spec.num_bytes:
-        raise malformed(
-            label, f"{quoted(name)} is {spec}, {spec.num_bytes} bytes, but lies at {begin}..{end}"
-        )
-    return spec, begin
-
-
-def is_shape(value: Any) -> bool:
-    """Whether a JSON value can be a shape: at most 16 integers in [0, 2**63)."""
-    return (
-        isinstance(value, list)
-        and len(value) <= 16
-        and all(type(size) is int and 0 <= size < 2**63 for size in value)
-    )
-
-
-def _check_cover(
-    specs: Mapping[str, TensorSpec], begins: Mapping[str, int], num_bytes: int, label: str
+def save_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    # A hole could hide bytes, an overlap could make a small file claim much.
-    end = 0
-    for name in sorted(specs, key=lambda name: (begins[name], specs[name].num_bytes)):
-        if begins[name] != end:
-            raise malformed(label, f"{quoted(name)} lies at byte {begins[name]}, expected at {end}")
-        end += specs[name].num_bytes
-    if end != num_bytes:
-        raise malformed(label, f"its header describes {end} bytes, {num_bytes} are there")
+    """Write a safetensors file of the process' own; readers see all of it or nothing."""
+    partial = path.with_name(f"{path.name}.part")
+    contiguous = {name: values.contiguous() for name, values in tensors.items()}
+    save_file(contiguous, partial, None if metadata is None else dict(metadata))
+    partial.replace(path)
+
+
+def load_tensors(
+    path: Path, build: Callable[[dict[str, torch.Tensor], dict[str, str]], ValueT]
+) -> ValueT:
+    """What is built of the tensors and the metadata of a file of `save_tensors`.
+
+    They are mapped into memory: pages are read as they are used.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return build(tensors, file.metadata() or {})
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} cannot be used ({error}). Delete it: it is computed again."
+        ) from error

@@ -1,7 +1,6 @@
-"""Safetensors header: where a file's values begin, or which other format it is.
+"""Safetensors header: where a file's values begin, or the other format that it has.
 
-Other formats are named with their conversion, and never opened: unpickling runs code. This module
-does not import torch.
+Other formats are never opened: unpickling runs code. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FOREIGN = {
 
 
 def require_safetensors(source: bytes | Path) -> None:
-    """Check that a content, or a file, starts as safetensors does; the rest is not read."""
+    """Refuse a content, or a file, that does not start as safetensors does."""
     if isinstance(source, bytes):
         values_begin(source[: LENGTH_BYTES + 1], len(source), "the content")
         return
@@ -42,7 +41,7 @@ def require_safetensors(source: bytes | Path) -> None:
 
 
 def values_begin(start: bytes, num_bytes: int, label: str) -> int:
-    """Where a file's header ends and its values begin."""
+    """The offset of a file's values."""
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
     fits = LENGTH_BYTES + length <= num_bytes
     # Asked first: a header of 640 bytes makes a file start like a pickle.
@@ -57,7 +56,7 @@ def values_begin(start: bytes, num_bytes: int, label: str) -> int:
 
 
 def malformed(label: str, why: str) -> WeightsError:
-    """The error for a file that is nothing known, or contradicts itself."""
+    """The error for a file that is not safetensors, or contradicts itself."""
     return WeightsError(
         f"{label} is not a safetensors file: {why}. "
         "Write it with safetensors.torch.save_file(model.state_dict(), PATH)."

@@ -29,12 +29,12 @@ class TensorSpec:
 
     @property
     def num_elements(self) -> int:
-        """How many values it has; 1 for a 0-d tensor."""
+        """Its number of values; 1 for a 0-d tensor."""
         return math.prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the values take."""
+        """The size of its values."""
         return self.num_elements * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class TensorSpec:
 
 
 def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> Weights:
-    """Contiguous copies on the CPU, which no later change of the originals reaches."""
+    """Contiguous copies on the CPU, independent of the originals."""
     return {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
@@ -73,24 +73,17 @@ def differences(
     *,
     remedy: str = "Give weights of this model, or name the model that they belong to.",
 ) -> WeightsError:
-    """The error for weights that are not those of the model `like`.
-
-    Args:
-        differing: what is found in place of some of its tensors; None for nothing.
-        strange: what has no place in it.
-        like: the model's tensors.
-        remedy: the second sentence.
-    """
+    """The error for weights that lack or change tensors of `like`, or have `strange` ones."""
     clauses = [
         f"{quoted(name)} is {found or 'missing'}, the model has {like[name]}"
         for name, found in differing.items()
-    ] + [
+    ]
+    clauses += [
         f"{quoted(name)} is {spec}, the model has no such tensor" for name, spec in strange.items()
     ]
+    shown = "; ".join(clauses[:_MAX_NAMED])
     more = len(clauses) - _MAX_NAMED
     return WeightsError(
-        f"the weights differ from the model's in {len(clauses)} tensors: "
-        + "; ".join(clauses[:_MAX_NAMED])
-        + (f"; and {more} more" if more > 0 else "")
-        + f". {remedy}"
+        f"the weights differ from the model's in {len(clauses)} tensors: {shown}"
+        f"{f'; and {more} more' if more > 0 else ''}. {remedy}"
     )

@@ -89,7 +89,7 @@ class Tokens:
             created_by=created_by,
             expires_at=now + days * _DAY_SECONDS if days else None,
         )
-        await self._database.save_token(record)
+        await self._database.save(record)
         self._records[record.token_id] = record
         return record, token.text
 
@@ -103,7 +103,7 @@ class Tokens:
         if record.revoked_at is None:
             record = record.changed(revoked_at=self._clock())
             self._records[token_id] = record
-        await self._database.save_token(record)
+        await self._database.save(record)
         return record
 
     def is_own(self, text: str) -> bool:

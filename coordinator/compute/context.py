@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import TypeAdapter
@@ -20,16 +19,15 @@ from safetensors import SafetensorError
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, publish, temporary_file, write_all
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
-from lipt.coordinator.compute.progress import Made, Progressed
+from lipt.coordinator.compute.messages import Made, News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
-from lipt.core.signals.stored import UserFeatures, load_tensors, read_user_features, save_tensors
-from lipt.core.training import Warmed
-from lipt.core.workspace import Saveable, SaveableT, Workspace
+from lipt.core.signals.stored import UserFeatures, read_user_features
+from lipt.core.workspace import Keepable, KeptT, Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +37,11 @@ _MOST_FILES = 4
 # Of each model of a warm-up its weights, its signals and its gradients' norms; and other questions.
 _FILES_PER_MODEL, _MORE_FILES = 3, 9
 _DIGEST_CHARS = 32
-_WARM_UP = "warm-up"
-# Tensors of a warm-up file: `weights/NAME` and, before the end, `momentum/NAME`. The metadata has
-# `step` and `seconds`.
-_WEIGHTS, _MOMENTUM = "weights/", "momentum/"
 _MOST_NAMED = 20
 _IDS = TypeAdapter(tuple[int, ...])
 
-# Sends a job's progress, or a part of its result.
-Report = Callable[[Progressed], None]
+# Sends what a job says before it has ended.
+Report = Callable[[News], None]
 
 
 # Signal cache: per-example values on disk; the newest files of each kind stay.
@@ -77,7 +71,7 @@ def keep_cached(
     folder: Path,
     kind: str,
     depends_on: tuple[object, ...],
-    value: Saveable,
+    value: Keepable,
     most_files: int = _MOST_FILES,
 ) -> Path | None:
     """Store a value in place of an older one; its file, or None where the disk refuses."""
@@ -102,6 +96,10 @@ def keep_cached(
     return path
 
 
+def _most_files(warm_up_models: int) -> int:
+    return _FILES_PER_MODEL * warm_up_models + _MORE_FILES if warm_up_models else _MOST_FILES
+
+
 def _name(kind: str, depends_on: tuple[object, ...]) -> str:
     return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:_DIGEST_CHARS]}"
 
@@ -111,36 +109,11 @@ def _file_name(name: str, path: Path) -> str:
     return f"{name}.{BlobName.of_file(path).sha256[:32]}.safetensors"
 
 
-@dataclass(frozen=True)
-class _WarmUpFile:
-    warmed: Warmed
-
-    def save(self, path: Path) -> None:
-        """Write the file; readers see all of it or nothing."""
-        warmed = self.warmed
-        tensors = {_WEIGHTS + name: value for name, value in warmed.weights.items()}
-        tensors |= {_MOMENTUM + name: value for name, value in warmed.momentum.items()}
-        save_tensors(path, tensors, {"step": str(warmed.step), "seconds": repr(warmed.seconds)})
-
-
-def read_warm_up(path: Path) -> Warmed:
-    """A stored, perhaps unfinished ordinary warm-up."""
-
-    def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Warmed:
-        weights, momentum = (
-            {name.removeprefix(kind): tensors[name] for name in tensors if name.startswith(kind)}
-            for kind in (_WEIGHTS, _MOMENTUM)
-        )
-        return Warmed(weights, momentum, int(metadata["step"]), float(metadata["seconds"]))
-
-    return load_tensors(path, "a warm-up", build)
-
-
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     """The data set with the excluded examples of its first opening from this state directory.
 
-    Results count images by their places among those that are used. A repaired image would move
-    all behind it, so it stays excluded; an image that broke since then is refused (DataError).
+    A repaired image would shift the positions of all behind it, so it stays excluded. An image that
+    broke since then is refused (DataError).
     """
     path = folder / f"{dataset.fingerprint}.json"
     try:
@@ -150,15 +123,14 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
         return dataset
     except (OSError, ValueError) as error:
         raise StateError(
-            f"which images of {dataset.source} are left out is kept in {path}, which cannot be "
-            "used. Restore it from a backup of the state directory."
+            f"{path} lists the excluded images of {dataset.source} and cannot be used. Restore it "
+            "from a backup of the state directory."
         ) from error
     if broken := sorted(set(dataset.quarantined) - set(kept)):
         named = ", ".join(map(str, broken[:_MOST_NAMED]))
         raise DataError(
             f"{len(broken)} images of {dataset.source} cannot be used that could when runs of this "
-            f"state directory were made: {named}. Restore them, or begin with another state "
-            "directory."
+            f"state directory were made: {named}. Restore them, or take another state directory."
         )
     return replace(dataset, quarantined=kept)
 
@@ -172,11 +144,11 @@ def _keep_quarantine(path: Path, dataset: Dataset) -> None:
     except OSError as error:
         if dataset.quarantined:
             raise StateError(
-                f"which images of {dataset.source} are left out cannot be kept in {path}: {error}. "
+                f"the excluded images of {dataset.source} cannot be stored in {path}: {error}. "
                 "Make room, and start again."
             ) from error
         # A full disk is no reason not to serve what is whole.
-        logger.warning("that all of %s can be used is not noted: %s", dataset.source, error)
+        logger.warning("%s is not written: %s", path, error)
 
 
 @dataclass(frozen=True)
@@ -222,40 +194,27 @@ class Context(Workspace):
                 f"{source} has the fingerprint {found} now, and {fingerprint} is needed. {remedy}"
             )
 
-    def cached(
-        self,
-        kind: str,
-        depends_on: tuple[object, ...],
-        *,
-        load: Callable[[Path], SaveableT],
-        compute: Callable[[], SaveableT],
-        warm_up_models: int = 0,
-    ) -> SaveableT:
-        """Stored per-example values; not stored if the data changed during the computation."""
-        dataset, depends_on = self.dataset, self.on_data(depends_on)
-        folder = self.warm_ups_dir if warm_up_models else self.signals_dir
-        most_files = _most_warm_up_files(warm_up_models) if warm_up_models else _MOST_FILES
-        kept = find_cached(folder, kind, depends_on)
-        if kept is not None:
-            return load(kept)
-        value = compute()
-        if dataset.has_changed():
+    def find(
+        self, of: type[KeptT], kind: str, depends_on: tuple[object, ...], *, models: int = 0
+    ) -> KeptT | None:
+        """A stored value."""
+        kept = find_cached(self._folder(models), kind, self.on_data(depends_on))
+        return None if kept is None else of.load(kept)
+
+    def keep(
+        self, kind: str, depends_on: tuple[object, ...], value: KeptT, *, models: int = 0
+    ) -> KeptT:
+        """Store a value; not if the data has changed since it was opened."""
+        if self.dataset.has_changed():
             return value
+        most_files = _FILES_PER_MODEL * models + _MORE_FILES if models else _MOST_FILES
+        folder, depends_on = self._folder(models), self.on_data(depends_on)
         path = keep_cached(folder, kind, depends_on, value, most_files)
         # Mapped from here on: what was computed can be freed.
-        return value if path is None else load(path)
+        return value if path is None else type(value).load(path)
 
-    def find_warm_up(self, depends_on: tuple[object, ...]) -> Warmed | None:
-        """A stored, perhaps unfinished ordinary warm-up."""
-        kept = find_cached(self.warm_ups_dir, _WARM_UP, self.on_data(depends_on))
-        return None if kept is None else read_warm_up(kept)
-
-    def keep_warm_up(self, depends_on: tuple[object, ...], warmed: Warmed, num_models: int) -> None:
-        """Store an ordinary warm-up, so that a killed coordinator goes on from there."""
-        # It is unknown which part of changed data it was trained on.
-        if not self.dataset.has_changed():
-            most, depends_on = _most_warm_up_files(num_models), self.on_data(depends_on)
-            keep_cached(self.warm_ups_dir, _WARM_UP, depends_on, _WarmUpFile(warmed), most)
+    def _folder(self, models: int) -> Path:
+        return self.warm_ups_dir if models else self.signals_dir
 
     def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
         """`depends_on`, bound to the data as closely as the settings want it."""
@@ -286,13 +245,13 @@ class Context(Workspace):
         """Whether there is one, without opening it."""
         return self.settings.backbone is not None
 
-    @property
+    @cached_property
     def allowed_modules(self) -> tuple[str, ...]:
         """Modules that model factories may be imported from."""
         return tuple(self.settings.allow_modules)
 
-    @property
-    def scratch(self) -> Path:  # type: ignore[override]
+    @cached_property
+    def scratch(self) -> Path | None:
         """The folder of arrays too large for memory."""
         return self.signals_dir
 
@@ -312,26 +271,19 @@ class Context(Workspace):
 
     def tell(self, part: object) -> None:
         """Send a part of the job's result before the whole."""
-        self.send(Made(part=part))
+        self.send(Made(part))
 
     def user_features(self, features: BlobName) -> UserFeatures:
         """A user's uploaded features, of the examples in `dataset`."""
-        numbering, dataset = self.numbering, self.dataset
+        keep = self.dataset.numbering.kept
         read = read_user_features(
             self.blobs.verified_path(features),
-            num_examples=len(dataset) + len(dataset.quarantined),
+            num_examples=self.dataset.num_ids,
             max_bytes=self.settings.limits.max_blob_bytes,
         )
         paired_NP = read.paired_features_NP
-        return UserFeatures(
-            numbering.kept(read.features_ND),
-            None if paired_NP is None else numbering.kept(paired_NP),
-        )
+        return UserFeatures(keep(read.features_ND), None if paired_NP is None else keep(paired_NP))
 
     def read(self, name: BlobName) -> Path:
         """The path of a blob whose content is its digest's."""
         return self.blobs.verified_path(name)
-
-
-def _most_warm_up_files(num_models: int) -> int:
-    return _FILES_PER_MODEL * num_models + _MORE_FILES

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import Numbering
 from lipt.common.data.sources.rows import Rows
@@ -22,7 +19,7 @@ from lipt.coordinator.compute.context import Context, find_cached
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
 from lipt.core.proxies.features import Backbone
-from lipt.core.workspace import SaveableT
+from lipt.core.workspace import KeptT
 
 
 @dataclass(frozen=True)
@@ -62,20 +59,19 @@ class LightContext(Context):
         """A model is never built here."""
         _too_dear()
 
-    def cached(
+    def find(
         self,
+        of: type[KeptT],
         kind: str,
         depends_on: tuple[object, ...],
         *,
-        load: Callable[[Path], SaveableT],
-        compute: Callable[[], SaveableT],  # noqa: ARG002 - nothing is computed here
-        warm_up_models: int = 0,  # noqa: ARG002 - nor is a model trained
-    ) -> SaveableT:
-        """The stored value of that kind, if it is small."""
+        models: int = 0,  # noqa: ARG002 - no model is trained here
+    ) -> KeptT:
+        """The stored value of that kind, if it is small; nothing is computed here."""
         try:
             depends_on = self.on_data(depends_on)
             kept = find_cached(self.signals_dir, kind, depends_on, max_bytes=MAX_CHEAP_BYTES)
-            return load(kept) if kept is not None else _too_dear()
+            return of.load(kept) if kept is not None else _too_dear()
         except (OSError, StateError):  # just removed by the other process
             _too_dear()
 

@@ -1,8 +1,7 @@
 """Compute process: a child that runs one job at a time, and its side in the event loop.
 
-A job whose child was killed is repeated in a new one: jobs only read what is stored, and give the
-same result however often they run. A job that ran out of memory is not repeated. A dropped job is
-told when it reports its progress; if it goes on for too long, its child is killed.
+A job whose child was killed is repeated in a new one, with the same result; one that ran out of
+memory is not. A dropped job ends at its next report, or else its child is killed after a while.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from multiprocessing import Pipe, connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events, configure_logging
 from lipt.common.observability.tracing import exporting
-from lipt.common.process.machine import this_machine
 from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
@@ -37,10 +35,10 @@ from lipt.coordinator.compute.messages import (
     Failed,
     Finished,
     Job,
+    News,
     TooDearError,
     name_of,
 )
-from lipt.coordinator.compute.progress import OnProgress, Progressed
 
 logger = logging.getLogger(__name__)
 
@@ -53,18 +51,12 @@ OpenContext = Callable[[Report], Context]
 _MAX_DEATHS = 3
 # A dropped job may go on for so long: a new child has to open the data again.
 _PATIENCE_SECONDS = 5.0
-# The child's memory is read so often, so that its end can be explained.
-_LOOK_SECONDS = 0.2
-# A child with this share of its limit at the last look ended for memory.
-_NEARLY = 0.9
-# A killed child with this share of the machine's memory did so, too.
-_LARGE = 0.5
-
 _PROC = Path("/proc")
+_KILLED = f"by {signal.SIGKILL.name}"
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
-    """Run jobs in the child until the parent closes the pipe or is gone.
+    """Run jobs in the child until the parent is gone or closes the pipe.
 
     The parent sends an `OpenContext`, then jobs; None gives up the present one.
     """
@@ -75,11 +67,11 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     go_first_without_memory()
 
-    def report(progressed: Progressed) -> None:
+    def report(news: News) -> None:
         if pipe.poll():  # nothing but the word to stop is sent while a job runs
             pipe.recv()
             raise DroppedError
-        pipe.send(progressed)
+        pipe.send(news)
 
     with suppress(EOFError):
         open_context: OpenContext = pipe.recv()
@@ -98,7 +90,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
 
 
 def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished | Failed:
-    """Run a job and answer in any case; `memory_bytes` is named where it ran out of memory."""
+    """Run a job, and answer in any case."""
     try:
         return Finished(job.run(context))
     except (DroppedError, TooDearError) as ended:
@@ -106,8 +98,7 @@ def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
         if is_out_of_memory(error):
             why = f"{type(error).__name__}: {error}".strip(": ")
-            refusal = _out_of_memory(job, why, limit_bytes=memory_bytes)
-            return Failed(refusal, traceback.format_exc())
+            return Failed(_out_of_memory(job, why, memory_bytes), traceback.format_exc())
         if isinstance(error, LiptError):
             return Failed(error)
         why = f"{name_of(job)} failed: {type(error).__name__}: {error}"
@@ -131,7 +122,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _out_of_memory(job: Job[Any], why: str, *, limit_bytes: int) -> OutOfMemoryError:
+def _out_of_memory(job: Job[object], why: str, limit_bytes: int) -> OutOfMemoryError:
     return OutOfMemoryError(
         f"{name_of(job)} ran out of memory: {why}. The compute process may take "
         f"{format_bytes(limit_bytes)} (limits.compute_memory): choose a smaller model, "
@@ -151,7 +142,6 @@ class ComputeProcess:
         name: str = "lipt-compute",
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
-        """Begin without a child; a dropped job may go on for `patience_seconds`."""
         self._open_context = open_context
         self._events = events or Events()
         self._memory_bytes = memory_bytes
@@ -162,22 +152,19 @@ class ComputeProcess:
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._opening: Future[None] | None = None
-        self._watch = MemoryWatch(0)
         # Its own thread: hashing and writing elsewhere must not delay the pipe.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    async def run(self, job: Job[ResultT], on_progress: OnProgress = lambda _: None) -> ResultT:
+    async def run(self, job: Job[ResultT], on_news: Report = lambda _: None) -> ResultT:
         """The job's result; one job at a time. It travels by pickle, to the own child only.
 
-        Raises:
-            LiptError: what the job raised; OutOfMemoryError where the child had too little memory.
-            ComputeError: a child ended without an answer, each time.
-            DroppedError, TooDearError: it was dropped, or needs more than this child has.
+        A ComputeError where children ended without an answer, an OutOfMemoryError where they had
+        too little memory.
         """
         try:
             if self._dropped:  # before it began
                 raise DroppedError
-            return await self._run(job, on_progress)
+            return await self._run(job, on_news)
         finally:
             self._dropped = False
             if self._killing is not None:
@@ -213,16 +200,18 @@ class ComputeProcess:
         self._stopped = True
         self._end_child()
 
-    async def _run(self, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
+    async def _run(self, job: Job[ResultT], on_news: Report) -> ResultT:
         for attempt in range(1, _MAX_DEATHS + 1):
-            pipe = self.start()
-            self._watch = MemoryWatch(self.pid or 0)
+            pipe, kills = self.start(), system_kills()
             try:
-                return await self._ask(pipe, job, on_progress)
+                return await self._ask(pipe, job, on_news)
             except (EOFError, OSError):
-                how = self._death(job, self._watch.seen())
+                how = self._death()
             if self._dropped:
                 raise DroppedError
+            if how == _KILLED and system_kills() > kills and not self._stopped:
+                why = f"the system ended its process {how}"
+                raise _out_of_memory(job, why, self._memory_bytes)
             if attempt == _MAX_DEATHS or self._stopped:
                 break
             self._events.record(
@@ -237,31 +226,28 @@ class ComputeProcess:
             f"{_MAX_DEATHS}; see the log. The next job starts a new one."
         )
 
-    async def _ask(self, pipe: Connection, job: Job[ResultT], on_progress: OnProgress) -> ResultT:
+    async def _ask(self, pipe: Connection, job: Job[ResultT], on_news: Report) -> ResultT:
         await self._in_thread(lambda: pipe.send(job))
         told = False
         while True:
-            message: Progressed | Finished | Failed = await self._in_thread(pipe.recv)
-            if not isinstance(message, Progressed):
+            message: News | Finished | Failed = await self._in_thread(pipe.recv)
+            if isinstance(message, Finished | Failed):
                 return outcome_of(message, job)
             if self._dropped and not told:
                 # A job that reports has read all that was sent: this never waits.
                 pipe.send(None)
                 told = True
-            on_progress(message)
+            on_news(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
-        """Use the pipe in the thread, and watch the child; when cancelled, end the child first.
+        """Use the pipe in the thread; when cancelled, end the child first.
 
-        The thread sees the end of the pipe then, and is waited for: were the pipe closed
-        under it, it could read from whatever gets the pipe's number next.
+        Then the thread sees the end of the pipe. Were the pipe closed under it, it could read from
+        whatever gets the pipe's number next.
         """
         acting = asyncio.get_running_loop().run_in_executor(self._thread, action)
         try:
-            while not acting.done():
-                self._watch.look()
-                await asyncio.wait({acting}, timeout=_LOOK_SECONDS)
-            return acting.result()
+            return await asyncio.shield(acting)
         except asyncio.CancelledError:
             if self._child is not None:
                 self._child.kill()
@@ -281,25 +267,16 @@ class ComputeProcess:
             self._pipe.close()
         self._child = self._pipe = self._opening = None
 
-    def _death(self, job: Job[Any], seen: Seen) -> str:
-        """How the child has ended; raises OutOfMemoryError where that was for want of memory."""
+    def _death(self) -> str:
+        """How the child has ended."""
         code = None
         if self._child is not None:
             self._child.join(timeout=5.0)
             code = self._child.exitcode
         self._end_child()
         if code is None:
-            how = "without a word"
-        else:
-            how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
-        # A child that this process has ended did not end for memory, however large it was.
-        by_us = self._dropped or self._stopped
-        limit, machine = self._memory_bytes, this_machine().memory_bytes
-        if not by_us and ended_for_memory(code, seen, limit_bytes=limit, machine_bytes=machine):
-            had, there_is = format_bytes(seen.resident_bytes), format_bytes(machine)
-            why = f"its process ended {how}; it had {had}, this machine has {there_is}"
-            raise _out_of_memory(job, why, limit_bytes=limit)
-        return how
+            return "without a word"
+        return f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
 
 
 @dataclass(frozen=True)
@@ -319,54 +296,12 @@ def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
     return Resident(_kilobytes("VmRSS", status), _kilobytes("VmHWM", status))
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A process's largest memory, in all and of its limit; and the system's kills meanwhile."""
-
-    resident_bytes: int = 0
-    data_bytes: int = 0
-    kills: int = 0
-
-
-class MemoryWatch:
-    """Reads the memory of one process as long as it exists."""
-
-    def __init__(self, pid: int, *, proc: Path = _PROC) -> None:
-        self._status = proc / str(pid) / "status"
-        self._counters = proc / "vmstat"
-        self._kills_before = self._kills()
-        self._resident_bytes = self._data_bytes = 0
-
-    def look(self) -> None:
-        """Read it now; harmless when the process is gone."""
-        with suppress(OSError):
-            status = self._status.read_text()
-            self._resident_bytes = max(self._resident_bytes, _kilobytes("VmHWM", status))
-            self._data_bytes = max(self._data_bytes, _kilobytes("VmData", status))
-
-    def seen(self) -> Seen:
-        """All that was read."""
-        kills = self._kills() - self._kills_before
-        return Seen(self._resident_bytes, self._data_bytes, kills)
-
-    def _kills(self) -> int:
-        with suppress(OSError):
-            if found := re.search(r"^oom_kill (\d+)", self._counters.read_text(), re.MULTILINE):
-                return int(found[1])
-        return 0
-
-
-def ended_for_memory(
-    exit_code: int | None, seen: Seen, *, limit_bytes: int, machine_bytes: int
-) -> bool:
-    """Whether memory is why a process has ended.
-
-    The system counts its SIGKILLs; services that act before it kill large processes. Some libraries
-    end their process in another way when they are refused memory.
-    """
-    if exit_code == -signal.SIGKILL:
-        return seen.kills > 0 or seen.resident_bytes >= _LARGE * machine_bytes
-    return seen.data_bytes >= _NEARLY * limit_bytes
+def system_kills(*, proc: Path = _PROC) -> int:
+    """How many processes the system has ended so far for want of memory."""
+    with suppress(OSError):
+        if found := re.search(r"^oom_kill (\d+)", (proc / "vmstat").read_text(), re.MULTILINE):
+            return int(found[1])
+    return 0
 
 
 def _kilobytes(name: str, status: str) -> int:

@@ -1,8 +1,8 @@
 """Compute queue: callers take turns in front of a heavy and a light process.
 
-The heavy process has the data set, the models and the device. The light one has labels and stored
-signals, so that a small request never waits for minutes; a job that needs more goes on to the heavy
-one. A job that nobody waits for any more is dropped, also while it is computed.
+The light process has labels and stored signals alone, so that a small request never waits for
+minutes; a job that needs more goes on to the heavy one. A job that nobody waits for is dropped,
+also while it is computed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -30,13 +31,17 @@ from lipt.coordinator.compute.messages import (
     Cost,
     DroppedError,
     Job,
+    Made,
+    News,
+    OnProgress,
+    Progressed,
+    ScanClosed,
+    ScanNews,
     TooDearError,
     WithOrigin,
     name_of,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext, Resident, resident
-from lipt.coordinator.compute.progress import Aside, OnProgress, Progressed
-from lipt.coordinator.compute.scan import ScanClosed, ScanNews
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
@@ -80,17 +85,17 @@ class Entry:
     since: float
     job: Job[Any]
     asked: Asked
-    on_progress: OnProgress
+    on_news: Callable[[News], None]
     outcome: asyncio.Future[Any]
     ahead: int = 0
     latest: Progressed = _NOTHING_YET
 
-    def report(self, progressed: Progressed) -> None:
+    def report(self, news: News) -> None:
         """Pass it on while somebody waits."""
-        if not isinstance(progressed, Aside):
-            self.latest = progressed
+        if isinstance(news, Progressed):
+            self.latest = news
         if not self.outcome.done():
-            self.on_progress(progressed)
+            self.on_news(news)
 
     @property
     def callers(self) -> frozenset[str]:
@@ -101,8 +106,8 @@ class Entry:
 def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int]) -> list[Entry]:
     """Jobs (given by number) in the order in which they are computed, if no others come.
 
-    Callers take turns, the one with the lowest rank first: the turn after its last job, or that of
-    its arrival where that is later. So a newcomer passes at most the caller that was served last.
+    Callers take turns, the lowest rank first: the turn after its last job, or of its arrival where
+    that is later. So a newcomer passes at most the caller that was served last.
     """
     rounds: Counter[str] = Counter()
     firsts: dict[str, tuple[int, int]] = {}
@@ -192,42 +197,38 @@ class ComputeQueue:
     ) -> ResultT:
         """The job's result; a caller that stops waiting drops it, also while it is computed.
 
-        `on_progress` hears the job's place in the queue as well.
-
-        Raises:
-            QueueFullError: too many jobs of trainers wait already; a run's own are never refused.
-            LiptError: as `ComputeProcess.run`.
+        A QueueFullError where too many jobs of trainers wait; a run's own are never refused.
         """
         job = WithOrigin(job, dict(log_context()), current_traceparent())
-        if self._light is not None and asked.cost < Cost.DEAR:
-            try:
-                return await self._wait(self._light, job, on_progress, asked)
-            except TooDearError:
-                asked = Asked(asked.run, asked.callers)
         open_scan = ""
 
-        def hear(progressed: Progressed) -> None:
+        def hear(news: News) -> None:
             nonlocal open_scan
-            if isinstance(progressed, ScanNews):
-                open_scan = "" if isinstance(progressed, ScanClosed) else progressed.scan_id
-                self._on_scan(progressed)
+            if isinstance(news, ScanNews):
+                open_scan = "" if isinstance(news, ScanClosed) else news.scan_id
+                self._on_scan(news)
+            elif isinstance(news, Made):
+                asked.on_part(news.part)
             else:
-                on_progress(progressed)
+                on_progress(news)
 
+        if self._light is not None and asked.cost < Cost.DEAR:
+            with suppress(TooDearError):
+                return await self._wait(self._light, job, hear, asked)
         try:
             return await self._wait(self._heavy, job, hear, asked)
         finally:
             if open_scan:  # the job ended early: nobody needs its ranges
-                self._on_scan(ScanClosed(scan_id=open_scan))
+                self._on_scan(ScanClosed(open_scan))
 
     def waiting(self) -> Mapping[str, int]:
         """The number of waiting jobs, by executor."""
-        return {LIGHT: 0} | {one.name: len(one.waiting) for one in self._executors()}
+        return {one.name: len(one.waiting) for one in self._executors()}
 
     def oldest_seconds(self) -> Mapping[str, float]:
         """The age of the oldest waiting job, by executor; 0 where none waits."""
         now = self._clock()
-        return {LIGHT: 0.0} | {
+        return {
             executor.name: max((now - entry.since for entry in executor.waiting), default=0.0)
             for executor in self._executors()
         }
@@ -275,7 +276,7 @@ class ComputeQueue:
         )
 
     async def _wait(
-        self, executor: _Executor, job: Job[ResultT], on_progress: OnProgress, asked: Asked
+        self, executor: _Executor, job: Job[ResultT], on_news: Callable[[News], None], asked: Asked
     ) -> ResultT:
         if asked.callers is not None:
             self._require_room(executor, asked.callers())
@@ -285,7 +286,7 @@ class ComputeQueue:
             self._clock(),
             job,
             asked,
-            on_progress,
+            on_news,
             asyncio.get_running_loop().create_future(),
         )
         executor.waiting.append(entry)
@@ -323,7 +324,7 @@ class ComputeQueue:
             entry, now = order[0], self._clock()
             executor.take(entry, now)
             self._meters.observe(QUEUE_WAIT, now - entry.since, executor.name)
-            entry.report(Progressed("beginning", 0, 0))
+            entry.report(Progressed("beginning"))
             executor.task = asyncio.create_task(self._compute(executor, entry))
 
     def _report_places(self) -> None:
@@ -333,7 +334,7 @@ class ComputeQueue:
             for ahead, entry in enumerate(executor.in_order(), start=first):
                 if entry.ahead != ahead:
                     entry.ahead = ahead
-                    entry.report(Progressed("waiting for its turn", 0, 0, ahead))
+                    entry.report(Progressed("waiting for its turn", ahead=ahead))
 
     async def _compute(self, executor: _Executor, entry: Entry) -> None:
         outcome = entry.outcome

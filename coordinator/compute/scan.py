@@ -1,9 +1,9 @@
 """Scan: a pass over all examples in ranges, computed here and by workers that have the data.
 
-The job goes from the last range down, workers begin with the first. So nothing waits for a worker,
-and an interrupted pass goes on with the missing ranges. Every range has the bits of one pass over
-all, unless `compute.scoring_workers` is `any`. A worker's ranges are used only after one batch of
-them, drawn at random, came out the same here; a few wrong examples may go unnoticed.
+The job goes from the last range down, workers begin with the first: nothing waits for a worker, and
+an interrupted pass goes on with the missing ranges. The bits are those of one pass over all, unless
+`compute.scoring_workers` is `any`. A worker's ranges are used only after one batch of them, drawn
+at random, came out the same here; a few wrong examples may go unnoticed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from lipt.common.blobs.durable import (
     temporary_file,
     write_all,
 )
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
 from lipt.common.images.formats import ImageFormat
@@ -41,7 +40,7 @@ from lipt.common.process.devices import device_name, kind_of, versions_on
 from lipt.common.signals.passes import encode_range, read_range, score_range
 from lipt.common.targets.values import MultiLabel, Regression
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.progress import Aside
+from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.settings import ScoringWorkers
 from lipt.core.signals.compute import empty_signals
 from lipt.core.signals.signals import Signals
@@ -174,38 +173,26 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class ScanNews(Aside):
-    """A message of a job about its scan, for the event loop."""
-
-    scan_id: str = ""
-
-
-@dataclass(frozen=True)
 class ScanOpened(ScanNews):
     """Ranges are wanted, except for those `present`."""
 
-    scan: Scan | None = None
-    present: frozenset[int] = frozenset()
+    scan: Scan
+    present: frozenset[int]
 
 
 @dataclass(frozen=True)
 class RangeDone(ScanNews):
     """The job has computed a range itself."""
 
-    index: int = 0
+    index: int
 
 
 @dataclass(frozen=True)
 class WorkerDistrusted(ScanNews):
     """A worker's values were wrong: all its `ranges` are wanted again."""
 
-    worker_id: str = ""
-    ranges: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class ScanClosed(ScanNews):
-    """No more ranges are wanted."""
+    worker_id: str
+    ranges: frozenset[int]
 
 
 # Values of another kind of machine may differ by this.
@@ -287,14 +274,14 @@ class _SharedPass:
         """All ranges, whoever computes them."""
         self._folder.open()
         scan_id, present = self._scan.scan_id, frozenset(self._folder.files())
-        self._context.send(ScanOpened(scan_id=scan_id, scan=self._scan, present=present))
+        self._context.send(ScanOpened(scan_id, self._scan, present))
         while True:
             self._fill()
             # A range that comes later than this is not looked at: its worker may be unverified.
             files = self._folder.files()
             if not self._removed_wrong(files) and (signals := self._gathered(files)) is not None:
                 break
-        self._context.send(ScanClosed(scan_id=scan_id))
+        self._context.send(ScanClosed(scan_id))
         self._log_shares(files)
         self._folder.discard()
         return signals
@@ -314,7 +301,7 @@ class _SharedPass:
                 self._context.report("computing signals", before + done, num_examples)
 
             self._folder.keep(missing[-1], HERE, encode_range(self._score(task, on_done=on_done)))
-            self._context.send(RangeDone(scan_id=self._scan.scan_id, index=missing[-1]))
+            self._context.send(RangeDone(self._scan.scan_id, missing[-1]))
 
     def _removed_wrong(self, files: Mapping[int, RangeFile]) -> bool:
         """Verify workers that are new, and remove the ranges of those that sent wrong values."""
@@ -334,9 +321,7 @@ class _SharedPass:
                 for file in sent:
                     file.path.unlink(missing_ok=True)
                 ranges = frozenset(file.index for file in sent)
-                self._context.send(
-                    WorkerDistrusted(scan_id=self._scan.scan_id, worker_id=who, ranges=ranges)
-                )
+                self._context.send(WorkerDistrusted(self._scan.scan_id, who, ranges))
         return removed
 
     def _is_right(self, sent: Sequence[RangeFile]) -> bool | None:

@@ -1,19 +1,28 @@
-"""Dispatch policy: which learner a free worker trains next, and why none, as pure decisions."""
+"""Dispatch policy: which learner a free worker trains next, and why none, as pure decisions.
+
+Quarantine: a worker may fall silent because its learner asks for more than the machine has. A
+learner is deterministic, so that happens at the same step every time. After three silent ends in a
+row at one step, none of whose workers was heard again, a learner goes last, after pauses that
+double. No attempt counts: machines that come and go fall silent at any step, or come back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.quarantine import NOTHING_HELD_BACK, HeldBack
 from lipt.coordinator.dispatch.redundancy import may_train, why_all_trained, why_unconfirmed
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
+
+MAX_SILENT_ENDS = 3
+_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 60.0, 3600.0
 
 
 class Waiting(NamedTuple):
-    """A run in training, and the indices of its learners that wait for a worker, ascending."""
+    """A run in training, and the indices of its queued learners, ascending."""
 
     run: RunRecord
     indices: Sequence[int]
@@ -35,19 +44,32 @@ class Opening(NamedTuple):
         return AssignmentKey(self.run.run_id, self.learner.index)
 
 
+def ends_in_a_row(learner: LearnerRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
+    """The latest silent ends at one step, newest first, of workers that are still `silent`."""
+    ends = [end for end in learner.silent_ends if end.worker_id in silent]
+    return tuple(takewhile(lambda end: end.step == ends[-1].step, reversed(ends)))
+
+
+def tried_again_at(learner: LearnerRecord, silent: Collection[str]) -> float | None:
+    """When a learner in quarantine may be tried again; None for any other learner."""
+    ends = ends_in_a_row(learner, silent)
+    if len(ends) < MAX_SILENT_ENDS:
+        return None
+    pause = _PAUSE_SECONDS * 2.0 ** (len(ends) - MAX_SILENT_ENDS)
+    return ends[0].at + float(min(pause, _MAX_PAUSE_SECONDS))
+
+
 def openings(
     waiting: Iterable[Waiting],
+    *,
+    now: float,
     reserved: Collection[AssignmentKey] = (),
-    held_back: HeldBack = NOTHING_HELD_BACK,
+    silent: Collection[str] = (),
 ) -> Iterator[Opening]:
-    """The learners that wait for a worker, in the order in which they go, lazily.
+    """The learners that may be handed out, lazily: by age of the run and index, in quarantine last.
 
-    The oldest run first, in it the lowest index; learners in quarantine last, when due.
-
-    Args:
-        waiting: of all runs, oldest first.
-        reserved: learners that are being handed out.
-        held_back: learners in quarantine.
+    `reserved` learners are being handed out; `silent` workers fell silent and were not heard again.
+    `now` is on the clock of `SilentEnd.at`.
     """
     trials: list[Opening] = []
     for of_run in waiting:
@@ -55,11 +77,11 @@ def openings(
             opening = Opening(of_run.run, learner)
             if reserved and opening.key in reserved:
                 continue
-            if opening.key in held_back.learners:
-                if opening.key in held_back.trials:
-                    trials.append(opening)
-                continue
-            yield opening
+            due = tried_again_at(learner, silent) if learner.silent_ends else None
+            if due is None:
+                yield opening
+            elif now >= due:
+                trials.append(opening)
     yield from trials
 
 
@@ -71,7 +93,7 @@ class Offers:
         self._unseen = iter(openings)
 
     def __iter__(self) -> Iterator[Opening]:
-        """The openings that are left, in their order."""
+        """The remaining openings, in their order."""
         yield from tuple(self._seen.values())
         for opening in self._unseen:
             self._seen[opening.key] = opening
@@ -87,7 +109,7 @@ class Offers:
 
 
 def why_idle(worker: WorkerRecord, waiting: Iterable[Waiting]) -> str:
-    """What keeps a free worker from all learners that wait, as a clause about it; or empty."""
+    """What keeps a free worker from all queued learners, as a clause about it; or empty."""
     reasons = [_why_not(worker, of_run) for of_run in waiting if of_run.indices]
     return reasons[0] if reasons and all(reasons) else ""
 
@@ -99,19 +121,21 @@ def _why_not(worker: WorkerRecord, waiting: Waiting) -> str:
 
 
 def why_waiting(
-    waiting: Waiting, *, alive: Collection[WorkerRecord], busy: Collection[str] = ()
+    waiting: Waiting,
+    *,
+    alive: Collection[WorkerRecord],
+    busy: Collection[str] = (),
+    silent: Collection[str] = (),
 ) -> str:
-    """What a run's learners wait for that no worker can give, as a clause about the workers.
+    """Why no worker trains a run's queued learners, as a clause; empty where one can, or none is.
 
-    Args:
-        waiting: of the run.
-        alive: the present workers.
-        busy: ids of those that have a lease.
-
-    Returns:
-        Empty where a worker can train them, where there is none at all, or where nothing waits.
+    `busy` workers have a lease; `silent` ones fell silent and were not heard again.
     """
-    if not alive or not waiting.indices:
+    if not waiting.indices:
+        return ""
+    if suspects := why_quarantined(waiting.learners(), silent):
+        return suspects
+    if not alive:
         return ""
     run = waiting.run
     if able := [worker for worker in alive if worker.can_run(run)]:
@@ -126,6 +150,20 @@ def why_waiting(
     )
 
 
+def why_quarantined(learners: Iterable[LearnerRecord], silent: Collection[str]) -> str:
+    """A clause on the first learner in quarantine; empty without one."""
+    for learner in learners:
+        ends = ends_in_a_row(learner, silent)
+        if len(ends) >= MAX_SILENT_ENDS:
+            names = ", ".join(end.worker_name for end in ends[MAX_SILENT_ENDS - 1 :: -1])
+            return (
+                f"learner {learner.index} is in quarantine: {len(ends)} workers in a row (last "
+                f"{names}) fell silent after step {ends[0].step}. It may need too much memory: "
+                "look at a worker's log, learners.batch_size and the model"
+            )
+    return ""
+
+
 def choose_learner(
     worker: WorkerRecord,
     openings: Iterable[Opening],
@@ -135,12 +173,8 @@ def choose_learner(
     """The first learner that a free worker may train.
 
     A learner that failed on this worker is left to others while any of them can take it; one that
-    its party has trained is left to other parties (`redundancy`).
-
-    Args:
-        worker: asks.
-        openings: in their order.
-        alive: gives the present workers; called only where it matters.
+    its party has trained is left to other parties (`redundancy`). `alive` gives the present
+    workers; it is called only where it matters.
     """
     # Of one run there may be thousands in a row.
     able: dict[str, bool] = {}

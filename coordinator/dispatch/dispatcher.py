@@ -1,8 +1,11 @@
 """Dispatcher: hands learners and ranges to workers under leases, and takes their results.
 
+Workers that wait are served in the order in which they asked. Matching runs once for all changes in
+a turn of the loop, and reserves learners. Each lease is then written, even if the worker's call was
+cut: the worker gets the learner when it asks again.
+
 A worker that is silent for longer than its lease loses the learner to another, and a commit under
-an older epoch is refused. A learner that seems to end its workers lets all others go first
-(`lipt.coordinator.dispatch.quarantine`). After a restart every lease is renewed.
+an older epoch is refused. After a restart every lease is renewed.
 """
 
 from __future__ import annotations
@@ -13,33 +16,31 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from time import monotonic
+from functools import cache
+from typing import TypeAlias
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
-from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.choosing import Waiting, why_idle, why_waiting
-from lipt.coordinator.dispatch.handing_out import HandingOut, Journal
-from lipt.coordinator.dispatch.leases import AssignmentKey, Lease, LeaseTable, require_lease
-from lipt.coordinator.dispatch.quarantine import (
+from lipt.coordinator.dispatch.choosing import (
     MAX_SILENT_ENDS,
-    account_of,
-    furthest_step,
-    quarantined,
+    Offers,
+    Waiting,
+    choose_learner,
+    ends_in_a_row,
+    openings,
+    why_idle,
+    why_quarantined,
+    why_waiting,
 )
+from lipt.coordinator.dispatch.leases import AssignmentKey, Lease, LeaseTable, require_lease
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, handed_in
 from lipt.coordinator.dispatch.scans import RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
-from lipt.coordinator.runs.transitions import (
-    LearnerResult,
-    after_failure,
-    is_in,
-    requeued,
-    without_silent_ends,
-)
+from lipt.coordinator.runs.transitions import LearnerResult, after_failure, is_in, leased, requeued
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 # After a lease's end could not be written.
 _RETRY_SECONDS = 1.0
 _BEFORE_TRAINING = frozenset({RunState.PENDING, RunState.INITIALIZING, RunState.SHARDING})
+
+Held: TypeAlias = tuple[RunRecord, LearnerRecord]
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Demand:
 
 
 def demand_of(runs: Iterable[RunRecord]) -> Demand:
-    """The open learners of these runs; a machine for those that come may take minutes to start."""
+    """The open learners of these runs, those of runs before training included."""
     learners: Counter[LearnerState] = Counter()
     num_coming = 0
     for run in runs:
@@ -72,7 +75,7 @@ def demand_of(runs: Iterable[RunRecord]) -> Demand:
 
 
 class Dispatcher:
-    """Matches the learners of all runs with the workers that ask."""
+    """Matches the learners of all runs, and the ranges of scans, with the workers that ask."""
 
     def __init__(
         self,
@@ -84,36 +87,24 @@ class Dispatcher:
         events: Events | None = None,
         meters: Meters | None = None,
     ) -> None:
-        """Dispatch the learners of `store`.
-
-        Args:
-            store: the runs.
-            lease_seconds: how long a worker may be silent.
-            clock: monotonic seconds, for leases.
-            wall_clock: seconds since 1970, for deadlines.
-            events: counts expiries and reassignments.
-            meters: counts examples that workers score.
-        """
+        """Dispatch the learners of `store`: `clock` counts leases, `wall_clock` deadlines."""
         self._store = store
         self._wall_clock = wall_clock
+        self._events = events or Events()
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
-        self.scans = Scans(self.leases, meters)
-        self._journal = Journal(events or Events(), store, self.workers)
-        # Silent workers; one that is heard again was not ended by its learner.
+        self.scans = Scans(self.leases, meters, on_change=self._on_change)
+        # Long polls by worker, in the order in which they began.
+        self._polls: dict[str, asyncio.Future[AssignmentKey | RangeGrant]] = {}
+        self._is_to_match = False
+        # Learners whose lease is being written, and the tasks that do it, by worker.
+        self._reserved: set[AssignmentKey] = set()
+        self._granting: dict[str, asyncio.Task[Held | None]] = {}
+        # Workers that fell silent and were not heard again.
         self._silent: set[str] = set()
         self._demand_changed = asyncio.Event()
         store.listen_to_learners(self.leases.follow)
-        store.listen(lambda _: self._on_demand())
-        self.scans.listen(self._on_demand)
-        self._handing_out = HandingOut(
-            store,
-            self.workers,
-            self.leases,
-            self._journal,
-            alive=self.alive,
-            wall_clock=wall_clock,
-        )
+        store.listen(lambda _: self._on_change())
 
     def restore(self) -> None:
         """Renew the leases of learners that were out when the process ended."""
@@ -124,18 +115,18 @@ class Dispatcher:
 
     def alive(self) -> tuple[WorkerRecord, ...]:
         """The workers that wait for work, hold a lease or were heard recently."""
-        return self.workers.alive(self.leases.holders() | self._handing_out.waiting())
+        return self.workers.alive(self.leases.holders() | self._polls.keys())
 
     def num_waiting(self) -> int:
-        """The number of workers that wait for a learner."""
-        return len(self._handing_out.waiting())
+        """The number of workers that wait for work."""
+        return len(self._polls)
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
         """How long a worker has been silent; 0 while it waits for work."""
-        waiting = worker.worker_id in self._handing_out.waiting()
-        return 0.0 if waiting else self.workers.seconds_since_heard(worker)
+        waits = worker.worker_id in self._polls
+        return 0.0 if waits else self.workers.seconds_since_heard(worker)
 
-    def held_by(self, worker_id: str) -> tuple[RunRecord, LearnerRecord] | None:
+    def held_by(self, worker_id: str) -> Held | None:
         """The learner that a worker has the lease of, with its run."""
         key = self.leases.held_by(worker_id)
         return None if key is None else self._learner(key)
@@ -144,15 +135,17 @@ class Dispatcher:
         """What keeps a free worker from learners that wait; empty where nothing does."""
         if worker.worker_id in self.leases.holders():
             return ""
-        return why_idle(worker, self._handing_out.waiting_learners())
+        return why_idle(worker, self._waiting_learners())
 
     def why_waiting(self, run: RunRecord) -> str:
-        """What a run's learners wait for that no worker can give."""
+        """Why no worker trains a run's queued learners; empty where one can."""
         waiting = Waiting(run, self.leases.queued(run.run_id))
         # Of most runs none waits, and there may be thousands of workers to look at.
         if not waiting.indices:
             return ""
-        return why_waiting(waiting, alive=self.alive(), busy=self.leases.holders())
+        return why_waiting(
+            waiting, alive=self.alive(), busy=self.leases.holders(), silent=self._silent
+        )
 
     def demand(self) -> Demand:
         """The present demand for workers; held runs have none."""
@@ -168,60 +161,138 @@ class Dispatcher:
                     await self._demand_changed.wait()
         return self.demand()
 
-    async def next_work(
-        self, worker_id: str, *, wait_seconds: float
-    ) -> tuple[RunRecord, LearnerRecord] | RangeGrant | None:
-        """A worker's next range or learner under a lease, whichever is there first, or None.
+    async def next_work(self, worker_id: str, *, wait_seconds: float) -> Held | RangeGrant | None:
+        """A worker's next range or learner under a lease, or None when there was none in time.
 
         Ranges go before learners: they are short, and a selection waits for them. None also comes
         early, where this worker is to be told why it is idle.
-
-        Raises:
-            UnknownWorkerError: it has not registered with this process.
         """
         worker = self.workers.heard(worker_id)
-        if not worker.has_data or self.held_by(worker_id) is not None:
-            return await self.acquire(worker_id, wait_seconds=wait_seconds)
-        ends_at = monotonic() + wait_seconds
-        while True:
-            grant = self.scans.take(worker)
-            if grant is not None:
-                return grant
-            rest_seconds = max(0.0, ends_at - monotonic())
-            learner = asyncio.create_task(self.acquire(worker_id, wait_seconds=rest_seconds))
-            scans = asyncio.create_task(self.scans.wait())
-            try:
-                await asyncio.wait({learner, scans}, return_when=asyncio.FIRST_COMPLETED)
-                if learner.done():
-                    return learner.result()
-            finally:
-                scans.cancel()
-                learner.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await learner
-            if not learner.cancelled():  # it came at the last moment
-                return learner.result()
-
-    async def acquire(
-        self, worker_id: str, *, wait_seconds: float
-    ) -> tuple[RunRecord, LearnerRecord] | None:
-        """The worker's next learner under a new lease; as `next_work`."""
-        worker = self.workers.heard(worker_id)
-        if worker_id in self._silent:
-            await self._forgive(worker_id)
-        held = self.held_by(worker_id)
-        if held is not None:
+        self._silent.discard(worker_id)
+        if held := self.held_by(worker_id):
             return held
-        return await self._handing_out.next_for(worker, wait_seconds=wait_seconds)
+        if grant := self.scans.take(worker):
+            return grant
+        if worker_id in self._granting:  # to an earlier call, which was cut
+            return await asyncio.shield(self._granting[worker_id])
+        found = await self._poll(worker, wait_seconds)
+        if not isinstance(found, AssignmentKey):
+            return found
+        granting = asyncio.create_task(self._grant(found, worker_id))
+        self._granting[worker_id] = granting
+        return await asyncio.shield(granting)
+
+    async def _poll(
+        self, worker: WorkerRecord, wait_seconds: float
+    ) -> AssignmentKey | RangeGrant | None:
+        worker_id = worker.worker_id
+        if earlier := self._polls.pop(worker_id, None):
+            earlier.cancel()
+        poll: asyncio.Future[AssignmentKey | RangeGrant]
+        poll = self._polls[worker_id] = asyncio.get_running_loop().create_future()
+        self._match_soon()
+        try:
+            if not self._has_news(worker):
+                await asyncio.wait({poll}, timeout=wait_seconds)
+        except asyncio.CancelledError:
+            if poll.done() and not poll.cancelled() and isinstance(poll.result(), AssignmentKey):
+                self._reserved.discard(poll.result())
+                self._match_soon()
+            raise
+        finally:
+            if self._polls.get(worker_id) is poll:
+                del self._polls[worker_id]
+        if poll.done() and not poll.cancelled():
+            return poll.result()
+        self.workers.heard(worker_id)
+        return None
+
+    async def _grant(self, key: AssignmentKey, worker_id: str) -> Held | None:
+        """Write a learner's lease; None where the run closed or was held in between."""
+        worker = self.workers.heard(worker_id)
+
+        def change(run: RunRecord) -> RunRecord:
+            learner = run.learners[key.learner]
+            queued = run.state is RunState.TRAINING and learner.state is LearnerState.QUEUED
+            if not queued or self._store.held(run.run_id):
+                return run
+            now = self._wall_clock()
+            granted = leased(
+                learner,
+                worker_id=worker_id,
+                worker_name=worker.name,
+                device=worker.device,
+                party=worker.party,
+                kind=worker.kind,
+                at=now,
+            )
+            started = run.training_started_at or now
+            return run.changed(training_started_at=started).with_learner(granted)
+
+        try:
+            run = await self._store.update(key.run_id, change)
+        finally:
+            self._reserved.discard(key)
+            self._granting.pop(worker_id, None)
+        learner = run.learners[key.learner]
+        if learner.state is not LearnerState.LEASED or learner.worker_id != worker_id:
+            return None
+        # With copies it is redundancy, and no sign of trouble.
+        if learner.epoch > 1 and not learner.copies:
+            self._record(EventKind.LEARNER_REASSIGNED, key, worker_id, learner.message)
+        return run, learner
+
+    def _has_news(self, worker: WorkerRecord) -> bool:
+        """Whether a worker is to be told at once why it is idle; logged as well."""
+        reason = why_idle(worker, self._waiting_learners())
+        news = self.workers.note_idle(worker.worker_id, reason)
+        if news:
+            logger.warning("worker %s is idle: it %s", worker.name, reason)
+        return news
+
+    def _waiting_learners(self) -> list[Waiting]:
+        found = (Waiting(run, self.leases.queued(run.run_id)) for run in self._store.live())
+        return [waiting for waiting in found if waiting.indices]
+
+    def _on_change(self) -> None:
+        # Wakes those who wait now; later ones wait for the next change.
+        self._demand_changed.set()
+        self._demand_changed = asyncio.Event()
+        self._match_soon()
+
+    def _match_soon(self) -> None:
+        """Match once, however much changes in this turn of the loop."""
+        if self._polls and not self._is_to_match:
+            self._is_to_match = True
+            asyncio.get_running_loop().call_soon(self._match)
+
+    def _match(self) -> None:
+        self._is_to_match = False
+        # Learners of held runs stay; those that are out may come in.
+        waiting = [it for it in self._waiting_learners() if not self._store.held(it.run.run_id)]
+        reserved, now = self._reserved.copy(), self._wall_clock()
+        offers = Offers(openings(waiting, now=now, reserved=reserved, silent=self._silent))
+        alive = cache(self.alive)
+        for worker_id, poll in tuple(self._polls.items()):
+            # Asking all of a thousand workers after each grant would hold everything up.
+            if not offers and not self.scans.num_wanted:
+                return
+            worker = self.workers.find(worker_id)
+            if worker is None:  # so many have registered since that it was forgotten
+                continue
+            if grant := self.scans.take(worker):
+                poll.set_result(grant)
+                del self._polls[worker_id]
+            elif chosen := choose_learner(worker, offers, alive=alive):
+                poll.set_result(chosen.key)
+                del self._polls[worker_id]
+                self._reserved.add(chosen.key)
+                offers.take(chosen)
 
     def heartbeat(
         self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
     ) -> bool:
-        """Keep a lease, and return whether the worker should drop its learner: nobody needs it.
-
-        Raises:
-            StaleLeaseError: the lease is over.
-        """
+        """Keep a lease, and return whether the worker should drop its learner: nobody needs it."""
         if self.workers.knows(worker_id):
             self.workers.heard(worker_id)
         if key.is_range:
@@ -240,9 +311,6 @@ class Dispatcher:
         """Take a checked result, or hold it back until another worker hands in the same.
 
         A repeated commit changes nothing.
-
-        Raises:
-            StaleLeaseError: the lease is over, or the run has closed.
         """
         judged = Judgement(Verdict.TAKE)
 
@@ -267,20 +335,14 @@ class Dispatcher:
         taken = judged.verdict is Verdict.TAKE
         if judged.suspects:
             detail = "settled" if taken else ""
-            self._journal.record(
-                EventKind.LEARNER_DISPUTED, key, worker_id, judged.reason, detail=detail
-            )
+            self._record(EventKind.LEARNER_DISPUTED, key, worker_id, judged.reason, detail=detail)
         name, what = self.workers.name(worker_id), "is in" if taken else "is held back"
         logger.info("learner %s of worker %s %s", key, name, what)
 
     def check_commit(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
     ) -> tuple[RunRecord, bool]:
-        """Refuse a commit before its content is read; the run, and whether it is a repeated one.
-
-        Raises:
-            StaleLeaseError: the lease is over, or the run has closed.
-        """
+        """Refuse a stale commit unread; else the run, and whether the commit is repeated."""
         run, learner = self._learner(key)
         if is_in(learner, result, worker_id, epoch):
             return run, True
@@ -288,11 +350,7 @@ class Dispatcher:
         return run, False
 
     async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Count an attempt against the learner, and queue it for another worker.
-
-        Raises:
-            StaleLeaseError: the lease is over.
-        """
+        """Count an attempt against the learner, and queue it for another worker."""
 
         def change(run: RunRecord) -> RunRecord:
             require_lease(run, key, worker_id, epoch)
@@ -306,7 +364,7 @@ class Dispatcher:
             )
 
         await self._store.update(key.run_id, change)
-        self._journal.record(EventKind.LEARNER_FAILED, key, worker_id, reason)
+        self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
 
     async def release(self, worker_id: str, key: AssignmentKey, epoch: int) -> None:
         """Queue a learner again that its worker gives back undone; a stale call is harmless."""
@@ -315,10 +373,7 @@ class Dispatcher:
             await self._requeue(key, epoch, worker_id, EventKind.LEARNER_RETURNED, reason)
 
     async def decline(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Queue a learner again that is too much for its worker, which gets none of its run.
-
-        A stale call is harmless.
-        """
+        """Queue a learner again that is too much for its worker, which gets none of its run."""
         self.workers.decline(worker_id, key.run_id)
         message = f"worker {self.workers.name(worker_id)} gave it back: {reason}"
         with contextlib.suppress(StaleLeaseError):
@@ -331,7 +386,9 @@ class Dispatcher:
             expired = self.leases.expired()
             await asyncio.gather(*(self._expire(key, lease) for key, lease in expired))
             if seconds := await self.leases.wait_until_due():
-                self._journal.paused(seconds)
+                # The whole process was stopped, so no lease ended.
+                said = f"{seconds:.1f}"
+                self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=said)
 
     async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
         if key.is_range:
@@ -350,9 +407,7 @@ class Dispatcher:
         except StaleLeaseError:
             pass  # it came in at the last moment
         except LiptError as error:
-            self._journal.record(
-                EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry"
-            )
+            self._record(EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry")
             self.leases.extend(key, _RETRY_SECONDS)
 
     async def _requeue(
@@ -369,26 +424,13 @@ class Dispatcher:
             return run.with_learner(requeued(run.learners[key.learner], reason, silent_end))
 
         run = await self._store.update(key.run_id, change)
-        self._journal.record(why, key, worker_id, reason)
+        self._record(why, key, worker_id, reason)
         if silent_end is not None:
             self._silent.add(worker_id)
-            furthest = furthest_step(run, self._store)
-            if len(quarantined(run, furthest=furthest).get(key.learner, ())) == MAX_SILENT_ENDS:
-                account = account_of(run, furthest=furthest)
-                self._journal.record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
-
-    async def _forgive(self, worker_id: str) -> None:
-        for run in self._store.live():
-            if run.state is RunState.TRAINING:
-                await self._store.update(
-                    run.run_id, lambda now: without_silent_ends(now, worker_id)
-                )
-        self._silent.discard(worker_id)
-
-    def _on_demand(self) -> None:
-        # Wakes those who wait now; later ones wait for the next change.
-        self._demand_changed.set()
-        self._demand_changed = asyncio.Event()
+            learner = run.learners[key.learner]
+            if len(ends_in_a_row(learner, self._silent)) == MAX_SILENT_ENDS:
+                account = why_quarantined([learner], self._silent)
+                self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
     def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
         run = self._store.find(key.run_id)
@@ -397,3 +439,19 @@ class Dispatcher:
                 f"run {run.run_id} has learners 0..{len(run.learners) - 1}, not {key.learner}."
             )
         return run, run.learners[key.learner]
+
+    def _record(
+        self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""
+    ) -> None:
+        """Log and count an event of a learner at a worker."""
+        about = {"run": key.run_id, "assignment": key, "learner": key.learner, "worker": worker_id}
+        with logging_about(**about):
+            self._events.record(
+                kind,
+                detail=detail,
+                level=logging.WARNING,
+                run=self._store.find(key.run_id).name,
+                learner=key.learner,
+                worker=self.workers.name(worker_id),
+                reason=reason,
+            )

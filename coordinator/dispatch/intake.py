@@ -80,12 +80,10 @@ class LearnerIntake:
     async def take(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:
-        """Take a learner; a repeated commit changes nothing.
+        """Check and commit a learner; a repeated commit changes nothing.
 
-        Raises:
-            StaleLeaseError: the lease is over, or the run has closed.
-            UnknownBlobError: a blob is not stored, or the disk has changed it since.
-            LearnerRejectedError: it fails a check; the attempt counts.
+        A LearnerRejectedError counts as an attempt; an UnknownBlobError, where the disk has lost a
+        blob, does not.
         """
         run, already = self._dispatcher.check_commit(worker_id, key, epoch, result.blob)
         if already:
@@ -153,10 +151,8 @@ class LearnerIntake:
             await in_thread(self._check_end, ends, theta, worker, version)
 
     def _check_blob(self, name: BlobName, theta: Reference, density: float | None) -> None:
-        # Compared with its digest as it arrived, or now: it may be of an earlier run. A damaged
-        # one is removed, and can be uploaded again.
-        if not self._blobs.take_arrival(name):
-            self._blobs.keep_if_whole(name)
+        # A damaged one is removed, and can be uploaded again.
+        self._blobs.keep_if_whole(name)
         path = self._blobs.path(name)
         with self._blaming_the_disk_first(name):
             check_learner(
@@ -210,13 +206,7 @@ class RangeIntake:
         self._threads.shutdown()
 
     async def take(self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName) -> None:
-        """Take a range's file, unless the range is done.
-
-        Raises:
-            StaleLeaseError: the lease or the scan is over.
-            UnknownBlobError: the file is not stored, or the disk has changed it since.
-            LearnerRejectedError: it fails a check.
-        """
+        """Check and store a range's file, unless the range is done."""
         if self._scans.is_done(key):
             return
         grant = self._scans.require(worker_id, key, epoch)
@@ -232,8 +222,7 @@ class RangeIntake:
         await in_thread(partial(self._blobs.expiry.remove_blob, result.sha256, before=time.time()))
 
     def _keep(self, grant: RangeGrant, name: BlobName) -> None:
-        if not self._blobs.take_arrival(name):
-            self._blobs.keep_if_whole(name)
+        self._blobs.keep_if_whole(name)
         content = self._blobs.read_bytes(name)
         try:
             read_range(content, grant.task, grant.scan.num_features)

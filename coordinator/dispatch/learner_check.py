@@ -23,11 +23,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 def require_snapshots(num_sent: int, num_wanted: int, *, worker: str, version: str) -> None:
-    """Refuse a learner with another number of snapshots than `learners.num_snapshots`.
-
-    Raises:
-        LearnerRejectedError: names the worker and its version of lipt, if known.
-    """
+    """Refuse a learner with another number of snapshots than `learners.num_snapshots`."""
     if num_sent != num_wanted:
         raise LearnerRejectedError(
             f"the learner came with {num_sent} snapshots, but learners.num_snapshots is "
@@ -42,15 +38,7 @@ def require_end(
 ) -> None:
     """Refuse a learner whose last snapshot is not its result before pruning.
 
-    Args:
-        snapshot: the last snapshot's file; it and the result have passed `check_learner`.
-        result: the result's file.
-        like: the trained tensors of theta*.
-        worker: its name, for the message.
-        version: its lipt; empty where unknown.
-
-    Raises:
-        LearnerRejectedError: it is another state.
+    Both files have passed `check_learner`; `like` are the trained tensors of theta*.
     """
     pruned, end = (dict(open_weights(path, like=like)) for path in (result, snapshot))
     if not is_pruned_from(pruned, end):
@@ -69,18 +57,14 @@ def check_learner(
     density: float | None = None,
     num_frozen: int = 0,
 ) -> None:
-    """Refuse a learner's file that cannot be the result of its task.
+    """Refuse a learner's file, of a result or a snapshot, that cannot be of its task.
 
     Args:
-        path: a sparse safetensors file, a result's or a snapshot's, of verified digest.
+        path: a sparse safetensors file of verified digest.
         like: the trained tensors of theta*.
         initial_norm: their `trained_norm` in theta*; 0 compares with nothing.
         density: of the task; None for what is not pruned.
         num_frozen: number of tensors of theta* that the task does not train.
-
-    Raises:
-        LearnerRejectedError: it is no such file, has other tensors, values that are not finite, a
-            norm far above theta*'s, or another density.
     """
     try:
         weights = dict(open_weights(path, like=like))
@@ -100,11 +84,7 @@ def check_learner(
 
 
 def require_finite_report(loss: float, train_seconds: float, bytes_received: int) -> None:
-    """Refuse a report with figures that are not finite, or negative.
-
-    Raises:
-        LearnerRejectedError: it has such.
-    """
+    """Refuse a report with figures that are not finite, or negative."""
     if not (math.isfinite(loss) and 0.0 <= train_seconds < math.inf and bytes_received >= 0):
         raise LearnerRejectedError(
             f"the learner was reported with loss {loss}, {train_seconds} s of training and "

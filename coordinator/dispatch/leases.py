@@ -37,11 +37,7 @@ class AssignmentKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The key of an assignment id.
-
-        Raises:
-            InvalidRequestError: it is not RUN/INDEX.
-        """
+        """The key of an assignment id; an InvalidRequestError where it is not RUN/INDEX."""
         run_id, _, index = text.rpartition("/")
         if not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
             raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
@@ -65,12 +61,9 @@ class Lease:
 
 
 def require_lease(run: RunRecord, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-    """Refuse a worker that does not hold the learner's present lease, as a record has it.
+    """Refuse a worker that does not hold the learner's present lease, with a StaleLeaseError.
 
     Inside a change this holds until the change is durable: the record has every change before it.
-
-    Raises:
-        StaleLeaseError: another worker holds it, or none.
     """
     learner = run.learners[key.learner]
     is_out = _is_out(run, learner)
@@ -97,21 +90,16 @@ class LeaseTable:
         self._held: dict[str, dict[AssignmentKey, None]] = {}
         # Indices of queued learners by run in training, ascending.
         self._queued: dict[str, list[int]] = {}
-        # Indices of learners with silent ends, likewise.
-        self._suspected: dict[str, set[int]] = {}
         self._added = asyncio.Event()
 
     def follow(self, run: RunRecord, learners: Iterable[LearnerRecord]) -> None:
         """Take over a durable record and its changed learners; going leases are not renewed."""
         if run.state is not RunState.TRAINING:
             self._queued.pop(run.run_id, None)
-            self._suspected.pop(run.run_id, None)
             self.end_all(run.run_id)
             return
         queued = self._queued.setdefault(run.run_id, [])
-        suspected = self._suspected.setdefault(run.run_id, set())
         for learner in learners:
-            (suspected.add if learner.silent_ends else suspected.discard)(learner.index)
             key = AssignmentKey(run.run_id, learner.index)
             place = bisect_left(queued, learner.index)
             was_queued = queued[place : place + 1] == [learner.index]
@@ -128,10 +116,6 @@ class LeaseTable:
     def queued(self, run_id: str) -> Sequence[int]:
         """The indices of a run's learners that wait for a worker, ascending."""
         return self._queued.get(run_id, ())
-
-    def has_silent_ends(self, run_id: str) -> bool:
-        """Whether a lease of one of the run's learners has expired, and counts against it."""
-        return bool(self._suspected.get(run_id))
 
     def renew(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
         """Begin a lease, or let it last for another duration from now."""
@@ -189,14 +173,11 @@ class LeaseTable:
         return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
 
     async def wait_until_due(self) -> float:
-        """Wait until a lease may have ended, or, where there is none, until one begins.
+        """Wait until a lease may have ended, or until one begins; the seconds of a stop, 0 without.
 
-        A stopped process (SIGSTOP, a moved machine) hears nobody. All leases are renewed after a
-        stop; but none twice before its worker was heard, or a machine that is always late would
-        keep them for ever.
-
-        Returns:
-            Seconds for which the process was stopped; 0 if it was not.
+        A stopped process (SIGSTOP, a moved machine) hears nobody, so its leases are renewed after
+        it. None is renewed twice before its worker was heard: a machine that is always late would
+        keep them.
         """
         self._added.clear()
         now = self._clock()
@@ -219,9 +200,6 @@ class LeaseTable:
 def steady_clock(
     wall_clock: Callable[[], float], monotonic: Callable[[], float]
 ) -> Callable[[], float]:
-    """Seconds since 1970 by the wall clock now, and from here on by the monotonic clock.
-
-    Deadlines are counted on it: they are stored, so a monotonic clock alone would not do.
-    """
+    """Seconds since 1970 that grow with the monotonic clock: deadlines are stored."""
     offset = wall_clock() - monotonic()
     return lambda: monotonic() + offset

@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from lipt.common.states import LearnerState
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.runs.transitions import LearnerResult, counted_against, done, held_back
+from lipt.coordinator.runs.transitions import LearnerResult, counted_against, done
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord
 
 
@@ -38,21 +39,16 @@ class Judgement:
 
 
 def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int) -> Judgement:
-    """Judge a learner of which `newest` has just come in.
+    """Judge the newest copy of a learner, which has passed all checks of a single learner.
 
-    Args:
-        earlier: copies of other workers, of which no two agree.
-        newest: has passed all checks of a single learner.
-        redundancy: how many workers have to agree, 1 or 2.
+    `earlier` copies are of other workers, and no two agree; `redundancy` workers (1 or 2) have to.
     """
-    if redundancy == 1:
-        return Judgement(Verdict.TAKE)
     others = [copy for copy in earlier if copy.party != newest.party]
     same = [copy for copy in others if copy.files == newest.files]
+    wrong = [copy for copy in others if copy.files != newest.files]
+    if redundancy == 1 or (same and not wrong):
+        return Judgement(Verdict.TAKE)
     if same:
-        wrong = [copy for copy in others if copy.files != newest.files]
-        if not wrong:
-            return Judgement(Verdict.TAKE)
         return Judgement(
             Verdict.TAKE,
             f"workers {same[0].worker_name} and {newest.worker_name} agree on it, and "
@@ -92,7 +88,10 @@ def handed_in(
     if judged.verdict is Verdict.TAKE:
         taken = done(learner, result)
         return (counted_against(taken, judged.reason) if judged.reason else taken), judged
-    kept = held_back(learner, copy, judged.reason)
+    # Queued again, for another worker to hand in the same.
+    kept = learner.changed(
+        state=LearnerState.QUEUED, copies=(*learner.copies, copy), message=judged.reason
+    )
     if judged.verdict is Verdict.DISAGREE:
         # The first dispute is no failed attempt: a third worker settles it.
         counts = bool(judged.suspects[2:])
@@ -124,7 +123,7 @@ def may_train(
 
 
 def why_all_trained(worker: WorkerRecord, run: RunRecord, waiting: Iterable[LearnerRecord]) -> str:
-    """What keeps a worker from all learners of a run that wait, as a clause about it; or empty."""
+    """What keeps a worker from all queued learners of a run, as a clause about it; or empty."""
     if any(_is_another(worker, learner) for learner in waiting):
         return ""
     return (
@@ -136,15 +135,9 @@ def why_all_trained(worker: WorkerRecord, run: RunRecord, waiting: Iterable[Lear
 def why_unconfirmed(
     run: RunRecord, waiting: Iterable[LearnerRecord], able: Collection[WorkerRecord]
 ) -> str:
-    """What a run's waiting learners lack that no two workers can give, as a clause about them.
+    """Why no two present workers can confirm a run's queued learners; empty where two can.
 
-    Args:
-        run: any run.
-        waiting: its learners that wait.
-        able: the present workers that may build its model, one at least.
-
-    Returns:
-        Empty where two of them can confirm each of these learners.
+    `able` are the present workers that may build its model, one at least.
     """
     wanted = run.config.learners.redundancy
     parties = {worker.party for worker in able}

@@ -1,125 +1,90 @@
-"""Blobs of workers: which files a worker may read and send, by its lease.
-
-It reads the initial weights and the shard of its assignment, and sends as many files as its learner
-or range can have. All other blobs are no worker's.
-"""
+"""Blobs of workers: a worker reads the files of its assignment, and sends those of its result."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import RunRecord
 
-# A worker may train its learner once more, and get other bits.
-_TIMES_TRAINED = 2
+# A worker may compute its learner or range once more, and get other bits.
+_TIMES_COMPUTED = 2
 # A learner has theta*'s tensors: some of the values, a bit for each, and a header.
 _TIMES_INITIAL_BYTES, _MORE_BYTES = 2, 2**20
 
-Held = tuple[RunRecord, LearnerRecord]
+LeaseId: TypeAlias = tuple[AssignmentKey, int]
 
 
 @dataclass(frozen=True)
-class LearnerFiles:
-    """The number of files that may be sent for a learner, and their size at most."""
+class Allowance:
+    """The files that may be sent under a lease: their number, and the most bytes of each."""
 
+    lease: LeaseId
     max_files: int
     max_file_bytes: int
 
     @classmethod
-    def of(cls, run: RunRecord) -> LearnerFiles:
-        """Of any learner of the run."""
+    def of_learner(cls, lease: LeaseId, run: RunRecord) -> Allowance:
+        """Of a learner of the run."""
         initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
         return cls(
-            max_files=_TIMES_TRAINED * (run.config.learners.num_snapshots + 1),
+            lease,
+            max_files=_TIMES_COMPUTED * (run.config.learners.num_snapshots + 1),
             max_file_bytes=_TIMES_INITIAL_BYTES * initial_bytes + _MORE_BYTES,
         )
 
 
 class WorkerBlobs:
-    """Decides on each blob that a worker names; callers that are no workers pass."""
+    """Decides what the worker behind a call may read and send; other callers pass."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        # Blobs that a worker has named to be sent, by lease.
-        self._named: dict[tuple[AssignmentKey, int], set[BlobName]] = {}
 
     def require_readable(self, name: BlobName, shown: Evidence) -> None:
-        """Refuse a worker what its assignment does not name.
-
-        Raises:
-            ForeignBlobError: the blob is not of its assignment.
-            ForeignWorkerError: the call is not of the worker whose secret it shows.
-        """
-        workers = self._dispatcher.workers.behind(shown)
-        if workers is None or self._dispatcher.scans.may_read(name, workers):
+        """Refuse a worker a blob that its assignment does not name, with a ForeignBlobError."""
+        worker_id = self._dispatcher.workers.behind(shown)
+        if worker_id is None:
             return
-        held = self._held(workers)
-        if not held:
+        grant = self._dispatcher.scans.held_by(worker_id)
+        held = self._dispatcher.held_by(worker_id)
+        if grant is None and held is None:
+            raise _without_lease("reads", name)
+        readable: list[BlobName | None] = []
+        if grant is not None:
+            readable.append(grant.scan.weights)
+        if held is not None:
+            run, learner = held
+            readable += [run.initial_weights, learner.shard]
+        if name not in readable:
             raise ForeignBlobError(
-                f"a worker reads blobs of its assignment, and this one has none, so not {name}. "
-                "Its lease is over, or never was: ask for the next assignment."
-            )
-        if not any(name in (run.initial_weights, learner.shard) for run, learner in held):
-            raise ForeignBlobError(
-                f"blob {name} is not of this worker's assignment {_shown(*held)}. A worker reads "
-                "the initial weights and the shard of its assignment."
+                f"blob {name} is not of this worker's assignment. A worker reads the initial "
+                "weights and the shard of its assignment."
             )
 
-    def require_sendable(self, name: BlobName, shown: Evidence) -> None:
-        """Refuse a worker what cannot be of its learner or range.
+    def allowance(self, name: BlobName, shown: Evidence) -> Allowance | None:
+        """The allowance of a worker that sends a blob; None for a caller that is no worker.
 
-        Raises:
-            ForeignBlobError: it has no lease, or sends more than a learner has.
-            ForeignWorkerError: the call is not of the worker whose secret it shows.
+        A worker without a lease is refused with a ForeignBlobError.
         """
-        workers = self._dispatcher.workers.behind(shown)
-        if workers is None or self._dispatcher.scans.may_send(name, workers):
-            return
-        held = self._held(workers)
-        if not held:
-            raise ForeignBlobError(
-                f"a worker sends blobs while it has a learner, and this one has none, so not "
-                f"{name}. Its lease is over, or never was: ask for the next assignment."
-            )
-        reasons = [_why_not_send(name, one, self._names(*one)) for one in held]
-        if all(reasons):
-            raise ForeignBlobError(reasons[0])
-        # Of several older workers behind one key it is not known whose it is: it counts for all.
-        for one in held:
-            self._names(*one).add(name)
-
-    def _held(self, workers: Collection[str]) -> list[Held]:
-        return [held for worker in workers if (held := self._dispatcher.held_by(worker))]
-
-    def _names(self, run: RunRecord, learner: LearnerRecord) -> set[BlobName]:
-        lease = (AssignmentKey(run.run_id, learner.index), learner.epoch)
-        if lease not in self._named:
-            leases = self._dispatcher.leases
-            self._named = {old: names for old, names in self._named.items() if leases.has(*old)}
-            self._named[lease] = set()
-        return self._named[lease]
+        worker_id = self._dispatcher.workers.behind(shown)
+        if worker_id is None:
+            return None
+        if held := self._dispatcher.held_by(worker_id):
+            run, learner = held
+            key = AssignmentKey(run.run_id, learner.index)
+            return Allowance.of_learner((key, learner.epoch), run)
+        if grant := self._dispatcher.scans.held_by(worker_id):
+            return Allowance((grant.key, grant.epoch), _TIMES_COMPUTED, grant.scan.max_file_bytes)
+        raise _without_lease("sends", name)
 
 
-def _why_not_send(name: BlobName, held: Held, names: Collection[BlobName]) -> str:
-    most = LearnerFiles.of(held[0])
-    if name.size_bytes > most.max_file_bytes:
-        return (
-            f"blob {name} is larger than the {most.max_file_bytes} bytes that a file of learner "
-            f"{_shown(held)} may have. Send this learner's files."
-        )
-    if name not in names and len(names) >= most.max_files:
-        return (
-            f"blob {name} is one more than the {most.max_files} that may be sent for learner "
-            f"{_shown(held)}. Send its result, and its snapshots where the run has some."
-        )
-    return ""
-
-
-def _shown(*held: Held) -> str:
-    return ", ".join(f"{run.name}/{learner.index}" for run, learner in held)
+def _without_lease(verb: str, name: BlobName) -> ForeignBlobError:
+    return ForeignBlobError(
+        f"a worker {verb} blobs of its assignment, and this one has none, so not {name}. Its "
+        "lease is over, or never was: ask for the next assignment."
+    )

@@ -112,10 +112,6 @@ class WorkerRegistry:
             allowed_modules: from which it imports model factories.
             shown: credentials that its calls have to show from now on.
             has_data: whether it can read the data.
-
-        Raises:
-            InvalidRequestError: the instance has no id.
-            ForeignWorkerError: the id is that of a worker with other credentials.
         """
         if not instance_id:
             raise InvalidRequestError("instance_id is empty. Draw one per worker process.")
@@ -146,10 +142,6 @@ class WorkerRegistry:
         """Refuse a call under a worker's id that is not of that worker.
 
         A worker that has not registered with this process proves itself by its secret alone.
-
-        Raises:
-            ForeignWorkerError: the credentials are not the worker's.
-            UnknownWorkerError: it has not registered, and proves nothing.
         """
         worker = self._workers.get(worker_id)
         if worker is None:
@@ -161,17 +153,13 @@ class WorkerRegistry:
                 "and secret."
             )
 
-    def behind(self, shown: Evidence) -> tuple[str, ...] | None:
-        """The worker of a call by its secret, none without; None where it is no worker's.
-
-        Raises:
-            ForeignWorkerError: the secret is a worker's, and the certificate is not.
-        """
-        if shown.secret:
-            worker_id = worker_id_of(shown.secret)
-            self.require(worker_id, shown)
-            return (worker_id,)
-        return () if shown.caller.only_works else None
+    def behind(self, shown: Evidence) -> str | None:
+        """The worker of a call by its secret; empty without one, None where it is no worker's."""
+        if not shown.secret:
+            return "" if shown.caller.only_works else None
+        worker_id = worker_id_of(shown.secret)
+        self.require(worker_id, shown)
+        return worker_id
 
     def heard(self, worker_id: str) -> WorkerRecord:
         """The worker, noted as heard now; an UnknownWorkerError where it is not registered."""

@@ -2,8 +2,7 @@
 
 The guard checks the host name, the origin and the caller's role before anything of a request is
 read: another page in the same browser can send requests here, and another name can be made to point
-here (DNS rebinding). A route takes the roles of the contract's call that does the same; a route
-that changes the whole service takes an admin besides.
+here (DNS rebinding). A route takes the roles of the contract's call that does the same.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -26,13 +26,12 @@ from starlette.routing import Route as StarletteRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lipt.common.access.roles import Role
 from lipt.common.errors import PermissionDeniedError
 from lipt.common.network.tls import is_loopback
-from lipt.coordinator.access.caller import note_caller, require_role
+from lipt.coordinator.access.caller import Caller, note_caller, require_role
 from lipt.coordinator.page import handlers, requests
 from lipt.coordinator.page.handlers import OPEN_PAGE, Handler
-from lipt.coordinator.page.requests import Body, Page, PageRequest
+from lipt.coordinator.page.requests import Page, PageRequest
 from lipt.coordinator.page.sessions import Session
 
 STATIC = Path(__file__).parent / "static"
@@ -48,57 +47,43 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _SERVICES = "/lipt.v1."
-_GET_SUBSET, _WATCH = "SubsetService/GetSubset", "InfoService/WatchService"
+_GET_SUBSET = "SubsetService/GetSubset"
 
 
 @dataclass(frozen=True)
 class Route:
-    """A route of the page; it takes the roles of `call`, or is open where that is empty.
+    """A route of the page; it takes the roles of `call`, or is open where that is empty."""
 
-    A GET has no `body`. `admins_only` goes before the call's roles.
-    """
-
+    method: str
     path: str
     handler: Handler
     call: str = OPEN_PAGE
-    body: type[Body] | None = None
-    admins_only: bool = False
     streams: bool = False
 
-    @property
-    def method(self) -> str:
-        """GET, or POST with a body."""
-        return "GET" if self.body is None else "POST"
+    @classmethod
+    def of_call(cls, call: str) -> Self:
+        """The route of a call of the contract."""
+        handler, streams = handlers.calling(call)
+        return cls("POST", f"/api/{call}", handler, call, streams)
 
 
-_RUN, _SUBSETS = "/api/runs/{run}", "/api/runs/{run}/subsets"
-_ONE_SUBSET = f"{_SUBSETS}/{{digest}}"
+_SUBSETS = "/api/runs/{run}/subsets"
 ROUTES = (
-    Route("/sign-in", handlers.sign_in_by_code, ""),
-    Route("/api/sign-in", handlers.sign_in_by_token, "", handlers.TokenShown),
-    Route("/api/sign-out", handlers.sign_out, body=requests.Nothing),
-    Route("/api/me", handlers.who_am_i),
-    Route("/api/info", handlers.info, "InfoService/GetInfo"),
-    Route("/api/live", handlers.live, _WATCH, streams=True),
-    Route("/api/runs", handlers.start_run, "RunService/CreateRun", handlers.RunWanted, True),
-    Route(f"{_RUN}/cancel", handlers.cancel_run, "RunService/CancelRun", requests.Nothing, True),
-    Route(f"{_RUN}/map", handlers.draw_map, _GET_SUBSET, handlers.MapWanted, streams=True),
-    Route("/api/pictures", handlers.pictures, _GET_SUBSET, handlers.PicturesWanted),
-    Route(
-        "/api/diagnosis",
-        handlers.diagnose,
-        "DiagnosisService/Diagnose",
-        handlers.DiagnosisWanted,
-        streams=True,
-    ),
-    Route("/api/strategies", handlers.strategies, "SubsetService/ListStrategies"),
-    Route(_SUBSETS, handlers.list_subsets, _GET_SUBSET),
-    Route(_SUBSETS, handlers.choose_subset, _GET_SUBSET, handlers.SubsetWanted, streams=True),
-    Route(_ONE_SUBSET, handlers.show_subset, _GET_SUBSET),
-    Route(f"{_ONE_SUBSET}/beside/{{other}}", handlers.compare_subsets, _GET_SUBSET),
+    Route("GET", "/sign-in", handlers.sign_in_by_code, ""),
+    Route("POST", "/api/sign-in", handlers.sign_in_by_token, ""),
+    Route("POST", "/api/sign-out", handlers.sign_out),
+    Route.of_call("AccessService/WhoAmI"),
+    Route.of_call("InfoService/GetInfo"),
+    Route.of_call("InfoService/WatchService"),
+    Route.of_call("SubsetService/ListStrategies"),
+    Route.of_call(_GET_SUBSET),
+    Route.of_call("DiagnosisService/Diagnose"),
+    Route("POST", "/api/pictures", handlers.pictures, _GET_SUBSET),
+    Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, "DiagnosisService/Diagnose"),
+    Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
+    Route("GET", f"{_SUBSETS}/{{digest}}", handlers.show_subset, _GET_SUBSET),
 )
 
 
@@ -167,32 +152,29 @@ class _Guarded:
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
         session = self._admitted(request)
-        peer = f"page: {requests.address_of(request)}" if session is None else session.peer
-        limits, streams, model = self._page.limits, self._route.streams, self._route.body
-        waits = limits.enter(peer, streams=streams)
+        limits, streams = self._page.limits, self._route.streams
+        waits = limits.enter(session.peer, streams=streams)
         try:
             await asyncio.sleep(waits)
-            body = None if model is None else await requests.read_body(request, model)
-            response = await self._route.handler(PageRequest(self._page, request, session), body)
+            posts = self._route.method == "POST"
+            body = await requests.read_body(request) if posts else b""
+            asked = PageRequest(self._page, request, session, body)
+            response = await self._route.handler(asked)
             await response(scope, receive, send)
         finally:
-            limits.leave(peer, streams=streams)
+            limits.leave(session.peer, streams=streams)
 
-    def _admitted(self, request: Request) -> Session | None:
-        """The session, which may use this route; None where signing in is not needed."""
+    def _admitted(self, request: Request) -> Session:
+        """The session, which may use this route; nobody's where signing in is not needed."""
         route, page = self._route, self._page
         if route.method != "GET":
             require_own_origin(request.headers.get("origin"), request.headers.get("host", ""))
             requests.require_json(request.headers.get("content-type"))
         if not route.call:
-            return None
+            address = requests.address_of(request)
+            return Session(Caller(f"page: {address}", address, frozenset()), began_at=0.0)
         session = page.sessions.find(request.cookies.get(page.cookie))
         require_role(session.caller, _SERVICES + route.call)
-        if route.admins_only and Role.ADMIN not in session.caller.roles:
-            raise PermissionDeniedError(
-                f"{session.caller.name} is no admin, and on the page admins alone may do this. "
-                "Do it with the lipt command, or sign in with an admin's token."
-            )
         # In the task that answers the request: each has one of its own.
         note_caller(session.caller)
         return session
@@ -216,9 +198,14 @@ def own_names(listen_host: str, certified: Iterable[str] = (), url: str | None =
 
 def require_own_host(host: str, names: set[str]) -> None:
     """Refuse a header `Host` that is neither an address nor one of these names."""
-    hostname = _hostname(host)
+    hostname = ""
+    with suppress(ValueError):
+        hostname = (urlsplit(f"//{host}").hostname or "").lower()
+    if hostname in names:
+        return
     # An address cannot be made to point elsewhere.
-    if hostname in names or _is_address(hostname):
+    with suppress(ValueError):
+        ipaddress.ip_address(hostname)
         return
     raise PermissionDeniedError(
         f"this page is not served as {hostname[:200]!r}. It is as {', '.join(sorted(names))}, or "
@@ -228,35 +215,11 @@ def require_own_host(host: str, names: set[str]) -> None:
 
 def require_own_origin(origin: str | None, host: str) -> None:
     """Refuse a request whose header `Origin` is not the page at the header `Host`."""
-    if origin is not None and (sender := _host_and_port(origin)) is not None:
-        scheme = urlsplit(origin).scheme
-        if sender == _host_and_port(f"{scheme}://{host}"):
-            return
+    scheme, _, sender = (origin or "").partition("://")
+    # Browsers leave a scheme's own port out of both headers.
+    if scheme in {"http", "https"} and sender and sender.lower() == host.lower():
+        return
     raise PermissionDeniedError(
         f"the request comes from {(origin or 'nowhere')[:200]!r}, and not from the page at "
         f"{host[:200]!r}. Behind a proxy, have it pass the header Host on as it is."
     )
-
-
-def _host_and_port(url: str) -> tuple[str, int] | None:
-    try:
-        parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
-    except ValueError:
-        return None
-    if not parts.hostname or port is None:
-        return None
-    return parts.hostname, port
-
-
-def _hostname(host: str) -> str:
-    with suppress(ValueError):
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    return ""
-
-
-def _is_address(hostname: str) -> bool:
-    with suppress(ValueError):
-        ipaddress.ip_address(hostname)
-        return True
-    return False

@@ -1,20 +1,20 @@
-"""Requests of the page: what a route is given, and how values, errors and progress are answered.
+"""Requests of the page: bodies, answers, refusals and streams.
 
-A computation answers in lines of JSON: progress first, the result or its error last. A request
-refused before the first line has an answer of its own, with its status.
+A stream is lines of JSON; where it fails, its last line is the error. A request refused before the
+first line has an answer of its own, with its status.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
@@ -26,11 +26,8 @@ from starlette.types import Send
 from lipt.common.errors import BlobTooLargeError, InvalidRequestError, LiptError
 from lipt.common.rpc.handlers import count_refusal, incident
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.progress import OnProgress
 from lipt.coordinator.page.sessions import Attempts, Session, Sessions
-from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
-from lipt.coordinator.rpc.subsets import Answering
 
 MAX_BODY_BYTES = 64 * 1024
 # A body has to arrive within this time, over any line.
@@ -50,19 +47,18 @@ _STATUS = {
 }
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """What the page's handlers use.
 
-    `names` are the page's host names, `address` is the gRPC server's, `cookie` the name of the
-    session's cookie, and `encrypted` says whether the page is served over HTTPS.
+    `services` are the servicers of `lipt.v1` by name, `names` the page's host names, `address` the
+    gRPC server's, and `cookie` the name of the session's cookie.
     """
 
     app: App
-    info: InfoService
+    services: Mapping[str, Any]
     sessions: Sessions
     attempts: Attempts
     limits: PeerLimits
@@ -78,28 +74,26 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Nothing(Body):
-    """An empty body: `{}`."""
-
-
 @dataclass(frozen=True)
 class PageRequest:
-    """An admitted request; `session` is None where signing in is not needed."""
+    """An admitted request; a servicer takes it for its call's context."""
 
     page: Page
     http: Request
-    session: Session | None
-
-    @property
-    def own(self) -> Session:
-        """The session of the browser that asks."""
-        if self.session is None:
-            raise ValueError(f"{self.http.url.path} was requested without a session")
-        return self.session
+    session: Session
+    body: bytes
 
     def path(self, name: str) -> str:
         """A parameter of the path."""
         return str(self.http.path_params[name])
+
+    def peer(self) -> str:
+        """The peer for turns, quotas and limits."""
+        return self.session.peer
+
+    def invocation_metadata(self) -> tuple[()]:
+        """No metadata, as of a call."""
+        return ()
 
 
 def address_of(request: Request) -> str:
@@ -115,8 +109,8 @@ def require_json(content_type: str | None) -> None:
         )
 
 
-async def read_body(request: Request, model: type[ModelT]) -> ModelT:
-    """The body of a request, which may be neither too long, too late nor of another form."""
+async def read_body(request: Request) -> bytes:
+    """The body of a request, which may be neither too long nor too late."""
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
@@ -130,7 +124,7 @@ async def read_body(request: Request, model: type[ModelT]) -> ModelT:
         raise InvalidRequestError(
             f"the body has not arrived within {_BODY_SECONDS:g} s. Send it again."
         ) from None
-    return parse_body(bytes(body), model)
+    return bytes(body)
 
 
 def parse_body(body: bytes, model: type[ModelT]) -> ModelT:
@@ -143,17 +137,19 @@ def parse_body(body: bytes, model: type[ModelT]) -> ModelT:
         raise InvalidRequestError(f"{where[:200]} cannot be: {first['msg']}.") from None
 
 
-def as_dict(message: Message) -> dict[str, Any]:
-    """A message by the names of all its fields, enums by name."""
-    found: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return found
-
-
 def as_json(value: object) -> bytes:
-    """A value of dicts, lists, texts and numbers; numbers that are not finite become texts."""
-    return to_json(value, inf_nan_mode="strings")
+    """A message by all its fields, or a value of dicts and lists.
+
+    Numbers that are not finite become texts, and so does an int64 of a message.
+    """
+    if not isinstance(value, Message):
+        return to_json(value, inf_nan_mode="strings")
+    return MessageToJson(
+        value,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+        indent=None,
+    ).encode()
 
 
 def answer(
@@ -195,39 +191,25 @@ class Streaming(StreamingResponse):
                 await super().stream_response(timely)
 
 
-async def in_lines(
-    compute: Callable[[OnProgress], Coroutine[Any, Any, ResultT]],
-    show: Callable[[ResultT], Awaitable[dict[str, Any]]],
-) -> Response:
-    """An answer that streams a computation's progress, then its result as `show` makes it.
+async def in_lines(values: AsyncGenerator[object, None], request: PageRequest) -> Response:
+    """An answer that streams values as lines of JSON, for as long as the session lasts."""
 
-    The computation is cancelled when the reader leaves.
-    """
+    async def lines(value: object) -> AsyncIterator[bytes]:
+        async with aclosing(values):
+            try:
+                while request.page.sessions.holds(request.session):
+                    # A message of thousands of learners takes longer than the loop may be held.
+                    yield await asyncio.to_thread(as_json, value) + b"\n"
+                    value = await anext(values)
+            except StopAsyncIteration:
+                return
+            except Exception as error:  # noqa: BLE001 - the outermost frame of a stream
+                known = error if isinstance(error, LiptError) else None
+                yield (
+                    as_json(_error_value(known or incident(error, "a stream of the page"))) + b"\n"
+                )
 
-    async def progress_and_result() -> AsyncGenerator[dict[str, Any], None]:
-        with Answering(compute) as answering:
-            while (latest := await answering.next_report()) is not None:
-                yield {"progress": asdict(latest)}
-            result = answering.result()
-        yield await show(result)
-
-    lines = progress_and_result()
-    first = await anext(lines)
-    return Streaming(_encoded(first, lines), media_type="application/x-ndjson")
-
-
-async def _encoded(
-    first: dict[str, Any], lines: AsyncGenerator[dict[str, Any], None]
-) -> AsyncIterator[bytes]:
-    async with aclosing(lines):
-        yield as_json(first) + b"\n"
-        try:
-            async for line in lines:
-                yield as_json(line) + b"\n"
-        except Exception as error:  # noqa: BLE001 - the outermost frame of a stream
-            known = error if isinstance(error, LiptError) else None
-            shown = known or incident(error, "a stream of the page")
-            yield as_json(_error_value(shown)) + b"\n"
+    return Streaming(lines(await anext(values)), media_type="application/x-ndjson")
 
 
 def _error_value(error: LiptError) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -14,7 +14,6 @@ from lipt.common.imports import import_extra, require_extra
 from lipt.common.network.tls import PemFile, TlsFiles, dns_names, server_context, split_address
 from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Sessions
-from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.limits import PeerLimits
 
 logger = logging.getLogger(__name__)
@@ -101,11 +100,11 @@ class PageServer:
 
 async def open_page(
     app: App,
+    services: Mapping[str, object],
     sessions: Sessions,
     server: PageServer,
     tls: TlsFiles | None,
     *,
-    info: InfoService,
     limits: PeerLimits,
     address: str,
 ) -> None:
@@ -120,7 +119,7 @@ async def open_page(
     certified = () if cert is None else dns_names(PemFile.read("--tls-cert", cert))
     page = Page(
         app=app,
-        info=info,
+        services=services,
         sessions=sessions,
         attempts=Attempts(clock=monotonic),
         limits=limits,

@@ -1,36 +1,31 @@
 """Sessions: signed-in browsers, one-time links, and failed attempts to sign in.
 
-A browser shows a random secret; the coordinator keeps its SHA-256 and the caller, in memory and in
-a file, so that a restart signs nobody out. A revoked token or an ended certificate ends a session.
+A browser's cookie is its session, encrypted and signed with a key that follows from the
+coordinator's own token: nothing is stored, and a restart signs nobody out. Each request checks that
+the session's token or certificate is still valid.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import logging
 import secrets
+from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from threading import Lock
 
-from pydantic import TypeAdapter, ValidationError
+from cryptography.fernet import Fernet, InvalidToken
+from pydantic import TypeAdapter
 
-from lipt.common.blobs.durable import publish, temporary_file, write_all
 from lipt.common.errors import ConfigError, TooManyCallsError, UnauthenticatedError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
 from lipt.coordinator.rpc.limits import used
 
-logger = logging.getLogger(__name__)
-
-FILE = "page-sessions.json"
 SESSION_SECONDS = 12 * 3600.0
 CODE_SECONDS = 60.0
-# Of one caller, and of all: the oldest goes.
-_MOST_OF_CALLER, _MOST = 16, 1000
+# Of one caller: the oldest goes.
+_MOST_CODES = 16
 _SIGN_IN = "Sign in again: with a link of `lipt dashboard`, or with a token."
 
 _ATTEMPTS_PER_SECOND = 0.5
@@ -38,18 +33,12 @@ _ATTEMPTS_BURST_SECONDS = 20.0  # ten attempts at once
 _MAX_ADDRESSES = 10_000
 
 
-def draw_secret() -> str:
-    """32 random bytes, as a cookie and an address can carry them."""
-    return secrets.token_urlsafe(32)
-
-
 @dataclass(frozen=True)
 class Session:
-    """A signed-in browser: the digest of its secret, its caller, and when it ends in seconds."""
+    """A signed-in browser: its caller, and when it signed in, in seconds."""
 
-    key: str
     caller: Caller
-    ends_at: float
+    began_at: float
 
     @property
     def peer(self) -> str:
@@ -58,31 +47,22 @@ class Session:
         return f"page of {OWN_USER.key}" if own else self.caller.key
 
 
-_STORED = TypeAdapter(list[Session])
+_SESSION = TypeAdapter(Session)
 
 
 class Sessions:
     """Signed-in browsers, and the links by which `lipt dashboard` lets a browser in."""
 
     def __init__(
-        self,
-        holds: Callable[[Caller], bool],
-        *,
-        clock: Callable[[], float],
-        draw: Callable[[], str] = draw_secret,
-        state_dir: Path | None = None,
+        self, own_token: str, holds: Callable[[Caller], bool], *, clock: Callable[[], float]
     ) -> None:
-        """Begin with the sessions of before a restart, if they are kept in a `state_dir`.
-
-        `holds` says whether a caller's token or certificate is still valid.
-        """
+        """`holds` says whether a caller's token or certificate is still valid."""
+        key = hashlib.sha256(f"page sessions {own_token}".encode()).digest()
+        self._fernet = Fernet(urlsafe_b64encode(key))
         self._holds = holds
         self._clock = clock
-        self._draw = draw
-        self._path = None if state_dir is None else state_dir / FILE
-        self._writing = Lock()
-        self._sessions: dict[str, Session] = {session.key: session for session in self._load()}
         self._codes: dict[str, Session] = {}
+        self._signed_out_at: dict[str, float] = {}
         self._url: str | None = None
 
     def open_at(self, url: str) -> None:
@@ -96,86 +76,61 @@ class Sessions:
                 "this coordinator serves no page. Start it with --dashboard-listen "
                 "127.0.0.1:50080; it needs the extra: pip install 'lipt[dashboard]'"
             )
-        code = self._begin(self._codes, caller, CODE_SECONDS)
-        return f"{self._url}/sign-in?code={code}", self._clock() + CODE_SECONDS
+        now = self._clock()
+        valid = {
+            code: one for code, one in self._codes.items() if now < one.began_at + CODE_SECONDS
+        }
+        own = [code for code, one in valid.items() if one.caller == caller]
+        if len(own) >= _MOST_CODES:
+            del valid[own[0]]
+        code = secrets.token_urlsafe(32)
+        self._codes = {**valid, code: Session(caller, now)}
+        return f"{self._url}/sign-in?code={code}", now + CODE_SECONDS
 
     def take_code(self, code: str) -> Caller:
         """The caller of a link's code, which is used up."""
-        found = self._codes.pop(_digest(code), None)
-        if found is None or self._clock() >= found.ends_at:
+        found = self._codes.pop(code, None)
+        if found is None or self._clock() >= found.began_at + CODE_SECONDS:
             raise UnauthenticatedError(
                 "the code is none of this coordinator's, was used, or is older than "
                 f"{CODE_SECONDS:g} s. Ask for another: lipt dashboard"
             )
         return found.caller
 
-    async def begin(self, caller: Caller) -> str:
-        """Sign a caller in; the secret for its browser."""
-        secret = self._begin(self._sessions, caller, SESSION_SECONDS)
-        await self._save()
-        return secret
+    def begin(self, caller: Caller) -> str:
+        """Sign a caller in; the cookie for its browser."""
+        session = Session(caller, self._clock())
+        return self._fernet.encrypt(_SESSION.dump_json(session)).decode()
 
-    def find(self, secret: str | None) -> Session:
-        """The session of a secret; UnauthenticatedError if there is none, or it has ended."""
-        if secret is None:
+    def find(self, cookie: str | None) -> Session:
+        """The session of a cookie; UnauthenticatedError if there is none, or it has ended."""
+        if cookie is None:
             raise UnauthenticatedError(f"the browser has not signed in. {_SIGN_IN}")
-        session = self._sessions.get(_digest(secret))
+        try:
+            session = _SESSION.validate_json(self._fernet.decrypt(cookie.encode()))
+        except (InvalidToken, ValueError):
+            session = None
         if session is None or not self.holds(session):
             raise UnauthenticatedError(f"the session has ended. {_SIGN_IN}")
         return session
 
     def holds(self, session: Session) -> bool:
         """Whether a session goes on; it ends with its caller's token or certificate."""
-        lasts = session.key in self._sessions and self._clock() < session.ends_at
-        if lasts and self._holds(session.caller):
-            return True
-        self._sessions.pop(session.key, None)
-        return False
+        signed_out_at = self._signed_out_at.get(session.caller.key, float("-inf"))
+        ends_at = session.began_at + SESSION_SECONDS
+        return (
+            signed_out_at < session.began_at
+            and self._clock() < ends_at
+            and self._holds(session.caller)
+        )
 
-    async def end(self, session: Session) -> None:
-        """Sign out; a restart does not bring the session back."""
-        self._sessions.pop(session.key, None)
-        await self._save()
-
-    def _begin(self, table: dict[str, Session], caller: Caller, seconds: float) -> str:
-        """A new secret of a caller in a table, where the oldest of too many go."""
+    def end(self, session: Session) -> None:
+        """End all sessions of the caller that have begun; a restart forgets that."""
         now = self._clock()
-        ended = [key for key, session in table.items() if now >= session.ends_at]
-        own = [key for key, session in table.items() if session.caller == caller]
-        for key in (*ended, *own[: max(len(own) - _MOST_OF_CALLER + 1, 0)]):
-            table.pop(key, None)
-        for key in list(table)[: max(len(table) - _MOST + 1, 0)]:
-            del table[key]
-        secret = self._draw()
-        key = _digest(secret)
-        table[key] = Session(key, caller, now + seconds)
-        return secret
-
-    def _load(self) -> list[Session]:
-        if self._path is None:
-            return []
-        try:
-            return _STORED.validate_json(self._path.read_bytes())
-        except FileNotFoundError:
-            return []
-        except (OSError, ValidationError):
-            logger.warning("%s cannot be read: browsers have to sign in again", self._path)
-            return []
-
-    async def _save(self) -> None:
-        if self._path is not None:
-            # Syncing to disk takes milliseconds to seconds: never on the event loop.
-            await asyncio.to_thread(self._write, self._path)
-
-    def _write(self, path: Path) -> None:
-        # Sessions are listed under the lock: the last write has the newest list.
-        with self._writing:
-            try:
-                with temporary_file(path.parent) as (file, temporary):
-                    write_all(file, _STORED.dump_json(list(self._sessions.values())))
-                    publish(file, temporary, path)
-            except OSError as error:
-                logger.warning("%s cannot be written: %s", path, error.strerror)
+        self._signed_out_at = {
+            key: then for key, then in self._signed_out_at.items() if now < then + SESSION_SECONDS
+        }
+        self._signed_out_at[session.caller.key] = now
 
 
 class Attempts:
@@ -186,7 +141,7 @@ class Attempts:
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def require_room(self, address: str) -> None:
-        """Refuse an address with too many failures lately, with the time to come again."""
+        """Refuse an address with too many recent failures, with the time to come again."""
         waits = self._used(address)[1]
         if waits:
             raise TooManyCallsError(
@@ -199,7 +154,7 @@ class Attempts:
         """Count a failed attempt."""
         self._until[address] = self._used(address)[0]
         self._until.move_to_end(address)
-        while len(self._until) > _MAX_ADDRESSES:
+        if len(self._until) > _MAX_ADDRESSES:
             self._until.popitem(last=False)
 
     def _used(self, address: str) -> tuple[float, float]:
@@ -209,7 +164,3 @@ class Attempts:
             per_second=_ATTEMPTS_PER_SECOND,
             burst_seconds=_ATTEMPTS_BURST_SECONDS,
         )
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()

@@ -39,13 +39,7 @@ _MAX_KNOWN = 256
 
 
 def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> dict[str, Limit]:
-    """The limit of each place of a `RunPlan`; the machine's where nothing is configured.
-
-    Args:
-        limits: configured by the operator.
-        machine: its cores and memory.
-        free_disk_bytes: room in the state directory; no run may take more.
-    """
+    """The limit of each place of a `RunPlan`; the machine's where the operator set none."""
     at_most = {
         "worker_threads": limits.worker_threads,
         "worker_memory": limits.worker_memory,
@@ -73,11 +67,7 @@ def violations(plan: RunPlan, ceilings: Mapping[str, Limit]) -> tuple[Violation,
 
 
 def require_none(found: Sequence[Violation]) -> None:
-    """Refuse a plan with violations.
-
-    Raises:
-        OverLimitError: names the worst of each setting.
-    """
+    """Refuse a plan with violations: an OverLimitError names the worst of each setting."""
     worst: dict[str, Violation] = {}
     for item in found:
         if item.knob not in worst or item.times > worst[item.knob].times:
@@ -109,11 +99,7 @@ class Examined:
 
 
 def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
-    """Refuse an augmentation of images where the data has none.
-
-    Raises:
-        ConfigError: it was asked for; the default is left out without an error.
-    """
+    """Refuse an augmentation of images that was asked for, where the data has none."""
     method = config.augmentation.method
     if method is AugmentationMethod.CROP_FLIP and not isinstance(inputs, ImageSpec):
         raise ConfigError(
@@ -131,16 +117,11 @@ def require_shards(config: RunConfig, data: DataFigures) -> None:
 def plan_here(
     config: RunConfig, model: nn.Module, data: DataFigures, *, evaluation_batch_size: int
 ) -> tuple[ModelFigures, RunPlan, tuple[Violation, ...]]:
-    """Plan a run, and what a coordinator on this machine with default limits refuses of it.
+    """Plan a run, and list what a coordinator on this machine with default limits would refuse.
 
-    Args:
-        config: of the run.
-        model: its model, on the CPU.
-        data: that it is made on.
-        evaluation_batch_size: images per forward pass of the compute process.
-
-    Raises:
-        ConfigError: the run does not fit the data or the model, whatever the limits.
+    `model` is on the CPU; `evaluation_batch_size` counts images per forward pass of the compute
+    process. A ConfigError says that the run does not fit the data or the model, whatever the
+    limits.
     """
     require_shards(config, data)
     require_augmentation(config, data.inputs)
@@ -164,16 +145,7 @@ class Admission:
         allowed_modules: Collection[str],
         evaluation_batch_size: int,
     ) -> None:
-        """Admit runs on one data set.
-
-        Args:
-            blobs: has the weights that runs start from.
-            data: that runs are made on.
-            limits: configured by the operator.
-            machine: gives the other limits.
-            allowed_modules: from which model factories may be imported.
-            evaluation_batch_size: images per forward pass of the compute process.
-        """
+        """Admit runs on one data set; `evaluation_batch_size` counts images per forward pass."""
         self._blobs = blobs
         self._data = data
         self._limits = limits
@@ -190,13 +162,8 @@ class Admission:
     async def require(self, config: RunConfig) -> str:
         """Admit a run, and return a sentence on given weights where its head is new.
 
-        Raises:
-            ConfigError: the shards, the model or the frozen layers do not fit.
-            UnknownNameError: there is no such model.
-            FactoryNotAllowedError: its module is not allowed here.
-            OverLimitError: the run would take more than the limits allow.
-            UnknownBlobError: the weights that it starts from were not uploaded.
-            WeightsError: they are another model's, no safetensors file, or not finite.
+        Refused are shards, models, frozen layers and weights that do not fit, and runs over the
+        limits.
         """
         require_shards(config, self._data)
         loop = asyncio.get_running_loop()

@@ -87,11 +87,8 @@ class DataFigures:
 class RunPlan:
     """The costs of a run by place; each has to fit on its own.
 
-    Attributes:
-        worker_threads, worker_memory, worker_images: of a worker, for one learner.
-        compute_threads, compute_memory, compute_images: of the compute process, by stage.
-        run_disk: of the state directory.
-        max_blob_bytes: of single files, in the state directory and on the wire.
+    A worker's are of one learner, the compute process's by stage. `max_blob_bytes` are of single
+    files, in the state directory and on the wire.
     """
 
     worker_threads: tuple[Cost, ...]
@@ -107,44 +104,23 @@ class RunPlan:
 def plan_run(
     config: RunConfig, figures: ModelFigures, data: DataFigures, *, evaluation_batch_size: int
 ) -> RunPlan:
-    """Plan a run.
-
-    Args:
-        config: of the run.
-        figures: of its model.
-        data: that it is made on.
-        evaluation_batch_size: images per forward pass on the coordinator.
-    """
-    held_out = num_validation_examples(data.class_counts, config.validation)
-    num_train = data.num_examples - held_out
-    num_steps = num_initialization_steps(config.initialization, num_train)
-    # Batches of more than the training split are the split.
-    batch = min(config.initialization.batch_size, num_train)
-    soup = config.soup
-    num_batch_norm = min(soup.batch_norm_examples, num_train) * soup.reestimate_batch_norm
+    """Plan a run; `evaluation_batch_size` counts images per forward pass on the coordinator."""
+    planner = _Planner(config, figures, data, evaluation_batch_size)
     learners = config.learners
     memory = learner_memory(learners, config.model, figures, example_bytes=data.example_bytes)
     return RunPlan(
         worker_threads=(learner_threads(learners),),
         worker_memory=(memory,),
         worker_images=(learner_images(learners),),
-        compute_threads=_threads(config, num_steps),
-        compute_memory=tuple(
-            _memory(config, figures, data, stage, *parts)
-            for stage, parts in {
-                "theta*": (_initialization_part(config, figures, data, batch * bool(num_steps)),),
-                "the shards": (_shard_part(config, data),),
-                "the soup": _soup_parts(
-                    config, figures, data, held_out, num_batch_norm, evaluation_batch_size
-                ),
-            }.items()
+        compute_threads=planner.threads(),
+        compute_memory=(
+            planner.memory("theta*", planner.step()),
+            planner.memory("the shards", planner.shard()),
+            planner.memory("the soup", *planner.soup()),
         ),
-        compute_images=(
-            _initialization_images(config, num_steps, max(batch, STEP_IMAGES)),
-            _soup_images(config, held_out + num_batch_norm),
-        ),
-        run_disk=(_disk(config, figures, data),),
-        max_blob_bytes=_files(config, figures, data),
+        compute_images=(planner.initialization_images(), planner.soup_images()),
+        run_disk=(planner.disk(),),
+        max_blob_bytes=planner.files(),
     )
 
 
@@ -153,115 +129,126 @@ def result_bytes(figures: ModelFigures) -> int:
     return figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
 
 
-def _threads(config: RunConfig, num_steps: int) -> tuple[Cost, ...]:
-    evaluation = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
-    training = Part("learners.cpu_threads", config.learners.cpu_threads, 1, "theta*'s training")
-    costs = (
-        Cost("evaluation on the coordinator", Unit.THREADS, (evaluation,)),
-        Cost("training of theta* on the coordinator", Unit.THREADS, (training,)),
-    )
-    return costs if num_steps else costs[:1]
+@dataclass(frozen=True)
+class _Planner:
+    """The coordinator's costs of one run."""
 
+    config: RunConfig
+    figures: ModelFigures
+    data: DataFigures
+    evaluation_batch_size: int
 
-def _memory(
-    config: RunConfig, figures: ModelFigures, data: DataFigures, stage: str, *parts: Part
-) -> Cost:
-    threads = max(config.evaluation_threads, config.learners.cpu_threads)
-    weights = figures.weights_bytes
-    always = (
-        Part("", 1, PROCESS_BYTES, "the process"),
-        Part("", 1, data.resident_bytes, "the data"),
-        Part("evaluation_threads", threads, THREAD_BYTES, "threads"),
-        Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
-    )
-    return Cost(f"memory of the compute process for {stage}", Unit.BYTES, (*always, *parts))
+    @property
+    def held_out(self) -> int:
+        return num_validation_examples(self.data.class_counts, self.config.validation)
 
+    @property
+    def num_train(self) -> int:
+        return self.data.num_examples - self.held_out
 
-def _initialization_part(
-    config: RunConfig, figures: ModelFigures, data: DataFigures, images: int
-) -> Part:
-    each = training_bytes_per_example(figures, data.example_bytes)
-    name = str(config.initialization.batch_size)
-    return Part("initialization.batch_size", images, each, "a step's activations", name=name)
+    @property
+    def num_steps(self) -> int:
+        return num_initialization_steps(self.config.initialization, self.num_train)
 
+    @property
+    def batch(self) -> int:
+        # Batches of more than the training split are the split.
+        return min(self.config.initialization.batch_size, self.num_train)
 
-def _shard_part(config: RunConfig, data: DataFigures) -> Part:
-    learners = config.learners
-    each = learners.batch_size * data.example_bytes * _SHARD_COPIES
-    return Part("learners.num_minibatches", learners.num_minibatches, each, "a shard")
+    @property
+    def num_batch_norm(self) -> int:
+        soup = self.config.soup
+        return min(soup.batch_norm_examples, self.num_train) * soup.reestimate_batch_norm
 
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of a minibatch's examples."""
+        return self.config.learners.batch_size * self.data.example_bytes
 
-def _soup_parts(
-    config: RunConfig,
-    figures: ModelFigures,
-    data: DataFigures,
-    held_out: int,
-    num_batch_norm: int,
-    batch_size: int,
-) -> tuple[Part, ...]:
-    each = data.example_bytes
-    evaluated = figures.evaluation_bytes + INPUT_BYTES * each
-    fraction, examples = f"{config.validation.fraction:g}", str(config.soup.batch_norm_examples)
-    return (
-        Part("validation.fraction", held_out, each, "the validation split", None, fraction),
-        Part(
-            "soup.batch_norm_examples",
-            num_batch_norm,
-            each,
-            "examples for batch-norm statistics",
-            name=examples,
-        ),
-        # A GPU scores one model at a time; its memory is not counted here.
-        Part(
-            "evaluation_threads",
-            num_evaluated_together(config),
-            batch_size * evaluated + figures.weights_bytes,
-            "batches' activations and models that are scored at a time",
-        ),
-    )
+    def threads(self) -> tuple[Cost, ...]:
+        evaluation = Part("evaluation_threads", self.config.evaluation_threads, 1, "evaluation")
+        number = self.config.learners.cpu_threads
+        training = Part("learners.cpu_threads", number, 1, "theta*'s training")
+        costs = (
+            Cost("evaluation on the coordinator", Unit.THREADS, (evaluation,)),
+            Cost("training of theta* on the coordinator", Unit.THREADS, (training,)),
+        )
+        return costs if self.num_steps else costs[:1]
 
+    def memory(self, stage: str, *parts: Part) -> Cost:
+        config, weights = self.config, self.figures.weights_bytes
+        threads = max(config.evaluation_threads, config.learners.cpu_threads)
+        always = (
+            Part("", 1, PROCESS_BYTES, "the process"),
+            Part("", 1, self.data.resident_bytes, "the data"),
+            Part("evaluation_threads", threads, THREAD_BYTES, "threads"),
+            Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
+        )
+        return Cost(f"memory of the compute process for {stage}", Unit.BYTES, (*always, *parts))
 
-def _initialization_images(config: RunConfig, num_steps: int, each: int) -> Cost:
-    given = config.initialization
-    if given.steps is None:
-        epochs = f"{given.epochs:g}"
-        part = Part("initialization.epochs", num_steps, each, "its epochs", None, epochs)
-    else:
-        part = Part("initialization.steps", num_steps, each, "its steps", lowest=0)
-    return Cost("training of theta*", Unit.IMAGES, (part,))
+    def step(self) -> Part:
+        each = training_bytes_per_example(self.figures, self.data.example_bytes)
+        name, images = str(self.config.initialization.batch_size), self.batch * bool(self.num_steps)
+        return Part("initialization.batch_size", images, each, "a step's activations", name=name)
 
+    def shard(self) -> Part:
+        number = self.config.learners.num_minibatches
+        return Part("learners.num_minibatches", number, self.shard_bytes * _SHARD_COPIES, "a shard")
 
-def _soup_images(config: RunConfig, each: int) -> Cost:
-    num_learners, soup = config.learners.num_learners, config.soup
-    alone = Part("learners.num_learners", num_learners, each, "learners on their own")
-    tried = (num_learners - 1) * each
-    mixed = Part("soup.num_alphas", soup.num_alphas, tried, "mixtures of learners")
-    parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
-    return Cost("evaluation for the soup", Unit.IMAGES, parts)
+    def soup(self) -> tuple[Part, ...]:
+        config, each = self.config, self.data.example_bytes
+        fraction, examples = f"{config.validation.fraction:g}", str(config.soup.batch_norm_examples)
+        norm = "examples for batch-norm statistics"
+        evaluated = self.figures.evaluation_bytes + INPUT_BYTES * each
+        return (
+            Part(
+                "validation.fraction", self.held_out, each, "the validation split", None, fraction
+            ),
+            Part("soup.batch_norm_examples", self.num_batch_norm, each, norm, name=examples),
+            # A GPU scores one model at a time; its memory is not counted here.
+            Part(
+                "evaluation_threads",
+                num_evaluated_together(config),
+                self.evaluation_batch_size * evaluated + self.figures.weights_bytes,
+                "batches' activations and models that are scored at a time",
+            ),
+        )
 
+    def initialization_images(self) -> Cost:
+        given, each = self.config.initialization, max(self.batch, STEP_IMAGES)
+        if given.steps is None:
+            epochs, number = f"{given.epochs:g}", self.num_steps
+            part = Part("initialization.epochs", number, each, "its epochs", None, epochs)
+        else:
+            part = Part("initialization.steps", self.num_steps, each, "its steps", lowest=0)
+        return Cost("training of theta*", Unit.IMAGES, (part,))
 
-def _disk(config: RunConfig, figures: ModelFigures, data: DataFigures) -> Cost:
-    learners, sent = config.learners, result_bytes(figures)
-    number, snapshots = learners.num_learners, learners.num_snapshots
-    shard = learners.num_minibatches * learners.batch_size * data.example_bytes
-    weights = figures.weights_bytes
-    return Cost(
-        "the run's files",
-        Unit.BYTES,
-        (
-            Part("model", 2, weights, "theta* and theta_p", None, config.model),
-            Part("learners.num_learners", number, shard + sent, "shards and results"),
+    def soup_images(self) -> Cost:
+        num_learners, soup = self.config.learners.num_learners, self.config.soup
+        each = self.held_out + self.num_batch_norm
+        alone = Part("learners.num_learners", num_learners, each, "learners on their own")
+        tried = (num_learners - 1) * each
+        mixed = Part("soup.num_alphas", soup.num_alphas, tried, "mixtures of learners")
+        parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
+        return Cost("evaluation for the soup", Unit.IMAGES, parts)
+
+    def disk(self) -> Cost:
+        learners, sent = self.config.learners, result_bytes(self.figures)
+        number, weights = learners.num_learners, self.figures.weights_bytes
+        each = learners.num_minibatches * self.shard_bytes + sent
+        snapshots = learners.num_snapshots
+        parts = (
+            Part("model", 2, weights, "theta* and theta_p", None, self.config.model),
+            Part("learners.num_learners", number, each, "shards and results"),
             Part("learners.num_snapshots", snapshots, number * sent, "snapshots", 0),
-        ),
-    )
+        )
+        return Cost("the run's files", Unit.BYTES, parts)
 
-
-def _files(config: RunConfig, figures: ModelFigures, data: DataFigures) -> tuple[Cost, ...]:
-    learners = config.learners
-    each = learners.batch_size * data.example_bytes
-    model = Part("model", 1, figures.weights_bytes, "its weights", None, config.model)
-    shard = Part("learners.num_minibatches", learners.num_minibatches, each, "its examples")
-    return (
-        Cost("a file of weights", Unit.BYTES, (model,)),
-        Cost("a shard's file", Unit.BYTES, (shard,)),
-    )
+    def files(self) -> tuple[Cost, ...]:
+        weights, number = self.figures.weights_bytes, self.config.learners.num_minibatches
+        model = Part("model", 1, weights, "its weights", None, self.config.model)
+        shard = Part("learners.num_minibatches", number, self.shard_bytes, "its examples")
+        return (
+            Cost("a file of weights", Unit.BYTES, (model,)),
+            Cost("a shard's file", Unit.BYTES, (shard,)),
+        )

@@ -23,7 +23,7 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.metrics import Meters
 from lipt.common.rpc.messages import CHUNK_BYTES
-from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
+from lipt.coordinator.dispatch.worker_blobs import Allowance, WorkerBlobs
 from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.limits import peer_of, shown_by
 from lipt.coordinator.storage.accounts import Uploads
@@ -97,10 +97,10 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
                 "the first message of an upload names no blob. Set `blob` in it, and a chunk."
             )
         name = blob_from_proto(first.blob)
-        self._require_sendable(name, context)
+        allowance = self._allowance(name, context)
         if not await asyncio.to_thread(self._store.use, name):
             offset, peer = first.chunk.offset_bytes, peer_of(context)
-            async with self._uploads.receiving(name, offset, peer) as upload:
+            async with self._uploads.receiving(name, offset, peer, allowance) as upload:
                 await self._append_all(upload, first, request_iterator)
                 await asyncio.to_thread(upload.finish)
         return blob_pb2.WriteBlobResponse(blob=blob_to_proto(name))
@@ -110,14 +110,14 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     ) -> blob_pb2.GetUploadStatusResponse:
         """Say how much of an upload is kept."""
         name = blob_from_proto(request.blob)
-        self._require_sendable(name, context)
+        self._allowance(name, context)
         offset = await asyncio.to_thread(self._store.committed_offset, name)
         complete = await asyncio.to_thread(self._store.use, name)
         return blob_pb2.GetUploadStatusResponse(committed_offset_bytes=offset, complete=complete)
 
-    def _require_sendable(self, name: BlobName, context: Context) -> None:
-        if self._of_workers:
-            self._of_workers.require_sendable(name, shown_by(context))
+    def _allowance(self, name: BlobName, context: Context) -> Allowance | None:
+        workers = self._of_workers
+        return None if workers is None else workers.allowance(name, shown_by(context))
 
     async def _append_all(
         self,

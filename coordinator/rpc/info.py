@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -31,7 +30,6 @@ from lipt.coordinator.rpc.messages import (
     timestamp,
 )
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.state.records import RunSummary
 from lipt.v1 import info_pb2 as pb
 from lipt.v1 import info_pb2_grpc, run_pb2
 
@@ -39,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-DEFAULT_INTERVAL_SECONDS = 1.0
+_DEFAULT_INTERVAL_SECONDS = 1.0
 _DEFAULT_NUM_RUNS = 20
 _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.2, 60.0
 _MAX_NUM_RUNS = 200
@@ -48,7 +46,7 @@ _SIGN_OF_LIFE_SECONDS = 5.0
 
 
 class InfoService(info_pb2_grpc.InfoServiceServicer):
-    """This coordinator and the state of the whole service; for the page as well."""
+    """This coordinator and the state of the whole service."""
 
     def __init__(
         self,
@@ -72,11 +70,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         self._wall_clock = wall_clock
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
-        """Describe this coordinator."""
-        return self.describe()
-
-    def describe(self) -> pb.GetInfoResponse:
-        """This coordinator, its data and its workers."""
+        """Describe this coordinator, its data and its workers."""
         return pb.GetInfoResponse(
             protocol=protocol_version(),
             versions=versions(),
@@ -89,50 +83,36 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
     async def WatchService(
         self, request: pb.WatchServiceRequest, context: Context
     ) -> AsyncIterator[pb.WatchServiceResponse]:
-        """Show how the whole service stands, at every change until it stops."""
-        answers = self.states(
-            interval_seconds=request.interval_seconds or DEFAULT_INTERVAL_SECONDS,
-            num_runs=request.num_runs or _DEFAULT_NUM_RUNS,
-        )
-        async for answer in answers:
-            yield answer
-
-    async def states(
-        self, *, interval_seconds: float, num_runs: int
-    ) -> AsyncIterator[pb.WatchServiceResponse]:
         """The service's state: once, then whenever it has changed, until it stops.
 
         A run is sent again only after it has changed; `num_runs` of the newest are, and all that
         have not ended.
         """
-        fast_enough = interval_seconds <= _MAX_INTERVAL_SECONDS  # also refuses NaN
+        interval = request.interval_seconds or _DEFAULT_INTERVAL_SECONDS
+        num_runs = request.num_runs or _DEFAULT_NUM_RUNS
+        fast_enough = interval <= _MAX_INTERVAL_SECONDS  # also refuses NaN
         if not fast_enough or not 0 < num_runs <= _MAX_NUM_RUNS:
             raise InvalidRequestError(
-                f"interval_seconds {interval_seconds} is above {_MAX_INTERVAL_SECONDS:g}, or "
+                f"interval_seconds {interval} is above {_MAX_INTERVAL_SECONDS:g}, or "
                 f"num_runs {num_runs} is outside 1..{_MAX_NUM_RUNS}."
             )
-        pause = max(interval_seconds, _MIN_INTERVAL_SECONDS)
+        pause = max(interval, _MIN_INTERVAL_SECONDS)
         silent_turns = max(math.ceil(_SIGN_OF_LIFE_SECONDS / pause), 1)
-        told: dict[str, tuple[int, str]] = {}
+        sent: dict[str, tuple[int, str]] = {}
         last, turns = b"", silent_turns
         while not self._stopping.is_set():
-            answer = self._answer(told, num_runs)
+            answer = self._answer(sent, num_runs)
             essence = _essence(answer)
             if answer.runs or essence != last or turns >= silent_turns:
                 yield answer
                 last, turns = essence, 0
             turns += 1
-            await self._rest(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
 
-    async def _rest(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
-
-    def _answer(self, told: dict[str, tuple[int, str]], num_runs: int) -> pb.WatchServiceResponse:
-        """The present state with the runs that differ from `told`, which is updated."""
+    def _answer(self, sent: dict[str, tuple[int, str]], num_runs: int) -> pb.WatchServiceResponse:
+        """The present state with the runs that differ from `sent`, which is updated."""
         now = self._wall_clock()
         alive = self._dispatcher.alive()
         shown = alive
@@ -141,7 +121,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             shown = tuple(sorted(alive, key=lambda worker: worker.worker_id not in busy))
         return pb.WatchServiceResponse(
             now=timestamp(now),
-            runs=self._changed(told, num_runs),
+            runs=self._changed(sent, num_runs),
             workers=map(self._worker, shown[:_MAX_WORKERS]),
             num_workers=len(alive),
             computations=[
@@ -151,25 +131,22 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             num_runs=len(self._store.runs()),
         )
 
-    def _changed(self, told: dict[str, tuple[int, str]], num_runs: int) -> list[run_pb2.Run]:
+    def _changed(self, sent: dict[str, tuple[int, str]], num_runs: int) -> list[run_pb2.Run]:
         changed: list[run_pb2.Run] = []
         for place, summary in enumerate(reversed(self._store.runs())):
             if place >= num_runs and summary.state.ended:
                 continue
-            # What it waits for may change while its revision stays.
-            standing = (self._store.revision(summary.run_id), self._why_waiting(summary))
-            if told.get(summary.run_id) != standing:
-                told[summary.run_id] = standing
-                with contextlib.suppress(UnknownRunError):  # it is just being removed
-                    run = self._store.record(summary.run_id)
-                    changed.append(run_view(self._store, run, waiting=standing[1]))
+            with suppress(UnknownRunError):  # it is just being removed
+                # The record of a run that has ended is read only where it is sent.
+                live = None if summary.state.ended else self._store.record(summary.run_id)
+                # What it waits for may change while its revision stays.
+                waiting = "" if live is None else self._dispatcher.why_waiting(live)
+                standing = (self._store.revision(summary.run_id), waiting)
+                if sent.get(summary.run_id) != standing:
+                    sent[summary.run_id] = standing
+                    run = live or self._store.record(summary.run_id)
+                    changed.append(run_view(self._store, run, waiting=waiting))
         return changed
-
-    def _why_waiting(self, run: RunSummary) -> str:
-        # The record of one that has ended would be read for nothing.
-        if run.state.ended:
-            return ""
-        return self._dispatcher.why_waiting(self._store.record(run.run_id))
 
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
         held = self._dispatcher.leases.held_by(worker.worker_id)
@@ -203,13 +180,9 @@ def _essence(answer: pb.WatchServiceResponse) -> bytes:
     return kept.SerializeToString(deterministic=True)
 
 
-# Kubernetes' kubelet calls without TLS and without a certificate, and while the data is
-# still being opened, which may take minutes. Their answer is no secret.
-
-# SERVING for as long as the process answers at all.
-LIVENESS = "liveness"
-# gRPC's own name for the whole server: SERVING once callers are served.
-READINESS = ""
+# Names of health. Kubernetes' kubelet asks without TLS, also while the data is still being opened.
+# The process answers at all, or (gRPC's own name for the whole server) serves callers.
+LIVENESS, READINESS = "liveness", ""
 
 
 class Probes(health_pb2_grpc.HealthServicer):
@@ -229,9 +202,7 @@ class Probes(health_pb2_grpc.HealthServicer):
             self._ready = False
 
     async def Check(
-        self,
-        request: health_pb2.HealthCheckRequest,
-        context: Context,
+        self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
         """Whether this process lives or is ready."""
         if request.service not in {LIVENESS, READINESS}:

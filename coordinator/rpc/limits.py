@@ -101,7 +101,7 @@ class PeerLimits:
         state = self._peers.setdefault(peer, _Peer())
         self._peers.move_to_end(peer)
         try:
-            waits = self._admit(state, now, streams=streams, registers=registers)
+            return self._admit(state, now, streams=streams, registers=registers)
         except TooManyCallsError as error:
             if now - state.warned_at >= _WARN_EVERY_SECONDS:
                 state.warned_at = now
@@ -109,7 +109,6 @@ class PeerLimits:
             raise
         finally:
             self._forget()
-        return waits
 
     def leave(self, peer: str, *, streams: bool) -> None:
         """Note that a counted call has ended."""
@@ -119,22 +118,16 @@ class PeerLimits:
         self._num_calls -= 1
 
     def _admit(self, peer: _Peer, now: float, *, streams: bool, registers: bool) -> float:
-        all_peers, limits = self._settings, self._settings.per_peer
-        if self._num_calls >= all_peers.max_concurrent_calls:
-            raise _too_many(
-                f"{self._num_calls} calls are under way, {all_peers.max_concurrent_calls} may "
-                "be in all (limits.max_concurrent_calls)"
-            )
-        if limits.max_calls and peer.num_calls >= limits.max_calls:
-            raise _too_many(
-                f"{peer.num_calls} calls of this peer are under way, {limits.max_calls} may be "
-                "(limits.per_peer.max_calls)"
-            )
-        if streams and limits.max_streams and peer.num_streams >= limits.max_streams:
-            raise _too_many(
-                f"{peer.num_streams} streams of this peer are open, {limits.max_streams} may be "
-                "(limits.per_peer.max_streams)"
-            )
+        limits = self._settings.per_peer
+        in_all, max_streams = self._settings.max_concurrent_calls, limits.max_streams * streams
+        counts = (
+            ("calls", self._num_calls, in_all, "max_concurrent_calls"),
+            ("calls of this peer", peer.num_calls, limits.max_calls, "per_peer.max_calls"),
+            ("streams of this peer", peer.num_streams, max_streams, "per_peer.max_streams"),
+        )
+        for what, number, most, setting in counts:
+            if most and number >= most:
+                raise _too_many(f"{number} {what} are under way, {most} may be", setting)
         registrations_until, waits = used(
             peer.registrations_until,
             now,
@@ -142,11 +135,9 @@ class PeerLimits:
             burst_seconds=_REGISTRATIONS_BURST_SECONDS,
         )
         if waits:
-            raise _too_many(
-                f"this peer registers workers more than {limits.registrations_per_minute} times a "
-                "minute (limits.per_peer.registrations_per_minute)",
-                waits,
-            )
+            most = limits.registrations_per_minute
+            what = f"this peer registers workers more than {most} times a minute"
+            raise _too_many(what, "per_peer.registrations_per_minute", waits)
         calls_until, waits = used(
             peer.calls_until,
             now,
@@ -154,11 +145,9 @@ class PeerLimits:
             burst_seconds=_BURST_SECONDS,
         )
         if waits > _MAX_WAIT_SECONDS:
-            raise _too_many(
-                f"this peer makes more than {limits.calls_per_second:g} calls a second "
-                "(limits.per_peer.calls_per_second)",
-                waits,
-            )
+            rate = limits.calls_per_second
+            what = f"this peer makes more than {rate:g} calls a second"
+            raise _too_many(what, "per_peer.calls_per_second", waits)
         peer.registrations_until, peer.calls_until = registrations_until, calls_until
         peer.num_calls += 1
         peer.num_streams += streams
@@ -187,9 +176,9 @@ def used(
     return until, max(0.0, until - now - burst_seconds)
 
 
-def _too_many(problem: str, seconds: float = _RETRY_SECONDS) -> TooManyCallsError:
+def _too_many(problem: str, setting: str, seconds: float = _RETRY_SECONDS) -> TooManyCallsError:
     return TooManyCallsError(
-        f"{problem}. Call again in {seconds:.1f} s.", retry_after_seconds=seconds
+        f"{problem} (limits.{setting}). Call again in {seconds:.1f} s.", retry_after_seconds=seconds
     )
 
 
@@ -203,11 +192,7 @@ class CallInterceptor(Interceptor):
     """Runs every call inside its steps."""
 
     def __init__(
-        self,
-        identify: Identify,
-        events: Events,
-        meters: Meters,
-        limits: PeerLimits,
+        self, identify: Identify, events: Events, meters: Meters, limits: PeerLimits
     ) -> None:
         checked: tuple[Step, ...] = (refusals(events), _identified(identify))
         counted = (_measured(meters), *checked, _limited(limits), tracing)

@@ -18,7 +18,6 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_proto, fill_message
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.dispatch.quarantine import account_of, furthest_step
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
@@ -80,7 +79,7 @@ def run_view(
         state=store.shown_state(run),
         revision=store.revision(run.run_id),
         config=run_config_to_proto(run.config),
-        message=_message(store.held(run.run_id), run) or _on_suspects(store, run),
+        message=_message(store.held(run.run_id), run),
         progress=run_pb2.Progress(
             activity=activity.text, done=activity.done, total=activity.total, ahead=activity.ahead
         ),
@@ -99,13 +98,6 @@ def _message(held: str, run: RunRecord) -> str:
     if held and run.state is RunState.READY:
         return f"{held} Until then the run gives what is stored, and nothing new."
     return run.message
-
-
-def _on_suspects(store: RunStore, run: RunRecord) -> str:
-    under_suspicion = any(learner.silent_ends for learner in run.learners)
-    if run.state is not RunState.TRAINING or not under_suspicion:
-        return ""
-    return account_of(run, furthest=furthest_step(run, store))
 
 
 def _learner(

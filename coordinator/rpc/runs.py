@@ -17,7 +17,7 @@ from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.ready_runs import RunWeights
+from lipt.coordinator.subsets.answers import Answers
 from lipt.v1 import run_pb2 as pb
 from lipt.v1 import run_pb2_grpc
 
@@ -38,7 +38,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         self,
         store: RunStore,
         requests: RunRequests,
-        weights: RunWeights,
+        answers: Answers,
         stopping: asyncio.Event,
         *,
         why_waiting: Callable[[RunRecord], str],
@@ -46,7 +46,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         self._store = store
         self._why_waiting = why_waiting
         self._requests = requests
-        self._weights = weights
+        self._answers = answers
         self._stopping = stopping
 
     async def CreateRun(
@@ -111,8 +111,8 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     ) -> pb.GetWeightsResponse:
         """Name the blob of theta* or theta_p, which is whole."""
         ways = {
-            pb.WEIGHTS_KIND_INITIAL: self._weights.initial,
-            pb.WEIGHTS_KIND_PRETRAINED: self._weights.pretrained,
+            pb.WEIGHTS_KIND_INITIAL: self._answers.initial_weights,
+            pb.WEIGHTS_KIND_PRETRAINED: self._answers.pretrained_weights,
         }
         if request.kind not in ways:
             raise InvalidRequestError(

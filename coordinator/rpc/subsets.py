@@ -12,12 +12,12 @@ from typing import Any, Generic, Self, TypeVar
 import grpc.aio
 
 from lipt.common.blobs.blob import BlobName, blob_from_proto
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import message_of
 from lipt.coordinator.rpc.strategies import describe_strategies
-from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery
-from lipt.coordinator.subsets.service import Subsets
+from lipt.coordinator.subsets.answers import Answers
+from lipt.coordinator.subsets.questions import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
@@ -71,15 +71,15 @@ class Answering(Generic[ResultT]):
 class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
     """Subsets for trainers."""
 
-    def __init__(self, subsets: Subsets) -> None:
-        self._subsets = subsets
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
 
     async def GetSubset(
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
         """Compute or find a subset, and say where its file is."""
         query, caller = query_of(request), peer_of(context)
-        with Answering(lambda report: self._subsets.get(query, report, caller)) as answering:
+        with Answering(lambda report: self._answers.subset(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
                 yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))
             answer = answering.result()
@@ -102,8 +102,8 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
 class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
     """Diagnoses for trainers."""
 
-    def __init__(self, diagnoses: Diagnoses) -> None:
-        self._diagnoses = diagnoses
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
 
     async def Diagnose(
         self, request: diagnosis_pb2.DiagnoseRequest, context: Context
@@ -111,7 +111,7 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
         """Compute or find a diagnosis, and say where its file is."""
         query = DiagnosisQuery(request.run_id, request.proxy, _blob_of(request, "features"))
         caller = peer_of(context)
-        with Answering(lambda report: self._diagnoses.get(query, report, caller)) as answering:
+        with Answering(lambda report: self._answers.diagnosis(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
                 progress = diagnosis_pb2.DiagnosisProgress(**asdict(latest))
                 yield diagnosis_pb2.DiagnoseResponse(progress=progress)

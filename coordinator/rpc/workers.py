@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import grpc.aio
 
 from lipt.common.blobs.blob import blob_from_proto, blob_to_proto
-from lipt.common.config.values import scoring_to_proto, task_to_proto
+from lipt.common.config.values import dump
 from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
@@ -21,19 +21,18 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
-from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.worker_identity import require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.scans import RangeGrant
-from lipt.coordinator.rpc.limits import peer_of, shown_by
+from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.coordinator.storage.storage import Allowances
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 
@@ -55,10 +54,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         intake: LearnerIntake,
         ranges: RangeIntake,
         stopping: asyncio.Event,
-        allowances: Allowances | None = None,
     ) -> None:
-        """Serve workers; `allowances` is told as which peer each of them calls."""
-        self._allowances = allowances
         self._dispatcher = dispatcher
         self._intake = intake
         self._ranges = ranges
@@ -98,7 +94,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         if granted is None:
             worker = self._dispatcher.workers.heard(request.worker_id)
             return pb.AcquireAssignmentResponse(idle_reason=self._dispatcher.why_idle(worker))
-        self._note(request.worker_id, context)
         if isinstance(granted, RangeGrant):
             self._log_about(request.worker_id, granted.key)
             return pb.AcquireAssignmentResponse(assignment=self._range(granted))
@@ -125,7 +120,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 loss=progress.loss if math.isfinite(progress.loss) else 0.0,
             ),
         )
-        self._note(request.worker_id, context)
         return pb.HeartbeatResponse(stop=stop)
 
     async def CommitResult(
@@ -200,17 +194,12 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     def _log_about(self, worker_id: str, key: AssignmentKey) -> None:
         log_about(run=key.run_id, assignment=key, learner=key.learner, worker=worker_id)
 
-    def _note(self, worker_id: str, context: Context) -> None:
-        # Only workers with a learner send files.
-        if self._allowances is not None:
-            self._allowances.note(worker_id, peer_of(context))
-
     def _range(self, grant: RangeGrant) -> pb.Assignment:
         return pb.Assignment(
             assignment_id=str(grant.key),
             lease=self._lease(grant.epoch),
             initial_weights=blob_to_proto(grant.scan.weights),
-            scoring=scoring_to_proto(grant.task),
+            scoring=fill_message(pb.ScoringTask(), dump(grant.task)),
         )
 
     def _lease(self, epoch: int) -> pb.Lease:
@@ -231,7 +220,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             lease=self._lease(learner.epoch),
             initial_weights=blob_to_proto(run.initial_weights),
             shard=blob_to_proto(learner.shard),
-            task=task_to_proto(run.task(learner)),
+            task=fill_message(pb.LearnerTask(), dump(run.task(learner))),
         )
 
 

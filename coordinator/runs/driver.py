@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
@@ -25,8 +24,15 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     Offered,
 )
-from lipt.coordinator.compute.messages import Asked, Job, OnData, Timed, Took
-from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
+from lipt.coordinator.compute.messages import (
+    Asked,
+    Job,
+    OnData,
+    OnProgress,
+    Progressed,
+    Timed,
+    Took,
+)
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.holding import record_held
 from lipt.coordinator.runs.store import Activity, RunStore
@@ -35,7 +41,6 @@ from lipt.coordinator.runs.transitions import (
     Closing,
     decide_closing,
     with_deadline_running,
-    without_deadline,
     without_open_learners,
     without_results,
 )
@@ -57,54 +62,6 @@ _SPANS = {
 }
 
 
-class Patience:
-    """Repeats a run's action, in growing pauses, until the disk and the run's own data allow it."""
-
-    def __init__(
-        self, store: RunStore, events: Events, sleep: Callable[[float], Awaitable[object]]
-    ) -> None:
-        self._store = store
-        self._events = events
-        self._sleep = sleep
-
-    async def __call__(
-        self, run_id: str, action: Callable[[], Awaitable[ResultT]], *, stage: str
-    ) -> ResultT:
-        """The result of `action`, called again after every `StateError` and `OtherDataError`.
-
-        Meanwhile the run says what it waits for. `stage` names the action in the retry counter.
-        """
-        num_refused = num_held = 0
-        try:
-            while True:
-                try:
-                    return await action()
-                except StateError as error:
-                    num_refused += 1
-                    pause = _BACKOFF.pause_seconds(num_refused)
-                    self._events.record(
-                        EventKind.RETRIED,
-                        detail=stage,
-                        level=logging.WARNING,
-                        run=self._store.find(run_id).name,
-                        after_seconds=pause,
-                        reason=str(error),
-                    )
-                    self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
-                except OtherDataError as error:
-                    num_held += 1
-                    pause = _BACKOFF.pause_seconds(num_held)
-                    run = self._store.find(run_id)
-                    reason = f"run {run.name} waits for its own data: {error}"
-                    if num_held == 1:
-                        record_held(run, reason, self._events)
-                    self._store.hold(run_id, reason)
-                await self._sleep(pause)
-        finally:
-            if num_held:
-                self._store.release(run_id)
-
-
 class RunDriver:
     """One task per run that has not ended."""
 
@@ -115,28 +72,18 @@ class RunDriver:
         *,
         restore: Restore,
         wall_clock: Callable[[], float],
-        deadline_clock: Callable[[], float] | None = None,
+        deadline_clock: Callable[[], float],
         events: Events | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Drive the runs of `store`.
-
-        Args:
-            store: the runs.
-            compute: runs the stages.
-            restore: makes damaged inputs of learners again.
-            wall_clock: seconds since 1970.
-            deadline_clock: the clock of `training_started_at`; by default the wall clock.
-            events: counts retries and ends.
-            sleep: waits for seconds.
-        """
+        """Drive the runs of `store`; `deadline_clock` is that of `training_started_at`."""
         self._store = store
         self._compute = compute
         self._restore = restore
         self._wall_clock = wall_clock
-        self._deadline_clock = deadline_clock or wall_clock
+        self._deadline_clock = deadline_clock
         self._events = events or Events()
-        self._patiently = Patience(store, self._events, sleep)
+        self._sleep = sleep
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # Inputs that are made again beside a run, whose deadline goes on.
         self._restoring: dict[str, asyncio.Task[None]] = {}
@@ -180,7 +127,6 @@ class RunDriver:
 
     async def _drive(self, run_id: str) -> None:
         stages: dict[RunState, Callable[[RunRecord], Awaitable[None]]] = {
-            RunState.PENDING: self._begin,
             RunState.INITIALIZING: self._initialize,
             RunState.SHARDING: self._shard,
             RunState.TRAINING: self._train,
@@ -192,8 +138,12 @@ class RunDriver:
                 await self._wait_while_held(run_id)
                 run = self._store.find(run_id)
                 self._store.set_activity(run_id, Activity())
-                with _stage_span(run):
-                    await stages[run.state](run)
+                if run.state is RunState.PENDING:
+                    await self._advance(run_id, _begun)
+                else:
+                    traced = span(_SPANS[run.state], run_id=run_id, run_name=run.name)
+                    with attached(run.traceparent), traced:
+                        await stages[run.state](run)
                 logger.info("run %s: %s", run.name, self._store.find(run_id).state)
         except LiptError as error:
             await self._fail(run_id, str(error))
@@ -215,21 +165,67 @@ class RunDriver:
     async def _fail(self, run_id: str, reason: str) -> None:
         await self._advance(run_id, lambda run: self._ended(run, RunState.FAILED, reason))
 
+    async def _patiently(
+        self, run_id: str, action: Callable[[], Awaitable[ResultT]], *, stage: str
+    ) -> ResultT:
+        """The result of `action`, repeated in growing pauses until disk and data allow it.
+
+        Meanwhile the run says what it waits for. `stage` names the action in the retry counter.
+        """
+        num_refused = num_held = 0
+        try:
+            while True:
+                try:
+                    return await action()
+                except StateError as error:
+                    num_refused += 1
+                    pause = _BACKOFF.pause_seconds(num_refused)
+                    self._events.record(
+                        EventKind.RETRIED,
+                        detail=stage,
+                        level=logging.WARNING,
+                        run=self._store.find(run_id).name,
+                        after_seconds=pause,
+                        reason=str(error),
+                    )
+                    self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
+                except OtherDataError as error:
+                    num_held += 1
+                    pause = _BACKOFF.pause_seconds(num_held)
+                    run = self._store.find(run_id)
+                    reason = f"run {run.name} waits for its own data: {error}"
+                    if num_held == 1:
+                        record_held(run, reason, self._events)
+                    self._store.hold(run_id, reason)
+                await self._sleep(pause)
+        finally:
+            if num_held:
+                self._store.release(run_id)
+
     async def _computed(self, run: RunRecord, job: Job[ResultT]) -> Took[ResultT]:
-        bound, asked = OnData(run.fingerprint, Timed(job)), Asked(run.run_id)
+        def take(part: object) -> None:
+            if isinstance(part, Offered):
+                self._store.set_ingredient(run.run_id, part.index, part.ingredient)
+
+        bound = OnData(run.fingerprint, Timed(job))
+        asked = Asked(run.run_id, on_part=take)
         return await self._patiently(
             run.run_id,
             lambda: self._compute.run(bound, self._report(run.run_id), asked),
             stage="stage",
         )
 
+    async def _restored(self, run: RunRecord) -> None:
+        """Make the run's damaged inputs again."""
+        report = self._report(run.run_id)
+        await self._patiently(run.run_id, lambda: self._restore(run, report), stage="stage")
+
     def _look_after(self, run: RunRecord) -> None:
         """Restore a run's inputs beside it, unless that is under way."""
 
         async def look() -> None:
-            report = self._report(run.run_id)
             try:
-                await self._patiently(run.run_id, lambda: self._restore(run, report), stage="stage")
+                await self._restored(run)
             except LiptError as error:
                 logger.error("run %s: %s", run.name, error)  # noqa: TRY400 - said in full
 
@@ -241,7 +237,8 @@ class RunDriver:
     async def _wait_while_held(self, run_id: str) -> None:
         if not self._store.held(run_id):
             return
-        await self._advance(run_id, without_deadline)
+        # Its deadline begins anew later.
+        await self._advance(run_id, lambda run: run.changed(training_started_at=None))
         while self._store.held(run_id):
             revision = self._store.revision(run_id)
             await self._store.wait_for_turn(run_id, revision, timeout_seconds=60.0)
@@ -251,18 +248,9 @@ class RunDriver:
 
     def _report(self, run_id: str) -> OnProgress:
         def report(now: Progressed) -> None:
-            if isinstance(now, Made):
-                if isinstance(now.part, Offered):
-                    self._store.set_ingredient(run_id, now.part.index, now.part.ingredient)
-            else:
-                self._store.set_activity(
-                    run_id, Activity(now.activity, now.done, now.total, now.ahead)
-                )
+            self._store.set_activity(run_id, Activity(now.activity, now.done, now.total, now.ahead))
 
         return report
-
-    async def _begin(self, run: RunRecord) -> None:
-        await self._advance(run.run_id, lambda now: now.changed(state=RunState.INITIALIZING))
 
     async def _initialize(self, run: RunRecord) -> None:
         took = await self._computed(run, InitializeWeights(run.config))
@@ -319,8 +307,7 @@ class RunDriver:
     async def _merge(self, run: RunRecord) -> None:
         if run.inputs is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
-        report = self._report(run.run_id)
-        await self._patiently(run.run_id, lambda: self._restore(run, report), stage="stage")
+        await self._restored(run)
         took = await self._computed(
             run, MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
         )
@@ -368,12 +355,5 @@ class RunDriver:
         )
 
 
-@contextmanager
-def _stage_span(run: RunRecord) -> Iterator[None]:
-    """The block as a stage in the run's own trace."""
-    name = _SPANS.get(run.state)
-    with (
-        attached(run.traceparent),
-        span(name, run_id=run.run_id, run_name=run.name) if name else nullcontext(),
-    ):
-        yield
+def _begun(run: RunRecord) -> RunRecord:
+    return run.changed(state=RunState.INITIALIZING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import FingerprintKind
 from lipt.common.errors import OtherDataError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
@@ -27,21 +27,13 @@ def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> Non
 
 
 def require_own_data(run: RunRecord, data: DataDescription, *, or_else: str = "") -> None:
-    """Refuse to compute for a run on other data; arguments as of `why_held`.
-
-    Raises:
-        OtherDataError: the run was made on other data.
-    """
+    """Refuse to compute for a run on other data; arguments as of `why_held`."""
     if reason := why_held(run, data, or_else=or_else):
         raise OtherDataError(reason)
 
 
 def require_going_on(store: RunStore, run: RunRecord) -> None:
-    """Refuse to wait for a run that is held.
-
-    Raises:
-        OtherDataError: it is.
-    """
+    """Refuse to wait for a run that is held."""
     if store.shown_state(run) is RunState.HELD:
         raise OtherDataError(store.held(run.run_id))
 
@@ -51,11 +43,7 @@ def why_held(
 ) -> str:
     """Why nothing can be computed for a run, and the remedy; empty where its data is served.
 
-    Args:
-        run: in any state.
-        data: the data that is served.
-        source: the run's own data, if known.
-        or_else: another remedy, as the end of a sentence.
+    `source` names the run's own data, if known; `or_else` adds a remedy to the end of the sentence.
     """
     found = data.fingerprint_like(run.fingerprint)
     if not found:

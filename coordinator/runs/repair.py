@@ -19,8 +19,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.messages import Asked, OnData
-from lipt.coordinator.compute.progress import OnProgress
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.state.records import RunRecord
 

@@ -65,10 +65,6 @@ class RunRequests:
             name: of the run; empty for the next "run-N".
             overrides: differences from the default configuration.
             traceparent: W3C context of the trace that the run is part of.
-
-        Raises:
-            ConfigError: a value is out of range, or the name is taken.
-            LiptError: the run is not admitted; see `Admission.require`.
         """
         request_id = request_id or uuid.uuid4().hex
         earlier = self._store.find_request(request_id)
@@ -133,11 +129,7 @@ class RunRequests:
 
 
 def require_ready(run: RunRecord, activity: Activity) -> None:
-    """Refuse what needs theta_p while there is none.
-
-    Raises:
-        RunNotReadyError: says how far the run is, and how to follow it.
-    """
+    """Refuse what needs theta_p while there is none; the error says how far the run is."""
     if run.state is not RunState.READY:
         raise RunNotReadyError(how_far(run, activity))
 
@@ -163,14 +155,6 @@ def page_of(runs: Iterable[RunSummary], token: str, size: int) -> tuple[Sequence
     """A page of runs, newest first, and the token of the next page; empty at the end.
 
     A token names the page's last run by time and id, so runs may start or go between two pages.
-
-    Args:
-        runs: all of them, in any order.
-        token: of the page; empty for the first.
-        size: of a page, one or more.
-
-    Raises:
-        InvalidRequestError: no page had this token.
     """
 
     def place(run: RunSummary) -> tuple[float, str]:

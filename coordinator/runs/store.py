@@ -27,9 +27,9 @@ OnDurable: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], None]
 
 # The name of the newest run.
 LATEST = "latest"
-# A run of four learners takes some 40 KB, a learner some 3 KB of it.
-_MOST_RUNS = 250
-_MOST_LEARNERS = 5_000
+# Bounds the records of ended runs in memory: a learner takes some 3 KB, a run without them 20 times
+# as much.
+_MOST_LEARNERS, _LEARNERS_PER_RUN = 5_000, 20
 
 
 class ChangingRun:
@@ -46,7 +46,6 @@ class ChangingRun:
     """
 
     def __init__(self, run: RunRecord, save: Save, on_durable: OnDurable) -> None:
-        """Begin with a durable record."""
         self.shown = run
         self._save = save
         self._on_durable = on_durable
@@ -63,11 +62,7 @@ class ChangingRun:
         return self._writer is None
 
     async def update(self, change: Change) -> RunRecord:
-        """Apply a change, durably, and return its record; if it raises, nothing changes.
-
-        Raises:
-            Exception: of `change`, or of the write.
-        """
+        """Apply a change, durably, and return its record; if it raises, nothing changes."""
         try:
             new = change(self._latest)
         except Exception:
@@ -123,15 +118,11 @@ def changed_learners(old: RunRecord, new: RunRecord) -> list[LearnerRecord]:
 
 
 class KeptRuns:
-    """Records of ended runs that were asked for last, bounded in runs and learners."""
+    """Records of ended runs that were asked for last, bounded in their size."""
 
-    def __init__(self, *, most_runs: int = _MOST_RUNS, most_learners: int = _MOST_LEARNERS) -> None:
-        self._most_runs, self._most_learners = most_runs, most_learners
+    def __init__(self, *, most_learners: int = _MOST_LEARNERS) -> None:
+        self._most_learners = most_learners
         self._runs: OrderedDict[str, RunRecord] = OrderedDict()
-        self._num_learners = 0
-
-    def __len__(self) -> int:
-        return len(self._runs)
 
     def find(self, run_id: str) -> RunRecord | None:
         """A kept run; it is dropped last from now on."""
@@ -141,20 +132,17 @@ class KeptRuns:
         return self._runs[run_id]
 
     def keep(self, run: RunRecord) -> None:
-        """Keep a run; those that were not asked for the longest are dropped for it."""
+        """Keep a run, the newest; those that were not asked for the longest are dropped for it."""
         self.forget(run.run_id)
         self._runs[run.run_id] = run
-        self._num_learners += len(run.learners)
-        while len(self._runs) > 1 and (
-            len(self._runs) > self._most_runs or self._num_learners > self._most_learners
-        ):
-            self.forget(next(iter(self._runs)))
+        size = sum(_LEARNERS_PER_RUN + len(kept.learners) for kept in self._runs.values())
+        while len(self._runs) > 1 and size > self._most_learners:
+            _, dropped = self._runs.popitem(last=False)
+            size -= _LEARNERS_PER_RUN + len(dropped.learners)
 
     def forget(self, run_id: str) -> None:
         """Drop a run, if it is kept."""
-        run = self._runs.pop(run_id, None)
-        if run is not None:
-            self._num_learners -= len(run.learners)
+        self._runs.pop(run_id, None)
 
 
 @dataclass(frozen=True)
@@ -179,7 +167,7 @@ class LearnerProgress:
 
 @dataclass(slots=True)
 class _Entry:
-    """Of every run."""
+    """What memory has of every run."""
 
     summary: RunSummary
     revision: int
@@ -190,7 +178,7 @@ class _Entry:
 
 @dataclass
 class _Live:
-    """Besides, of a run that may change."""
+    """What memory has besides of a run that may change."""
 
     record: ChangingRun
     # Revision of the last change of more than progress.
@@ -199,15 +187,15 @@ class _Live:
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
     # Of the soup that is being made.
     ingredients: dict[int, Ingredient] = field(default_factory=dict)
+    # Set at the next change, and replaced.
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    turned: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class RunStore:
     """The runs of one coordinator.
 
-    Runs that have not ended are in memory. Of ended runs, of which there may be very many, memory
-    has summaries; their records are read when they are asked for.
+    Memory has the records of runs that have not ended. Of ended runs, of which there may be very
+    many, it has summaries; their records are read when they are asked for.
     """
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = monotonic) -> None:
@@ -238,12 +226,7 @@ class RunStore:
         return tuple(run for run in shown if not run.state.ended)
 
     def record(self, run_id: str) -> RunRecord:
-        """A run's record, without counting as a use of the run.
-
-        Raises:
-            UnknownRunError: there is no such run.
-            StateError: it has ended, and its record cannot be read.
-        """
+        """A run's record, without counting as a use of the run."""
         live = self._live.get(run_id)
         if live is not None:
             return live.record.shown
@@ -291,12 +274,7 @@ class RunStore:
         self._announce(run, run.learners)
 
     async def update(self, run_id: str, change: Change) -> RunRecord:
-        """Apply a change, durably, and return its record; if it raises, nothing changes.
-
-        Raises:
-            UnknownRunError: there is no such run.
-            StateError: it could not be written.
-        """
+        """Apply a change, durably, and return its record; if it raises, nothing changes."""
         run = self.find(run_id)
         live = self._live.get(run.run_id) or self._make_live(run)
         try:
@@ -305,14 +283,11 @@ class RunStore:
             self._retire(run.run_id)
 
     async def remove(self, run_id: str) -> None:
-        """Remove an ended run, with its learners, subsets and diagnoses.
-
-        Raises:
-            UnknownRunError: there is no such run.
-            RunNotReadyError: it has not ended.
-            StateError: it could not be removed; it is there as before.
-        """
-        run = self._entry(run_id).summary
+        """Remove an ended run, with its learners, subsets and diagnoses."""
+        entry = self._entries.get(run_id)
+        if entry is None:
+            raise UnknownRunError(f"there is no run {run_id!r}.")
+        run = entry.summary
         if not run.state.ended:
             raise RunNotReadyError(
                 f"run {run.name} is {run.state.value}, and only runs that have ended are removed. "
@@ -325,7 +300,7 @@ class RunStore:
 
     def idle_seconds(self, run_id: str) -> float:
         """Seconds since somebody asked for the run."""
-        return self._clock() - self._entry(run_id).used_at
+        return self._clock() - self._entries[run_id].used_at
 
     def activity(self, run_id: str) -> Activity:
         """The run's current activity."""
@@ -389,26 +364,28 @@ class RunStore:
 
     async def wait_for_change(self, run_id: str, after: int, *, timeout_seconds: float) -> int:
         """The run's revision once it is above `after`, or at the time-out."""
-        entry, live = self._entries[run_id], self._live.get(run_id)
-        if entry.revision <= after:
-            await _wait(live.changed if live else asyncio.Event(), timeout_seconds)
+        entry = self._entries[run_id]
+        await self._wait(run_id, lambda: entry.revision > after, timeout_seconds)
         return entry.revision
 
     async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
         """The same for changes of the record or of holding it; progress alone does not count."""
         live = self._live.get(run_id)
-        if live is None or live.turn <= after:
-            await _wait(live.turned if live else asyncio.Event(), timeout_seconds)
+        await self._wait(run_id, lambda: live is not None and live.turn > after, timeout_seconds)
+
+    async def _wait(
+        self, run_id: str, has_come: Callable[[], bool], timeout_seconds: float
+    ) -> None:
+        live = self._live.get(run_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while not has_come():
+                    await (live.changed if live else asyncio.Event()).wait()
 
     def _named(self, name: str) -> _Entry | None:
         if name == LATEST:
             return next(reversed(self._entries.values()), None)
         return next((entry for entry in self._entries.values() if entry.summary.name == name), None)
-
-    def _entry(self, run_id: str) -> _Entry:
-        if run_id not in self._entries:
-            raise UnknownRunError(f"there is no run {run_id!r}.")
-        return self._entries[run_id]
 
     def _note(self, summary: RunSummary) -> None:
         self._entries[summary.run_id] = _Entry(summary, _next_revision(0), used_at=self._clock())
@@ -450,25 +427,14 @@ class RunStore:
         self._touch(run_id)
         if live := self._live.get(run_id):
             live.turn = self._entries[run_id].revision
-            live.turned = _woken(live.turned)
 
     def _touch(self, run_id: str) -> None:
         entry = self._entries[run_id]
         entry.revision = _next_revision(entry.revision)
         if live := self._live.get(run_id):
-            live.changed = _woken(live.changed)
-
-
-def _woken(event: asyncio.Event) -> asyncio.Event:
-    # Wakes those who wait now; later ones wait for the next event.
-    event.set()
-    return asyncio.Event()
-
-
-async def _wait(event: asyncio.Event, timeout_seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_seconds):
-            await event.wait()
+            # Wakes those who wait now; later ones wait for the next event.
+            live.changed.set()
+            live.changed = asyncio.Event()
 
 
 def _next_revision(previous: int) -> int:

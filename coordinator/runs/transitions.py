@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
-from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 # Bounds of a record: a run may allow any number of attempts.
 _MAX_REFUSALS = 5
@@ -39,39 +39,26 @@ def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
 
     It does when every learner has ended, or when its deadline, counted from the first lease, has
     passed, and `min_learners` are committed. With fewer it fails; the reason names the missing.
-
-    Args:
-        run: in training.
-        now: seconds, on the clock of `training_started_at`.
+    `now` is on the clock of `training_started_at`.
     """
     settings = run.config.learners
     done = run.count()[LearnerState.DONE]
     missing = [learner for learner in run.learners if learner.state is not LearnerState.DONE]
-    still_open = [learner for learner in missing if learner.state.open]
-    enough = done >= settings.min_learners
     in_words = f"{done} of {len(run.learners)} learners"
-
-    if not still_open:
-        if enough:
-            return ClosingDecision(Closing.MERGE, f"all learners have ended, {in_words} are in")
-        return ClosingDecision(
-            Closing.FAIL,
-            f"{in_words} are in, min_learners is {settings.min_learners}, and none is left to "
-            f"come. {_why_missing(missing)}",
-        )
-    if not settings.deadline_seconds or run.training_started_at is None:
+    if not any(learner.state.open for learner in missing):
+        closes, remedy = f"all learners have ended, {in_words} are in", ""
+    elif not settings.deadline_seconds or run.training_started_at is None:
         return ClosingDecision(Closing.WAIT, f"{in_words} are in")
-    left = run.training_started_at + settings.deadline_seconds - now
-    if left > 0:
-        return ClosingDecision(Closing.WAIT, f"{in_words} are in", seconds_left=left)
-    passed = f"the deadline of {settings.deadline_seconds:g} s has passed"
-    if enough:
-        return ClosingDecision(Closing.MERGE, f"{passed} with {in_words} in")
-    return ClosingDecision(
-        Closing.FAIL,
-        f"{passed} with {in_words} in, min_learners is {settings.min_learners}. "
-        f"{_why_missing(missing)} Raise learners.deadline_seconds, or add workers.",
-    )
+    else:
+        left = run.training_started_at + settings.deadline_seconds - now
+        if left > 0:
+            return ClosingDecision(Closing.WAIT, f"{in_words} are in", seconds_left=left)
+        closes = f"the deadline of {settings.deadline_seconds:g} s has passed with {in_words} in"
+        remedy = " Raise learners.deadline_seconds, or add workers."
+    if done >= settings.min_learners:
+        return ClosingDecision(Closing.MERGE, closes)
+    few = f"{closes}, min_learners is {settings.min_learners}."
+    return ClosingDecision(Closing.FAIL, f"{few} {_why_missing(missing)}{remedy}")
 
 
 def with_deadline_running(run: RunRecord, *, now: float) -> RunRecord:
@@ -85,17 +72,9 @@ def with_deadline_running(run: RunRecord, *, now: float) -> RunRecord:
     return run if started <= now else run.changed(training_started_at=now)
 
 
-def without_deadline(run: RunRecord) -> RunRecord:
-    """The run as it is held: its deadline begins anew later."""
-    return run.changed(training_started_at=None)
-
-
 def _why_missing(missing: Iterable[LearnerRecord]) -> str:
-    return (
-        "Missing: "
-        + "; ".join(f"learner {learner.index} ({_whereabouts(learner)})" for learner in missing)
-        + "."
-    )
+    names = (f"learner {learner.index} ({_whereabouts(learner)})" for learner in missing)
+    return f"Missing: {'; '.join(names)}."
 
 
 def _whereabouts(learner: LearnerRecord) -> str:
@@ -136,25 +115,12 @@ def after_failure(
     learner: LearnerRecord, *, worker_id: str, reason: str, max_attempts: int
 ) -> LearnerRecord:
     """The learner after a failed attempt: queued again, or failed."""
-    failures = learner.failures + 1
-    given_up = failures >= max_attempts
     on = f" on {learner.worker_name}" if learner.worker_name else ""
-    message = f"attempt {failures} of {max_attempts}{on}: {reason[:_MAX_REASON_CHARACTERS]}"
-    return learner.changed(
-        state=LearnerState.FAILED if given_up else LearnerState.QUEUED,
-        failures=failures,
-        failed_on=(*learner.failed_on, worker_id),
-        message=message,
-        refusals=(*learner.refusals, message)[-_MAX_REFUSALS:],
-        silent_ends=(),
+    message = f"attempt {learner.failures + 1} of {max_attempts}{on}: {reason}"
+    queued = learner.changed(
+        state=LearnerState.QUEUED, failed_on=(*learner.failed_on, worker_id), silent_ends=()
     )
-
-
-def held_back(learner: LearnerRecord, copy: CopyRecord, reason: str) -> LearnerRecord:
-    """The learner queued again, for another worker to hand in the same."""
-    return learner.changed(
-        state=LearnerState.QUEUED, copies=(*learner.copies, copy), message=reason
-    )
+    return counted_against(queued, message, max_attempts=max_attempts)
 
 
 def counted_against(
@@ -174,19 +140,10 @@ def requeued(
     learner: LearnerRecord, reason: str, silent_end: SilentEnd | None = None
 ) -> LearnerRecord:
     """The learner after its worker went away, or fell silent; no failed attempt."""
-    ends = (*learner.silent_ends, *([] if silent_end is None else [silent_end]))
+    ends = learner.silent_ends if silent_end is None else (*learner.silent_ends, silent_end)
     return learner.changed(
         state=LearnerState.QUEUED, message=reason, silent_ends=ends[-_MAX_SILENT_ENDS:]
     )
-
-
-def without_silent_ends(run: RunRecord, worker_id: str) -> RunRecord:
-    """The run after a silent worker was heard again."""
-    for learner in run.learners:
-        left = tuple(end for end in learner.silent_ends if end.worker_id != worker_id)
-        if len(left) < len(learner.silent_ends):
-            run = run.with_learner(learner.changed(silent_ends=left))
-    return run
 
 
 @dataclass(frozen=True)

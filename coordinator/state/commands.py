@@ -68,10 +68,11 @@ def gc(
     collected = collect_garbage(
         state_dir, min_age_seconds=3600 * min_age_hours, now=time(), dry_run=dry_run
     )
+    files = (*collected.blobs, *collected.parts)
     say(
-        f"{'would remove' if dry_run else 'removed'} {collected.num_files} files "
-        f"({_megabytes(collected.num_bytes)}), spared {collected.num_young} younger than "
-        f"{min_age_hours:g} h"
+        f"{'would remove' if dry_run else 'removed'} {len(files)} files "
+        f"({_megabytes(sum(file.size_bytes for file in files))}), spared {collected.num_spared} "
+        f"younger than {min_age_hours:g} h"
     )
 
 

@@ -67,11 +67,7 @@ class StateLock:
     """One coordinator per state directory: a lock that the kernel drops with the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Create the directory and take its lock.
-
-        Raises:
-            StateError: another process holds it, or the directory cannot be written.
-        """
+        """Create the directory and take its lock; a StateError where another process holds it."""
         path = directory / "coordinator.lock"
         try:
             make_private_directory(directory)

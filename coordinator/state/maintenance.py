@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,13 +14,21 @@ from pathlib import Path
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, remove_stale_temporaries, state_errors, sync
+from lipt.common.blobs.store import Expiry, StoredFile
 from lipt.common.errors import InvalidRequestError, StateError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import packed_sizes
-from lipt.coordinator.state.contents import DATABASE, opened_read_only, read_contents
+from lipt.coordinator.state.contents import (
+    DATABASE,
+    Need,
+    Record,
+    given_weights,
+    needs_of,
+    opened_read_only,
+    read_records,
+)
 from lipt.coordinator.state.files import StateLock, collection_paused, make_private_file
-from lipt.coordinator.state.needs import needed_blobs, useful_digests
-from lipt.coordinator.state.records import RunRecord, SubsetRecord
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 
 
 @dataclass(frozen=True)
@@ -35,37 +44,32 @@ class Checked:
 
 
 def check_state(directory: Path) -> Checked:
-    """Verify every record, reference and digest; changes nothing, also while it is served.
-
-    Raises:
-        StateError: there is no state, or its database cannot be read at all.
-    """
+    """Verify every record, reference and digest; changes nothing, also while it is served."""
     problems = [*_database_problems(directory)]
+    unreadable: list[str] = []
+    found: list[str] = []
+    counts: Counter[type] = Counter()
+    needs: list[Need] = []
+    fingerprints: dict[str, str] = {}
     # The blobs that records need are not removed before they are checked.
     with collection_paused(directory):
-        contents = read_contents(directory)
+        for record in read_records(directory, unreadable):
+            counts[type(record)] += 1
+            needs += needs_of(record)
+            found += _record_problems(record, fingerprints)
         blobs = _read_blobs(directory, problems)
-    problems += contents.problems
-    for run in contents.runs:
-        problems += _run_problems(run)
-    known = {run.run_id: run.fingerprint for run in contents.runs}
-    for subset in contents.subsets:
-        problems += _subset_problems(subset, known)
-    problems += [
-        f"diagnosis {diagnosis.key[:12]} of run {diagnosis.run_id}: there is no such run"
-        for diagnosis in contents.diagnoses
-        if diagnosis.run_id and diagnosis.run_id not in known
-    ]
-    for need in needed_blobs(contents):
-        if blobs.get(need.blob.sha256) != need.blob.size_bytes:
-            problems.append(f"blob {need.blob.sha256} is not there, {need.whose} needs it")
+    found += (
+        f"blob {need.blob.sha256} is not there, {need.whose} needs it"
+        for need in needs
+        if blobs.get(need.blob.sha256) != need.blob.size_bytes
+    )
     return Checked(
-        num_runs=len(contents.runs),
-        num_subsets=len(contents.subsets),
-        num_diagnoses=len(contents.diagnoses),
+        num_runs=counts[RunRecord],
+        num_subsets=counts[SubsetRecord],
+        num_diagnoses=counts[DiagnosisRecord],
         num_blobs=len(blobs),
         num_bytes=sum(blobs.values()),
-        problems=tuple(problems),
+        problems=(*problems, *unreadable, *found),
     )
 
 
@@ -109,6 +113,18 @@ def _blob_problem(path: Path) -> str | None:
     return None
 
 
+def _record_problems(record: Record, fingerprints: dict[str, str]) -> Iterator[str]:
+    """What is wrong with a record; `fingerprints` has the data of all runs so far."""
+    match record:
+        case RunRecord():
+            fingerprints[record.run_id] = record.fingerprint
+            yield from _run_problems(record)
+        case SubsetRecord():
+            yield from _subset_problems(record, fingerprints)
+        case DiagnosisRecord() if record.run_id and record.run_id not in fingerprints:
+            yield f"diagnosis {record.key[:12]} of run {record.run_id}: there is no such run"
+
+
 def _run_problems(run: RunRecord) -> Iterator[str]:
     indices = [learner.index for learner in run.learners]
     if indices != list(range(len(indices))):
@@ -140,30 +156,88 @@ def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator
 
 @dataclass(frozen=True)
 class Collected:
-    """Files that were removed, or would be, and the number of those spared as too young."""
+    """Removed blobs and beginnings of uploads, and what stayed.
 
-    num_files: int
-    num_bytes: int
-    num_young: int
+    `needed_bytes` are of blobs that records need, `spare_bytes` of others that are too young to go;
+    `num_spared` files were too young.
+    """
+
+    needed_bytes: int = 0
+    spare_bytes: int = 0
+    num_spared: int = 0
+    blobs: tuple[StoredFile, ...] = ()
+    parts: tuple[StoredFile, ...] = ()
+
+
+def collect(
+    directory: Path, expiry: Expiry, *, unused_since: float, cut_since: float, dry_run: bool = False
+) -> Collected:
+    """Remove the blobs that no record needs, and the beginnings of uploads, if they are old.
+
+    Each file is removed by itself, after the needs of all records were read. Blobs that were used
+    after `unused_since`, and beginnings that got a byte after `cut_since`, stay (seconds since
+    1970).
+    """
+    kept = _kept_blobs(directory)
+    needed_bytes = 0
+    spared: list[StoredFile] = []
+    blobs: list[StoredFile] = []
+    for digest in expiry.digests():
+        # Of what records need they have the size: hardly any file is looked at.
+        needed = kept.get(digest)
+        blob = None if needed else expiry.blob(digest)
+        if needed:
+            needed_bytes += needed
+        elif blob is None:
+            continue
+        elif digest in kept:
+            needed_bytes += blob.size_bytes
+        elif dry_run:
+            (blobs if blob.used_at <= unused_since else spared).append(blob)
+        else:
+            removed = expiry.remove_blob(digest, before=unused_since)
+            (blobs if removed else spared).append(blob)
+    parts = []
+    num_parts = 0
+    for part in expiry.parts():
+        num_parts += 1
+        old = part.used_at <= cut_since
+        if old and (dry_run or expiry.remove_part(part.sha256, before=cut_since)):
+            parts.append(part)
+    return Collected(
+        needed_bytes=needed_bytes,
+        spare_bytes=sum(blob.size_bytes for blob in spared),
+        num_spared=len(spared) + num_parts - len(parts),
+        blobs=tuple(blobs),
+        parts=tuple(parts),
+    )
+
+
+def _kept_blobs(directory: Path) -> dict[str, int]:
+    """Sizes of the blobs that are never removed, by digest; 0 where no record has one."""
+    kept: dict[str, int] = {}
+    problems: list[str] = []
+    for record in read_records(directory, problems):
+        if given := given_weights(record):
+            kept.setdefault(given, 0)
+        kept.update((need.blob.sha256, need.blob.size_bytes) for need in needs_of(record))
+    if problems:
+        raise StateError(
+            f"nothing was removed, for what is needed is not known: {problems[0]}. "
+            "See lipt state check, and restore a backup."
+        )
+    return kept
 
 
 def collect_garbage(
     directory: Path, *, min_age_seconds: float, now: float, dry_run: bool = False
 ) -> Collected:
-    """Delete the files of a state directory that no record needs; no coordinator may serve it.
+    """Remove the files of a state directory that no record needs; no coordinator may serve it.
 
     Young files are spared: a recent upload has no record yet.
-
-    Args:
-        directory: the state directory.
-        min_age_seconds: the age of files that may go.
-        now: seconds since 1970.
-        dry_run: delete nothing.
-
-    Raises:
-        StateError: there is no state, it is in use, or a record cannot be read.
     """
-    read_contents(directory)  # before the lock, which creates a missing directory
+    with opened_read_only(directory):
+        pass  # before the lock, which creates a missing directory
     try:
         lock = StateLock(directory)
     except StateError as error:
@@ -173,40 +247,24 @@ def collect_garbage(
         ) from None
     try:
         lock.describe("collecting garbage")
-        contents = read_contents(directory)
-        if contents.problems:
-            raise StateError(
-                f"nothing was removed, for what is needed is not known: {contents.problems[0]}. "
-                "See lipt state check, and restore a backup."
-            )
-        needed = {need.blob.sha256 for need in needed_blobs(contents)}
-        needed |= useful_digests(contents)
+        before = now - min_age_seconds
+        expiry = Expiry(directory)
         with state_errors(directory):
-            return _collect(directory, needed, now - min_age_seconds, dry_run=dry_run)
+            if not dry_run:
+                remove_stale_temporaries(directory / "uploads")
+                _remove_half_written(directory / "signals", before)
+            return collect(
+                directory, expiry, unused_since=before, cut_since=before, dry_run=dry_run
+            )
     finally:
         lock.release()
 
 
-def _collect(directory: Path, needed: set[str], before: float, *, dry_run: bool) -> Collected:
-    num_files = num_bytes = num_young = 0
-    if not dry_run:
-        remove_stale_temporaries(directory / "uploads")
-    blobs = sorted((directory / "blobs").glob("*/*"))
-    for path in (
-        *(path for path in blobs if path.name not in needed),
-        *sorted((directory / "uploads").glob("*.part")),
-        # Left by compute processes that were killed while they wrote their cache.
-        *sorted((directory / "signals").rglob("*.tmp*")),
-    ):
-        stat = path.stat()
-        if stat.st_mtime > before:
-            num_young += 1
-            continue
-        num_files += 1
-        num_bytes += stat.st_size
-        if not dry_run:
+def _remove_half_written(folder: Path, before: float) -> None:
+    """Remove the files of compute processes that were killed while they wrote their cache."""
+    for path in folder.rglob("*.tmp*"):
+        if path.stat().st_mtime <= before:
             path.unlink()
-    return Collected(num_files, num_bytes, num_young)
 
 
 @dataclass(frozen=True)
@@ -224,15 +282,7 @@ def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedU
 
     The database is copied first, in one consistent view; the blobs that it needs were durable
     before, never change, and are not removed meanwhile. The destination appears whole, at the end.
-
-    Args:
-        directory: the state directory.
-        destination: is created; may exist if it is empty.
-        link: hard-link blobs on the same file system; copies are compared with their digests.
-
-    Raises:
-        StateError: there is no state, a blob is missing or damaged, the destination is not empty
-            or lies in the directory itself, or the disk refuses.
+    With `link` blobs become hard links where they can; copies are compared with their digests.
     """
     _require_apart(directory, destination)
     with (
@@ -286,12 +336,17 @@ def _copy_database(source: sqlite3.Connection, path: Path) -> None:
 
 
 def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
-    contents = read_contents(partial)
-    if contents.problems:
-        raise StateError(f"{contents.problems[0]}. See lipt state check.")
-    whose = {need.blob.sha256: need.whose for need in needed_blobs(contents)}
-    num_bytes = num_linked = num_blobs = 0
-    for sha256 in sorted(whose.keys() | useful_digests(contents)):
+    problems: list[str] = []
+    whose: dict[str, str] = {}
+    given: set[str] = set()
+    num_runs = num_bytes = num_linked = num_blobs = 0
+    for record in read_records(partial, problems):
+        num_runs += isinstance(record, RunRecord)
+        whose.update((need.blob.sha256, need.whose) for need in needs_of(record))
+        given.update(filter(None, [given_weights(record)]))
+    if problems:
+        raise StateError(f"{problems[0]}. See lipt state check.")
+    for sha256 in sorted(whose.keys() | given):
         original = directory / "blobs" / sha256[:2] / sha256
         if not original.is_file():
             if sha256 in whose:
@@ -309,7 +364,7 @@ def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
         num_bytes += copy.stat().st_size
     for folder in (partial / "blobs").glob("*"):
         sync(folder)
-    return BackedUp(len(contents.runs), num_blobs, num_bytes, num_linked)
+    return BackedUp(num_runs, num_blobs, num_bytes, num_linked)
 
 
 def _linked(original: Path, copy: Path) -> bool:

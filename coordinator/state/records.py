@@ -279,10 +279,7 @@ class TokenRecord(_Record):
 
 
 class SubsetRecord(_Record):
-    """A computed subset; `blob` holds its indices, weights and soft labels.
-
-    num_classes: of the soft labels; 0 without.
-    """
+    """A computed subset; `blob` holds its indices, weights and soft labels."""
 
     key: str
     run_id: str

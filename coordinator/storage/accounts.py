@@ -1,10 +1,10 @@
 """Accounts: uploads that no record names, by peer, and whether a peer may upload more.
 
-They live in memory: most peers are connections, which end with the process. After a restart the
-files on the disk are nobody's; they count in all, until they expire or somebody goes on with them.
+They live in memory. After a restart the files on the disk are nobody's: most peers were
+connections. These files count in all, until they expire or somebody goes on with them.
 
-Files of learners have an account per lease, as large as a learner needs, so that trainers cannot
-keep a worker from handing in. Files of leases that are over have a quota of their own.
+Workers' files count by lease, so that trainers cannot keep a worker from handing in. Files of
+leases that are over have a quota of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import state_errors
 from lipt.common.blobs.store import BlobStore, Upload
-from lipt.common.errors import StorageFullError, UploadInProgressError
+from lipt.common.errors import ForeignBlobError, StorageFullError, UploadInProgressError
+from lipt.coordinator.dispatch.worker_blobs import Allowance, LeaseId
 from lipt.coordinator.settings import StorageSettings
 
 # Uploads' part of the disk is one in so many; the rest is for the coordinator's own files.
@@ -54,22 +55,9 @@ def resolve_quota(settings: StorageSettings, *, usable_bytes: int) -> Quota:
 
 
 def free_bytes(directory: Path) -> int:
-    """Bytes that this process could still write there.
-
-    Raises:
-        StateError: the disk refuses.
-    """
+    """Bytes that this process could still write there; a StateError where the disk refuses."""
     with state_errors(directory):
         return shutil.disk_usage(directory).free
-
-
-@dataclass(frozen=True)
-class Allowance:
-    """The files that may be sent under a lease: their number, and their size at most."""
-
-    lease: str
-    max_files: int
-    max_file_bytes: int
 
 
 @dataclass(frozen=True)
@@ -78,7 +66,7 @@ class _Entry:
 
     peer: str
     size_bytes: int
-    lease: str = ""
+    lease: LeaseId | None = None
     finished: bool = False
     sending: bool = False
     heard_at: float = 0.0
@@ -88,7 +76,7 @@ class Accounts:
     """Uploads by digest; belongs to one thread."""
 
     def __init__(
-        self, quota: Quota, *, clock: Callable[[], float], is_live: Callable[[str], bool]
+        self, quota: Quota, *, clock: Callable[[], float], is_live: Callable[[LeaseId], bool]
     ) -> None:
         """Begin with nothing; `is_live` says whether a lease still holds."""
         self.quota = quota
@@ -104,26 +92,23 @@ class Accounts:
                 self._entries[sha256] = _Entry(NOBODY, size_bytes, finished=whole, heard_at=now)
 
     def begin(
-        self, name: BlobName, peer: str, allowances: Iterable[Allowance] = ()
+        self, name: BlobName, peer: str, allowance: Allowance | None = None
     ) -> tuple[str, ...]:
         """Reserve an upload's declared size; `end` has to follow.
 
-        Args:
-            name: of the blob.
-            peer: that sends it.
-            allowances: of the leases of the peer's workers.
-
-        Returns:
-            Silent unfinished uploads that make room for it; their files are to be removed.
+        Returns the silent unfinished uploads that make room for it; their files are to be removed.
 
         Raises:
             UploadInProgressError: it is being sent.
+            ForeignBlobError: the sending worker's lease does not allow it.
             StorageFullError: the peer, or all peers, have stored as much as they may.
         """
         before = self._entries.get(name.sha256)
         if before is not None and before.sending:
             raise UploadInProgressError.of(name)
-        lease = self._lease_for(name, peer, allowances)
+        if allowance is not None:
+            self._require_allowed(name, allowance)
+        lease = None if allowance is None or self._left_too_much(peer) else allowance.lease
         leaving = () if lease else self._require_room(name, peer)
         for sha256 in leaving:
             del self._entries[sha256]
@@ -159,43 +144,35 @@ class Accounts:
         """The bytes of finished uploads, or those reserved for unfinished ones."""
         return sum(it.size_bytes for it in self._entries.values() if it.finished is finished)
 
-    def _lease_for(self, name: BlobName, peer: str, allowances: Iterable[Allowance]) -> str:
-        """The lease whose allowance an upload fits; empty without one."""
-        if self._left_too_much(peer):
-            return ""
-        for allowance in allowances:
-            sent = [sha for sha, it in self._entries.items() if it.lease == allowance.lease]
-            new = name.sha256 not in sent
-            if name.size_bytes <= allowance.max_file_bytes and (
-                len(sent) + new <= allowance.max_files
-            ):
-                return allowance.lease
-        return ""
+    def _require_allowed(self, name: BlobName, allowance: Allowance) -> None:
+        sent = {sha256 for sha256, it in self._entries.items() if it.lease == allowance.lease}
+        num_files = len(sent | {name.sha256})
+        if name.size_bytes > allowance.max_file_bytes or num_files > allowance.max_files:
+            raise ForeignBlobError(
+                f"{name} would be file number {num_files} under the lease of {allowance.lease[0]}, "
+                f"which allows {allowance.max_files} files of at most {allowance.max_file_bytes} "
+                "bytes. Send this assignment's files."
+            )
 
     def _left_too_much(self, peer: str) -> bool:
         """Whether files of leases that are over exceed the quota of the peer, or of all."""
-        files = [entry for entry in self._entries.values() if entry.lease]
-        if _bytes(files) <= self.quota.max_bytes_per_peer:
-            return False
-        left = [entry for entry in files if not self._is_live(entry.lease)]
+        left = [it for it in self._entries.values() if it.lease and not self._is_live(it.lease)]
         own = [entry for entry in left if entry.peer == peer]
         return _bytes(own) > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes
 
     def _require_room(self, name: BlobName, peer: str) -> tuple[str, ...]:
+        quota = self.quota
         others = {
             sha256: entry
             for sha256, entry in self._entries.items()
-            if not entry.lease and sha256 != name.sha256
+            if entry.lease is None and sha256 != name.sha256
         }
         own = {sha256: entry for sha256, entry in others.items() if entry.peer == peer}
-        quota = self.quota
-        leaving = self._fit(
-            own, name, "this peer", quota.max_bytes_per_peer, quota.max_unfinished_per_peer
-        )
+        of_one = (quota.max_bytes_per_peer, quota.max_unfinished_per_peer)
+        leaving = self._fit(own, name, "this peer", *of_one)
         rest = {sha256: entry for sha256, entry in others.items() if sha256 not in leaving}
-        return leaving + self._fit(
-            rest, name, "all peers together", quota.max_bytes, quota.max_unfinished
-        )
+        of_all = (quota.max_bytes, quota.max_unfinished)
+        return leaving + self._fit(rest, name, "all peers together", *of_all)
 
     def _fit(
         self,
@@ -224,8 +201,8 @@ class Accounts:
         if num_unfinished > max_unfinished:
             raise StorageFullError(
                 f"{name} would be unfinished upload number {num_unfinished} of {whose}; at most "
-                f"{max_unfinished} may be under way. Finish those that have begun; one that is "
-                f"silent for {_GRACE_SECONDS:.0f} s makes room for others.",
+                f"{max_unfinished} may be under way. Finish those that have begun; a silent one "
+                f"makes room after {_GRACE_SECONDS:.0f} s.",
                 retry_after_seconds=_RETRY_SECONDS,
             )
         if num_bytes > max_bytes:
@@ -244,61 +221,42 @@ def _bytes(entries: Iterable[_Entry]) -> int:
 class Uploads:
     """The uploads into one store, as far as the accounts admit them; the disk runs in threads."""
 
-    def __init__(
-        self,
-        store: BlobStore,
-        accounts: Accounts,
-        allowances_of: Callable[[str], Iterable[Allowance]],
-    ) -> None:
-        """Receive into `store`; `allowances_of` gives a peer's allowances."""
+    def __init__(self, store: BlobStore, accounts: Accounts) -> None:
         self._store = store
         self._accounts = accounts
-        self._allowances_of = allowances_of
 
     @asynccontextmanager
     async def receiving(
-        self, name: BlobName, offset_bytes: int, peer: str
+        self, name: BlobName, offset_bytes: int, peer: str, allowance: Allowance | None = None
     ) -> AsyncIterator[Upload]:
         """An upload to write into during the block, from an offset on; accounted for at the end.
 
-        Raises:
-            StorageFullError: the peer, or all peers, have stored as much as they may.
-            UploadInProgressError, WrongOffsetError, BlobTooLargeError, StateError: as
-                `BlobStore.open_upload`.
+        Raises as `Accounts.begin` and `BlobStore.open_upload`.
         """
-        leaving = self._accounts.begin(name, peer, self._allowances_of(peer))
-        opened: list[Upload] = []
+        leaving = self._accounts.begin(name, peer, allowance)
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, name, offset_bytes, leaving))
         try:
-            yield await self._in_thread(lambda: self._open(name, offset_bytes, leaving, opened))
+            yield await asyncio.shield(opening)
         finally:
             # A cancelled caller's upload is accounted for, too.
-            await asyncio.shield(self._end(name, opened))
+            await asyncio.shield(self._end(name, opening))
 
-    def _open(
-        self, name: BlobName, offset_bytes: int, leaving: Iterable[str], opened: list[Upload]
-    ) -> Upload:
+    def _open(self, name: BlobName, offset_bytes: int, leaving: Iterable[str]) -> Upload:
         for sha256 in leaving:
             self._store.expiry.remove_part(sha256, before=math.inf)
-        opened.append(self._store.open_upload(name, offset_bytes))
-        return opened[0]
+        return self._store.open_upload(name, offset_bytes)
 
-    async def _in_thread(self, action: Callable[[], Upload]) -> Upload:
-        # The thread cannot be stopped: a cancelled caller waits for it.
-        opening = asyncio.ensure_future(asyncio.to_thread(action))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            await asyncio.wait({opening})
-            raise
-
-    async def _end(self, name: BlobName, opened: list[Upload]) -> None:
+    async def _end(self, name: BlobName, opening: asyncio.Future[Upload]) -> None:
+        # The thread cannot be stopped: it is waited for.
+        await asyncio.wait({opening})
         finished = kept = False
         try:
-            finished, kept = await asyncio.to_thread(self._close, name, opened)
+            upload = None if opening.exception() else opening.result()
+            finished, kept = await asyncio.to_thread(self._close, name, upload)
         finally:
             self._accounts.end(name, finished=finished, kept=kept)
 
-    def _close(self, name: BlobName, opened: list[Upload]) -> tuple[bool, bool]:
-        for upload in opened:
+    def _close(self, name: BlobName, upload: Upload | None) -> tuple[bool, bool]:
+        if upload is not None:
             upload.close()
         return self._store.has(name), self._store.has_part(name)

@@ -1,123 +1,135 @@
-"""Storage of one coordinator: accounts, uploads and the collector of its state directory."""
+"""Storage of one coordinator: uploads, their accounts, and the removal of unused blobs."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
 from lipt.common.blobs.store import BlobStore
-from lipt.common.observability.logs import Events
+from lipt.common.errors import StateError
+from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Readings
-from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.scans import MAX_RANGE_FILES
-from lipt.coordinator.dispatch.worker_blobs import LearnerFiles
+from lipt.coordinator.dispatch.worker_blobs import LeaseId
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
-from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.state.needs import named_by, named_digests
+from lipt.coordinator.state.contents import named_digests
+from lipt.coordinator.state.files import collection_allowed
+from lipt.coordinator.state.maintenance import Collected, collect
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.coordinator.storage.accounts import (
-    Accounts,
-    Allowance,
-    Uploads,
-    free_bytes,
-    resolve_quota,
-)
-from lipt.coordinator.storage.collector import Collector
+from lipt.coordinator.storage.accounts import Accounts, Uploads, free_bytes, resolve_quota
 
 logger = logging.getLogger(__name__)
 
-# As many as the registry remembers.
-_MAX_WORKERS = 10_000
+_HOUR = 3600.0
 
 
-class Allowances:
-    """Files that peers may send under the leases of their workers; belongs to the event loop."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        # The last peer of each worker.
-        self._peers: OrderedDict[str, str] = OrderedDict()
-
-    def note(self, worker_id: str, peer: str) -> None:
-        """Note the peer of a worker's call; a new connection may be another one."""
-        self._peers[worker_id] = peer
-        self._peers.move_to_end(worker_id)
-        if len(self._peers) > _MAX_WORKERS:
-            self._peers.popitem(last=False)
-
-    def of(self, peer: str) -> tuple[Allowance, ...]:
-        """The allowances of the leases of a peer's workers."""
-        workers = [worker_id for worker_id, known in self._peers.items() if known == peer]
-        allowances = (self._of_worker(worker_id) for worker_id in workers)
-        return tuple(allowance for allowance in allowances if allowance is not None)
-
-    def is_live(self, lease: str) -> bool:
-        """Whether a lease still holds."""
-        text, _, epoch = lease.rpartition(" ")
-        return self._dispatcher.leases.has(AssignmentKey.parse(text), int(epoch))
-
-    def _of_worker(self, worker_id: str) -> Allowance | None:
-        grant = self._dispatcher.scans.held_by(worker_id)
-        if grant is not None:
-            return Allowance(
-                f"{grant.key} {grant.epoch}",
-                max_files=MAX_RANGE_FILES,
-                max_file_bytes=grant.scan.max_file_bytes,
-            )
-        held = self._dispatcher.held_by(worker_id)
-        if held is None or held[0].initial_weights is None:
-            return None
-        run, learner = held
-        lease = f"{AssignmentKey(run.run_id, learner.index)} {learner.epoch}"
-        most = LearnerFiles.of(run)
-        return Allowance(lease, max_files=most.max_files, max_file_bytes=most.max_file_bytes)
-
-
-@dataclass(frozen=True)
 class Storage:
-    """Accounts, allowances, uploads and collector of one coordinator."""
+    """Uploads into one state directory, and the removal of what nobody needs or uses."""
 
-    accounts: Accounts
-    allowances: Allowances
-    uploads: Uploads
-    collector: Collector
+    def __init__(
+        self,
+        directory: Path,
+        blobs: BlobStore,
+        accounts: Accounts,
+        settings: StorageSettings,
+        events: Events,
+        *,
+        wall_clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.uploads = Uploads(blobs, accounts)
+        self.latest = Collected()
+        self._directory = directory
+        self._expiry = blobs.expiry
+        self._accounts = accounts
+        self._settings = settings
+        self._events = events
+        self._wall_clock = wall_clock
+        self._sleep = sleep
+
+    def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
+        """Count a run's blobs no more as uploads; of its learners, those of `learners`."""
+        blobs = [run.initial_weights, run.pretrained_weights]
+        for learner in learners:
+            blobs += [learner.shard, learner.result, *learner.snapshots]
+        self._accounts.forget(blob.sha256 for blob in blobs if blob is not None)
 
     def readings(self) -> Readings:
         """Stored bytes by kind, and the number of unfinished uploads."""
-        latest = self.collector.latest
         return {
             STORAGE: {
-                ("needed",): latest.needed_bytes,
-                ("spare",): latest.spare_bytes,
-                ("uploaded",): self.accounts.num_bytes(finished=True),
-                ("reserved",): self.accounts.num_bytes(finished=False),
+                ("needed",): self.latest.needed_bytes,
+                ("spare",): self.latest.spare_bytes,
+                ("uploaded",): self._accounts.num_bytes(finished=True),
+                ("reserved",): self._accounts.num_bytes(finished=False),
             },
-            UNFINISHED_UPLOADS: {(): self.accounts.num_unfinished()},
+            UNFINISHED_UPLOADS: {(): self._accounts.num_unfinished()},
         }
+
+    async def run(self) -> None:
+        """Collect until cancelled; first after a pause, for peers come back to their uploads."""
+        while True:
+            await self._sleep(self._settings.collect_every_seconds)
+            await self.collect()
+
+    async def collect(self) -> None:
+        """Remove expired files; those that cannot be removed now are left for the next time."""
+        work = asyncio.ensure_future(asyncio.to_thread(self._collect, self._accounts.digests()))
+        try:
+            done, settled = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # The directory is released afterwards, and nothing may be removed from it then.
+            await asyncio.wait({work})
+            raise
+        except StateError as error:
+            self._events.record(
+                EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
+            )
+            return
+        if done is None:
+            return
+        self.latest = done
+        self._accounts.forget(settled)
+        for detail, files in (("blobs", done.blobs), ("uploads", done.parts)):
+            if files:
+                num_bytes = sum(file.size_bytes for file in files)
+                self._events.record(
+                    EventKind.EXPIRED, detail=detail, files=len(files), bytes=num_bytes
+                )
+
+    def _collect(self, uploads: frozenset[str]) -> tuple[Collected | None, frozenset[str]]:
+        """A round, and the uploads that are gone or named by a record; None while it is paused."""
+        now, settings = self._wall_clock(), self._settings
+        with state_errors(self._directory), collection_allowed(self._directory) as allowed:
+            if not allowed:
+                return None, frozenset()
+            remove_stale_temporaries(self._directory / "uploads")
+            done = collect(
+                self._directory,
+                self._expiry,
+                # What is named after the records were read was used, or held, after that.
+                unused_since=now - settings.unused_hours * _HOUR,
+                cut_since=now - settings.unfinished_hours * _HOUR,
+            )
+            parts = {part.sha256 for part in self._expiry.parts()}
+            left = {it for it in uploads if it in parts or self._expiry.blob(it) is not None}
+            return done, uploads - left.difference(named_digests(self._directory))
 
 
 async def open_storage(
     directory: Path,
     blobs: BlobStore,
-    store: RunStore,
-    dispatcher: Dispatcher,
     settings: StorageSettings,
     events: Events,
     *,
+    is_live: Callable[[LeaseId], bool],
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> Storage:
-    """The storage of a state directory, with the uploads of an earlier process in the accounts.
-
-    Raises:
-        StateError: the directory cannot be read.
-    """
+    """The storage of a state directory, with the uploads of an earlier process in its accounts."""
     finished, unfinished = await asyncio.to_thread(_left_behind, directory, blobs)
     usable = free_bytes(directory) + sum(finished.values()) + sum(unfinished.values())
     quota = resolve_quota(settings, usable_bytes=usable)
@@ -127,18 +139,9 @@ async def open_storage(
         quota.max_bytes_per_peer,
         sum(finished.values()),
     )
-    allowances = Allowances(dispatcher)
-    accounts = Accounts(quota, clock=clock, is_live=allowances.is_live)
+    accounts = Accounts(quota, clock=clock, is_live=is_live)
     accounts.restore(finished, unfinished)
-
-    def forget_named(run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
-        # Of thousands of learners the others were named before.
-        changed = run.changed(learners=tuple(learners))
-        accounts.forget(blob.sha256 for blob in named_by(changed))
-
-    store.listen_to_learners(forget_named)
-    collector = Collector(directory, blobs.expiry, accounts, settings, events, wall_clock)
-    return Storage(accounts, allowances, Uploads(blobs, accounts, allowances.of), collector)
+    return Storage(directory, blobs, accounts, settings, events, wall_clock=wall_clock)
 
 
 def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 
 ResultT = TypeVar("ResultT")
 # Gives the callers that wait at present.
@@ -60,13 +60,9 @@ class SingleFlight:
         on_progress: OnProgress,
         callers: Callers,
     ) -> ResultT:
-        """The result of the one computation of that key.
+        """The result of the one computation of that key, which is begun unless it is under way.
 
-        Args:
-            key: of all that the result depends on.
-            compute: called unless it is under way, with a report function and the callers.
-            on_progress: called with all reports, first with the latest.
-            callers: that wait here.
+        `on_progress` gets all reports, first the latest; `callers` wait here.
         """
         flight: _Flight[ResultT] = self._flights.get(key) or self._begin(key, compute)
         if flight.lingering is not None:

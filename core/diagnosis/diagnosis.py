@@ -1,18 +1,17 @@
 """Diagnosis: outliers, a learning curve, and all findings of a data set in one file.
 
-Outliers: the mean distance to the ten nearest others, in scaled features projected on 128 random
-directions (which change a distance by some 6%) and among at most 10,000 examples drawn at random,
-relative to the median example's. Far out is a score above Tukey's fence, three times the quartiles'
-distance above the upper one.
+Outlier scores are mean distances to the ten nearest others, relative to the median example's: in
+scaled features projected on 128 random directions (which change a distance by some 6%), among at
+most 10,000 examples. Far out is a score above Tukey's fence, three times the quartiles' distance
+above the upper one.
 
-Learning curve: leave-one-out accuracy of a ridge head on class-stratified samples, each half of the
-next, and on all. Suggested is the least of these sizes from which a doubling gains less than a
+The learning curve is the leave-one-out accuracy of a ridge head on class-stratified samples, each
+half of the next, and on all. Suggested is the least size from which a doubling gains less than a
 point. A network has more to learn than the head, and can use more examples.
 
 The file is safetensors. Its tensors are columns, one value per example: `given_label`,
 `suggested_label` and `duplicate_of` int32, `label_quality` and `outlier_score` float32, `suspect`
-uint8. Its metadata has the findings as JSON under "diagnosis": version 1, with lists of examples
-cut to the worst of them.
+uint8. Its metadata has the findings as JSON under "diagnosis", lists cut to the worst examples.
 
 Shapes: N examples, R references, D features, M directions, B examples of a block, C classes,
 n examples of a sample.
@@ -34,30 +33,21 @@ from torch import Tensor
 from lipt.common.data.dataset import Numbering
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.files import pack
+from lipt.common.weights.files import load_tensors, pack
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import LabelErrors
 from lipt.core.proxies.ridge import HeadTargets, leave_one_out, scaling_of
-from lipt.core.signals.stored import load_tensors
 
 VERSION = 1
-_MOST_SUSPECTS = 1000
-_MOST_OUTLIERS = 1000
-_MOST_GROUPS = 200
-# Of a group of thousands the first say enough.
-_MOST_OF_GROUP = 100
-_MOST_CONFUSIONS = 20
+# Of each list in the summary.
+_MOST_SUSPECTS = _MOST_OUTLIERS = 1000
+_MOST_GROUPS, _MOST_OF_GROUP, _MOST_CONFUSIONS = 200, 100, 20
 
-_NEIGHBOURS = 10
-_NUM_DIRECTIONS = 128
-_MOST_REFERENCES = 10_000
-_FENCE = 3.0
+_NEIGHBOURS, _NUM_DIRECTIONS, _MOST_REFERENCES, _FENCE = 10, 128, 10_000, 3.0
 
 _MOST_HALVINGS = 5
-# Of a sample; below that accuracies are too rough to compare.
-_FEWEST = 100
-# Larger samples than that take longer than they tell: the curve has the size of all beside it.
-_LARGEST_SAMPLE = 12_500
+# Accuracies of smaller samples are too rough to compare, larger ones take longer than they tell.
+_FEWEST, _LARGEST_SAMPLE = 100, 12_500
 # Points of accuracy that a doubling has to gain.
 _WORTH_POINTS = 1.0
 
@@ -113,8 +103,8 @@ def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outlier
 class Learnability:
     """Accuracies by the number of examples, ascending up to all; and the fraction they suggest."""
 
-    sizes: tuple[int, ...]
-    accuracies: tuple[float, ...]
+    sizes: list[int]
+    accuracies: list[float]
     suggested_fraction: float
     why: str
 
@@ -134,9 +124,8 @@ def learning_curve(
     `accuracy` is the leave-one-out score on all examples; scores below 0 count as 0. `wanted` are
     targets in place of classes.
     """
-    order_N = stratified_order(labels_N, generator)
+    order_N, accuracies = stratified_order(labels_N, generator), list[float]()
     sizes = sample_sizes(len(labels_N))
-    accuracies = []
     for done, size in enumerate(sizes):
         ids_n = order_N[:size].sort().values
         head = leave_one_out(
@@ -175,7 +164,7 @@ def judge(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnability:
     """Suggest a size: all of the data where even the last doubling gained a point."""
 
     def judged(fraction: float, why: str) -> Learnability:
-        return Learnability(tuple(sizes), tuple(accuracies), fraction, why)
+        return Learnability(list(sizes), list(accuracies), fraction, why)
 
     if len(sizes) < 2:
         return judged(1.0, f"{sizes[-1]} examples are too few to draw samples of.")
@@ -183,12 +172,13 @@ def judge(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnability:
     for place in range(1, len(sizes)):
         doublings = torch.tensor(sizes[place] / sizes[place - 1]).log2().item()
         gains.append(100 * (accuracies[place] - accuracies[place - 1]) / doublings)
-    for place in range(len(gains)):
-        if max(gains[place:]) < _WORTH_POINTS:
+    for place, size in enumerate(sizes[:-1]):
+        most = max(gains[place:])
+        if most < _WORTH_POINTS:
             return judged(
-                sizes[place] / sizes[-1],
-                f"from {sizes[place]} examples on a doubling gains less than {_WORTH_POINTS:g} "
-                f"point of leave-one-out accuracy (at most {max(gains[place:]):.1f}).",
+                size / sizes[-1],
+                f"from {size} examples on a doubling gains less than {_WORTH_POINTS:g} point of "
+                f"leave-one-out accuracy (at most {most:.1f}).",
             )
     shrinks = gains[-1] / gains[-2] if len(gains) > 1 and gains[-2] > 0 else 1.0
     following = max(0.0, gains[-1] * min(1.0, shrinks))
@@ -210,10 +200,8 @@ class Findings:
 
     def by_id(self, numbering: Numbering, labels_N: Tensor) -> Findings:
         """The findings by id, with excluded examples among them, in place of positions."""
-        if not numbering.left_out:
-            return self
         errors, duplicates = self.label_errors, self.duplicates
-        left_out = torch.tensor(numbering.left_out)
+        left_out = torch.tensor(numbering.left_out, dtype=torch.int64)
         return replace(
             self,
             label_errors=replace(
@@ -245,9 +233,7 @@ class Diagnosis:
     def load(cls, path: Path) -> Diagnosis:
         """Read a file of `pack`."""
         return load_tensors(
-            path,
-            "diagnosis",
-            lambda tensors, metadata: cls(json.loads(metadata["diagnosis"]), tensors),
+            path, lambda tensors, metadata: cls(json.loads(metadata["diagnosis"]), tensors)
         )
 
 
@@ -261,10 +247,7 @@ def diagnosis_of(
     redundancy: Facts,
     seconds: Mapping[str, float],
 ) -> Diagnosis:
-    """Put the findings together; of targets other than classes their strata stand for classes.
-
-    `redundancy` has `share_for_90`, `examples_for_90`, `per_class` and `sampled`.
-    """
+    """Put the findings together; strata stand for classes where targets are others."""
     errors, duplicates, outliers = findings.label_errors, findings.duplicates, findings.outliers
     counts_C = labels_N.bincount(minlength=len(class_names))
     far_out = outliers.ranked()
@@ -291,11 +274,7 @@ def diagnosis_of(
         "imbalance": imbalance(counts_C.tolist()),
         "outliers": {"count": len(far_out), "ranked": far_out[:_MOST_OUTLIERS].tolist()},
         "redundancy": dict(redundancy),
-        "learnability": {
-            **asdict(findings.learnability),
-            "sizes": list(findings.learnability.sizes),
-            "accuracies": list(findings.learnability.accuracies),
-        },
+        "learnability": asdict(findings.learnability),
         "seconds": dict(seconds),
     }
     columns = {
@@ -310,62 +289,58 @@ def diagnosis_of(
 
 
 def _label_errors(found: LabelErrors, labels_N: Tensor, counts_C: Tensor) -> Facts:
-    ranked = found.ranked()
+    ranked, overall = found.ranked(), found.noise.overall
     suspects_C = labels_N[found.suspects_N].bincount(minlength=len(counts_C))
-    overall = found.noise.overall
-    worst = ranked[:_MOST_SUSPECTS]
-    columns = (worst, labels_N[worst], found.suggested_N[worst], found.quality_N[worst])
+    per_class = [
+        {
+            "label": label,
+            "count": int(counts_C[label]),
+            "suspects": int(suspects_C[label]),
+            "noise_rate": noise.rate,
+            "low": noise.low,
+            "high": noise.high,
+        }
+        for label, noise in enumerate(found.noise.per_class)
+    ]
+    worst = [
+        {
+            "id": example,
+            "given": int(labels_N[example]),
+            "suggested": int(found.suggested_N[example]),
+            "quality": float(found.quality_N[example]),
+        }
+        for example in ranked[:_MOST_SUSPECTS].tolist()
+    ]
     return {
         "num_suspects": len(ranked),
         "noise_rate": overall.rate,
         "noise_low": overall.low,
         "noise_high": overall.high,
-        "per_class": [
-            {
-                "label": label,
-                "count": int(counts_C[label]),
-                "suspects": int(suspects_C[label]),
-                "noise_rate": noise.rate,
-                "low": noise.low,
-                "high": noise.high,
-            }
-            for label, noise in enumerate(found.noise.per_class)
-        ],
-        "ranked": [
-            {"id": example, "given": given, "suggested": suggested, "quality": quality}
-            for example, given, suggested, quality in zip(
-                *(column.tolist() for column in columns), strict=True
-            )
-        ],
+        "per_class": per_class,
+        "ranked": worst,
     }
 
 
 def confusions(joint_CC: Tensor, counts_C: Tensor) -> list[Facts]:
-    """The pairs of classes that are surely confused most often, most often first.
-
-    Each with its count, and the share of all examples of the given class.
-    """
+    """The most often surely confused pairs of classes; shares are of the given class."""
     off_CC = joint_CC.clone().fill_diagonal_(0).flatten()
     order = off_CC.argsort(descending=True, stable=True)[:_MOST_CONFUSIONS]
     pairs: list[Facts] = []
     for place in order[off_CC[order] > 0].tolist():
         given, suggested = divmod(place, len(counts_C))
         count = int(off_CC[place])
-        share = count / int(counts_C[given])
-        pairs.append({"given": given, "suggested": suggested, "count": count, "share": share})
+        pair = {"given": given, "suggested": suggested, "count": count}
+        pairs.append({**pair, "share": count / int(counts_C[given])})
     return pairs
 
 
 def imbalance(counts: Sequence[int]) -> Facts:
-    """Compare the sizes of the classes that have examples.
+    """Compare the sizes of the classes that have examples; of equal ones the lowest label.
 
-    ratio of the largest to the smallest; the lowest label of equal ones; effective_classes is the
-    exponential of the classes' entropy (Hill 1973, "Diversity and Evenness"): 10 for ten equal
-    ones, towards 1 for one that is all.
+    effective_classes is the exponential of the classes' entropy (Hill 1973, "Diversity and
+    Evenness"): 10 for ten equal ones, towards 1 for one that is all.
     """
     present = [label for label, count in enumerate(counts) if count]
-    if not present:
-        raise ValueError("there are no examples in any class")
     smallest = min(present, key=lambda label: counts[label])
     largest = max(present, key=lambda label: counts[label])
     shares = [counts[label] / sum(counts) for label in present]

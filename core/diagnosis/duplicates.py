@@ -9,13 +9,12 @@ Digits and the like have millions of such pairs. Of two unit vectors u and v, sp
 projection P into Pu and the rest Ru, the correlation is at most <Pu, Pv> + |Ru| |Rv|: 64 low
 frequencies of each channel rule out 19 of 20 such pairs, and never one that is alike. A larger
 move, a turn or a mirror image is overlooked, and a fine difference in a large image is not seen.
-Features alone do not tell copies: of 10,000 different images of cifar10-jpeg 13,773 pairs reach a
-cosine of 0.8 on patches, against 10 pairs by their pixels. So rows of numbers are copies only where
-they are equal.
+Features do not tell copies: of 10,000 different images of cifar10-jpeg 13,773 pairs reach a cosine
+of 0.8 on patches, and 10 pairs by their pixels. Rows of numbers are copies where they are equal.
 
 Of the examples of one picture the best label is kept, the others are surplus.
 
-Shapes: N examples, U different ones, M numbers of a sketch, B examples of a block, K that stand
+Shapes: N examples, U different ones, M numbers of a bound, B examples of a block, K that stand
 for a picture, P pairs or pixels of a thumbnail, C channels.
 """
 
@@ -33,46 +32,105 @@ from torch.nn import functional
 
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.signals.stored import load_tensors, save_tensors
+from lipt.common.weights.files import load_tensors, save_tensors
 
 PICTURES_ALIKE = 0.96
 _THUMBNAILS_ALIKE = 0.85
 _BLOCK = 512
 _TILE = 8192
-
-# From P ids that stand for a picture and P later ones: which of these pairs are alike.
-Alike = Callable[[Tensor, Tensor], Tensor]
-# From K ids that stand for a picture: which of their pairs with B later ones may be; B x K.
-MayBeAlike = Callable[[Tensor], Tensor]
 # Below that share of pairs that are near, to compare these is cheaper than to bound all.
 _WORTH_A_BOUND = 0.002
+_CELLS = 8
+# Rows of fewer pixels are numbers of another kind.
+_SMALLEST = 4
+# Sides of what pixels are compared of; larger images are averaged down to that.
+_SIDE = 32
+_SHIFT = 1
+# Of each direction, those that a bound looks at.
+_FREQUENCIES = 8
+# Far above what float32 loses of a sum of squares of a unit vector.
+_ROUNDING = 1e-4
+
+# From K ids that stand for a picture: which of their pairs with B later ones may be alike; B x K.
+MayBeAlike = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """How examples are compared.
+class Pictures:
+    """All images as they are compared.
 
-    sketches_of: B unit rows of some ids, whose cosine is quick to compute.
-    near: the least cosine of two sketches of a pair that may be alike.
-    alike: decides about such pairs.
-    threshold: what it decides by, for people.
-    bound_of: of B later ids, what rules out most of many such pairs at little cost; None without.
+    images_of: from ids to uint8 B x C x H x W.
+    digests: a hash of each image's pixels.
+    thumbnails_NP: float32, of unit length; zeros for an image of one colour.
+    inner_NM: float32, low frequencies of the pixels that others are moved over, and what is left.
+    threshold: the correlation from which two are alike.
+    near: the least cosine of thumbnails of a pair that is compared.
     """
 
-    sketches_of: Callable[[Tensor], Tensor]
-    near: float
-    alike: Alike
-    threshold: float
-    bound_of: Callable[[Tensor], MayBeAlike] | None = None
+    images_of: Callable[[Tensor], Tensor]
+    digests: Sequence[bytes]
+    thumbnails_NP: Tensor
+    inner_NM: Tensor
+    threshold: float = PICTURES_ALIKE
+    near: float = _THUMBNAILS_ALIKE
+
+    @classmethod
+    def of(
+        cls,
+        images_of: Callable[[Tensor], Tensor],
+        num_images: int,
+        *,
+        on_progress: Callable[[int, int], None] = lambda *_: None,
+    ) -> Pictures:
+        """Look at all images once."""
+        digests: list[bytes] = []
+        thumbnails, inner = [], []
+        image_bytes = 16 * images_of(torch.tensor([0])).numel()
+        for rows in row_blocks(num_images, image_bytes):
+            images_BCHW = images_of(torch.arange(rows.start, rows.stop))
+            digests += [hashlib.sha256(image.tobytes()).digest() for image in images_BCHW.numpy()]
+            pixels_BCHW = images_BCHW.float()
+            thumbnails.append(_unit(_averaged(pixels_BCHW, _CELLS)))
+            inner.append(_split(_inner(_averaged(pixels_BCHW, _SIDE))))
+            on_progress(rows.stop, num_images)
+        return cls(images_of, digests, torch.cat(thumbnails), torch.cat(inner))
+
+    def sketches(self, ids_B: Tensor) -> Tensor:
+        """Unit rows whose cosine is quick to compute."""
+        return self.thumbnails_NP[ids_B]
+
+    def alike(self, standing_P: Tensor, later_P: Tensor) -> Tensor:
+        """Which of these pairs are alike."""
+        found_P = torch.empty(len(standing_P), dtype=torch.bool)
+        for pairs in row_blocks(len(standing_P), 1, _BLOCK):
+            standing, later = self.images_of(standing_P[pairs]), self.images_of(later_P[pairs])
+            found_P[pairs] = aligned_correlation(standing, later) >= self.threshold
+        return found_P
+
+    def bound(self, later_B: Tensor) -> MayBeAlike:
+        """Rules out most pairs with later examples at little cost."""
+
+        # Read and moved once, however often it is asked, and not before.
+        @cache
+        def moved() -> list[Tensor]:
+            return [_split(unit_BCHW) for unit_BCHW in _moved(self.images_of(later_B))]
+
+        def may_be_alike(standing_K: Tensor) -> Tensor:
+            inner_MK = self.inner_NM[standing_K].T
+            found_BK = torch.zeros(len(later_B), len(standing_K), dtype=torch.bool)
+            for moved_BM in moved():
+                found_BK |= moved_BM @ inner_MK >= self.threshold - _ROUNDING
+            return found_BK
+
+        return may_be_alike
 
 
 @dataclass(frozen=True)
 class Copies:
     """Which picture each example is of.
 
-    pictures_N: int64, the example that stands for it.
-    exact_N: int64, the first example that is the same to the pixel.
-    threshold: from which two are alike.
+    pictures_N: int64, the example that stands for it; exact_N: the first of the same pixels.
+    threshold: the correlation from which two are alike.
     """
 
     pictures_N: Tensor
@@ -87,107 +145,61 @@ class Copies:
     @classmethod
     def load(cls, path: Path) -> Copies:
         """Read what `save` wrote."""
-
-        def build(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Copies:
-            return cls(**tensors, threshold=float(metadata["threshold"]))
-
-        return load_tensors(path, "copies", build)
-
-
-def likeness_of_pictures(
-    pictures: Pictures,
-    images_of: Callable[[Tensor], Tensor],
-    *,
-    threshold: float = PICTURES_ALIKE,
-) -> Likeness:
-    """Compare images by their pixels; `images_of` ids are uint8 B x C x H x W."""
-
-    def alike(standing_P: Tensor, later_P: Tensor) -> Tensor:
-        found_P = torch.empty(len(standing_P), dtype=torch.bool)
-        for pairs in row_blocks(len(standing_P), 1, _BLOCK):
-            standing, later = images_of(standing_P[pairs]), images_of(later_P[pairs])
-            found_P[pairs] = aligned_correlation(standing, later) >= threshold
-        return found_P
-
-    def bound_of(later_B: Tensor) -> MayBeAlike:
-        # Read and moved once, however often it is asked, and not before.
-        @cache
-        def moved() -> list[Tensor]:
-            return [_split(unit_BCHW) for unit_BCHW in _moved(images_of(later_B))]
-
-        def may_be_alike(standing_K: Tensor) -> Tensor:
-            inner_MK = pictures.inner_NM[standing_K].T
-            found_BK = torch.zeros(len(later_B), len(standing_K), dtype=torch.bool)
-            for moved_BM in moved():
-                found_BK |= moved_BM @ inner_MK >= threshold - _ROUNDING
-            return found_BK
-
-        return may_be_alike
-
-    return Likeness(
-        lambda ids_B: pictures.thumbnails_NP[ids_B],
-        _THUMBNAILS_ALIKE,
-        alike,
-        threshold,
-        bound_of,
-    )
+        return load_tensors(
+            path,
+            lambda tensors, metadata: cls(**tensors, threshold=float(metadata["threshold"])),
+        )
 
 
 def find_copies(
     digests: Sequence[bytes],
-    likeness: Likeness | None,
+    pictures: Pictures | None,
     *,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Copies:
-    """Find duplicates among N examples, whose digests are equal where they are the same.
-
-    Without a likeness only these are copies.
-    """
-    numbers_N, first_U = _different(digests)
-    exact_N = first_U[numbers_N]
-    if likeness is None:
-        return Copies(exact_N, exact_N.clone(), threshold=1.0)
-    kept_U = _kept(first_U, likeness, on_progress)
-    return Copies(first_U[kept_U][numbers_N], exact_N, likeness.threshold)
-
-
-def _different(digests: Sequence[bytes]) -> tuple[Tensor, Tensor]:
+    """Find duplicates among N examples: equal digests, and near ones of pictures."""
     numbers: dict[bytes, int] = {}
     first: list[int] = []
     for example, digest in enumerate(digests):
         if numbers.setdefault(digest, len(numbers)) == len(first):
             first.append(example)
-    return torch.tensor([numbers[digest] for digest in digests]), torch.tensor(first)
+    first_U = torch.tensor(first)
+    numbers_N = torch.tensor([numbers[digest] for digest in digests])
+    exact_N = first_U[numbers_N]
+    if pictures is None:
+        return Copies(exact_N, exact_N.clone(), threshold=1.0)
+    kept_U = _kept(first_U, pictures, on_progress)
+    return Copies(first_U[kept_U][numbers_N], exact_N, pictures.threshold)
 
 
-def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int], None]) -> Tensor:
+def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int], None]) -> Tensor:
     num_different = len(first_U)
     kept_U = torch.arange(num_different)
-    width = likeness.sketches_of(first_U[:1]).shape[1]
+    width = pictures.sketches(first_U[:1]).shape[1]
     # Of those kept so far, in the order in which they were.
     sketches_KM = torch.empty(num_different, width)
     numbers_K = torch.empty(num_different, dtype=torch.int64)
     num_kept = 0
     for block in row_blocks(num_different, 1, _BLOCK):
         ids_B = first_U[block]
-        sketches_BM = likeness.sketches_of(ids_B)
+        sketches_BM = pictures.sketches(ids_B)
         kept_B = kept_U[block]
         own_B = kept_B.clone()
-        may_be_alike = None if likeness.bound_of is None else likeness.bound_of(ids_B)
+        may_be_alike = pictures.bound(ids_B)
         for tile in row_blocks(num_kept, 1, _TILE):
-            near_BK = sketches_BM @ sketches_KM[tile].T >= likeness.near
+            near_BK = sketches_BM @ sketches_KM[tile].T >= pictures.near
             near_BK = _bounded(near_BK, may_be_alike, first_U[numbers_K[tile]])
             row_P, column_P = torch.nonzero(near_BK, as_tuple=True)
             numbers_P = numbers_K[tile][column_P]
-            is_alike_P = likeness.alike(first_U[numbers_P], ids_B[row_P])
+            is_alike_P = pictures.alike(first_U[numbers_P], ids_B[row_P])
             # The first one that was kept: own numbers are larger than any of these.
             kept_B.scatter_reduce_(0, row_P[is_alike_P], numbers_P[is_alike_P], "amin")
         # Those of the block that none of them is like: all with all, and then one after the other.
         open_B = kept_B == own_B
-        near_BB = (sketches_BM @ sketches_BM.T >= likeness.near).tril_(-1)
+        near_BB = (sketches_BM @ sketches_BM.T >= pictures.near).tril_(-1)
         near_BB = _bounded(near_BB & open_B[:, None] & open_B, may_be_alike, ids_B)
         later_P, earlier_P = torch.nonzero(near_BB, as_tuple=True)
-        is_alike_P = likeness.alike(ids_B[earlier_P], ids_B[later_P])
+        is_alike_P = pictures.alike(ids_B[earlier_P], ids_B[later_P])
         later_P, earlier_P = later_P[is_alike_P], earlier_P[is_alike_P]
         for row in sorted(set(earlier_P.tolist())):
             if kept_B[row] == own_B[row]:
@@ -203,12 +215,10 @@ def _kept(first_U: Tensor, likeness: Likeness, on_progress: Callable[[int, int],
     return kept_U
 
 
-def _bounded(near_BK: Tensor, may_be_alike: MayBeAlike | None, standing_K: Tensor) -> Tensor:
+def _bounded(near_BK: Tensor, may_be_alike: MayBeAlike, standing_K: Tensor) -> Tensor:
     """Without most of the near pairs that are not alike, where there are many."""
     few = int(near_BK.sum()) <= _WORTH_A_BOUND * near_BK.numel()
-    if may_be_alike is None or few:
-        return near_BK
-    return near_BK & may_be_alike(standing_K)
+    return near_BK if few else near_BK & may_be_alike(standing_K)
 
 
 @dataclass(frozen=True)
@@ -261,62 +271,13 @@ def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Copies) -> Dupl
     )
 
 
-_CELLS = 8
-# Rows of fewer pixels are numbers of another kind.
-_SMALLEST = 4
-# Sides of what pixels are compared of; larger images are averaged down to that.
-_SIDE = 32
-_SHIFT = 1
-# Of each direction, those that a bound looks at.
-_FREQUENCIES = 8
-# Far above what float32 loses of a sum of squares of a unit vector.
-_ROUNDING = 1e-4
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """What was seen of all images in one pass.
-
-    digests: a hash of each image's pixels.
-    thumbnails_NP: float32, of unit length; zeros for an image of one colour.
-    inner_NM: float32, low frequencies of the pixels that others are moved over, and what is left.
-    """
-
-    digests: list[bytes]
-    thumbnails_NP: Tensor
-    inner_NM: Tensor
-
-
 def are_pictures(inputs: InputSpec) -> bool:
     """Whether examples are images whose pixels have neighbours that mean something."""
     return isinstance(inputs, ImageSpec) and min(inputs.height, inputs.width) >= _SMALLEST
 
 
-def look_at(
-    images_of: Callable[[Tensor], Tensor],
-    num_images: int,
-    *,
-    on_progress: Callable[[int, int], None] = lambda *_: None,
-) -> Pictures:
-    """Hash all images, and keep a thumbnail of each."""
-    digests: list[bytes] = []
-    thumbnails, inner = [], []
-    image_bytes = 16 * images_of(torch.tensor([0])).numel()
-    for rows in row_blocks(num_images, image_bytes):
-        images_BCHW = images_of(torch.arange(rows.start, rows.stop))
-        digests += [hashlib.sha256(image.tobytes()).digest() for image in images_BCHW.numpy()]
-        pixels_BCHW = images_BCHW.float()
-        thumbnails.append(_unit(_averaged(pixels_BCHW, _CELLS)))
-        inner.append(_split(_inner(_averaged(pixels_BCHW, _SIDE))))
-        on_progress(rows.stop, num_images)
-    return Pictures(digests, torch.cat(thumbnails), torch.cat(inner))
-
-
 def aligned_correlation(left_BCHW: Tensor, right_BCHW: Tensor) -> Tensor:
-    """The correlation of pairs of pictures at the best of nine places; B float32 in [-1, 1].
-
-    Pictures of one colour correlate with nothing.
-    """
+    """The correlation of pairs of pictures at the best of nine places; B float32 in [-1, 1]."""
     inner_BP = _inner(_averaged(left_BCHW.float(), _SIDE)).flatten(start_dim=1)
     best_B = torch.full((len(inner_BP),), -1.0)
     for moved in _moved(right_BCHW):

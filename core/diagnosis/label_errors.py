@@ -6,17 +6,16 @@ sure as the head is of examples labelled o. Suspects are ranked by label quality
 p_y / (p_y + sqrt(p_o)), with p_o the largest probability of another class: between the label's own
 probability (better under symmetric noise) and its ratio to the other (better under asymmetric).
 
-Many suspects of hard data are atypical, and not wrong. So the share of wrong labels is estimated
-apart (`noise_rates`), from the surest fifth of each predicted class, where most disagreement is
-noise. The head's own error grows with the rank, from nothing at the surest: a line through
-disagreement over the root of the rank, read at rank 0, takes it out. Over the rank itself the line
-ends higher: the interval reaches from the lower end of one to the upper end of the other. Where
-disagreement does not grow with the rank, its mean says as much with less doubt. Where most of a
-class is relabelled to one other, the head is fooled, and nothing here can know.
+Many suspects of hard data are atypical, and not wrong. So `noise_rates` estimates the share of
+wrong labels from the surest fifth of each predicted class, where most disagreement is noise. The
+head's own error grows with the rank, from nothing at the surest: a line through disagreement over
+the root of the rank, read at rank 0, takes it out. Over the rank itself the line ends higher: the
+interval reaches from the lower end of one to the upper end of the other. Where disagreement does
+not grow with the rank, its mean is the estimate. A class that is mostly relabelled to one other
+fools the head.
 
-A head that learned from wrong labels repeats them, most of all where they are all wrong in the same
-way. A second head does without the least trusted labels of each class (`trust_after`).
-docs/benchmarks.md has figures.
+A head that learned from wrong labels repeats them. A second head does without the least trusted
+labels of each class (`trust_after`). docs/benchmarks.md has figures.
 
 Shapes: N examples, B of a block, S of them the surest, C classes or strata.
 Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels"
@@ -36,11 +35,10 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.signals.signals import Signals, probabilities_of
 
-# Below any probability that decides something; keeps quality defined where float32 underflows.
+# Keeps quality defined where float32 underflows.
 _TINY = 1e-30
-# Share of a predicted class that is surest; and not fewer examples, as far as there are as many.
-_SUREST = 0.2
-_FEWEST = 20
+# Share of a predicted class that is surest, and the fewest examples of it.
+_SUREST, _FEWEST = 0.2, 20
 # Of the normal distribution: 95% lie within.
 _DEVIATIONS = 1.96
 # With at least that share of wrong labels a second head is worth its price.
@@ -73,8 +71,7 @@ class LabelErrors:
     """Findings about each label, and about all.
 
     quality_N: float32 in [0, 1], higher is better; the order is what counts.
-    suggested_N: int64, the class that the head predicts.
-    suspects_N: bool.
+    suggested_N: int64, the class that the head predicts. suspects_N: bool.
     thresholds_C: float64, t_c; infinite for a class without examples.
     joint_CC: int64, how many are labelled c (rows) and surely predicted as o (columns).
     """
@@ -152,10 +149,7 @@ def _find(errors_NC: Tensor, labels_N: Tensor) -> LabelErrors:
 def noise_rates(
     labels_N: Tensor, suggested_N: Tensor, sureness_N: Tensor, num_classes: int
 ) -> NoiseRates:
-    """Estimate how many labels are wrong from the examples that the head is surest of.
-
-    The head has not seen the example whose class it suggests; its sureness is in any unit.
-    """
+    """Estimate how many labels are wrong from the examples that the head is surest of."""
     ids_S, ranks_S, weights_S = _surest(suggested_N, sureness_N, num_classes)
     given_S = labels_N[ids_S]
     wrong_S = (given_S != suggested_N[ids_S]).double()
@@ -178,8 +172,7 @@ def _surest(
 ) -> tuple[Tensor, Tensor, Tensor]:
     by_sureness_N = sureness_N.argsort(descending=True, stable=True)
     order_N = by_sureness_N[suggested_N[by_sureness_N].argsort(stable=True)]
-    parts, ranks, weights = [], [], []
-    start = 0
+    parts, ranks, weights, start = [], [], [], 0
     for count in suggested_N.bincount(minlength=num_classes).tolist():
         kept = min(count, max(_FEWEST, round(_SUREST * count)))
         parts.append(order_N[start : start + kept])
@@ -238,10 +231,7 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
 
 
 def trust_after(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
-    """Weights of labels in the second head's fit, float64 in (0, 1].
-
-    None where too few labels are surely wrong for a second head.
-    """
+    """Weights of labels in a second head's fit, float64 in (0, 1]; None where it is not due."""
     if found.noise.overall.low < SURE_NOISE:
         return None
     share = min(_MOST, found.noise.overall.rate)

@@ -190,8 +190,8 @@ def _shifting(dim: int) -> Callable[[Tensor, float], Tensor]:
 class Operation:
     """One operation: `apply(images_BCHW, level)` on uint8 images, all with one level.
 
-    `level(bin, height, width)` is the strength of a magnitude bin in the
-    operation's own unit; where `signed`, half of the images get its negative.
+    `level(bin, height, width)` is a magnitude bin's strength; half of the images get its negative
+    where `signed`.
     """
 
     apply: Callable[[Tensor, float], Tensor]
@@ -242,10 +242,7 @@ OPERATIONS: dict[str, Operation] = {
 def draw_operations(
     num_images: int, *, num_ops: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Each image's operations, as positions in `OPERATIONS`, and whether their sign is negative.
-
-    Both are O x B, uniform and independent.
-    """
+    """Each image's positions in `OPERATIONS`, and which signs are negative; O x B."""
     shape = (num_ops, num_images)
     operations_OB = torch.randint(len(OPERATIONS), shape, generator=generator)
     negative_OB = torch.randint(2, shape, generator=generator).to(torch.bool)
@@ -255,10 +252,7 @@ def draw_operations(
 def randaugment(
     images_BCHW: Tensor, *, num_ops: int, magnitude: int, generator: torch.Generator
 ) -> Tensor:
-    """Apply `num_ops` operations to every image, each image its own, of a strength in 0..30.
-
-    The paper's strength is 9. Images are not modified.
-    """
+    """Apply `num_ops` operations to every image, each its own, of a strength in 0..30."""
     if num_ops == 0:
         return images_BCHW
     draws = draw_operations(len(images_BCHW), num_ops=num_ops, generator=generator)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import AugmentationMethod, Precision
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.parallel import reading_ahead
-from lipt.common.data.shard import EncodedImages, EncodedShard, Shard
+from lipt.common.data.shard import EncodedImages, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
 from lipt.common.inputs.model_input import Stored, num_stored, pinned, rows_of, stored_on
@@ -49,8 +49,7 @@ class LearnerResult:
 
     weights: the state_dict after pruning, without what is frozen; contiguous, on the CPU.
     loss: mean loss of the last pass's augmented examples, before pruning.
-    train_seconds: wall-clock time of training and pruning.
-    waited_seconds: of these, the time that training waited for minibatches.
+    train_seconds: of training and pruning; waited_seconds: of these, waiting for minibatches.
     snapshots: the state, not pruned, after each of the task's `snapshot_steps`.
     """
 
@@ -64,7 +63,7 @@ class LearnerResult:
 def train_learner(
     task: LearnerTask,
     initial: Weights,
-    shard: Shard | EncodedShard,
+    shard: Shard,
     *,
     device: torch.device,
     allowed_modules: Collection[str] = (),
@@ -73,9 +72,7 @@ def train_learner(
 ) -> LearnerResult:
     """Train a copy of theta* on a shard for K steps and prune it.
 
-    Settings of the process (threads, cuDNN's algorithms, global generators) are changed
-    meanwhile: train one learner at a time in a process.
-
+    Changes settings of the process meanwhile (threads, cuDNN's algorithms, global generators).
     `on_step` gets each step's number, from 1, and its mean loss; `should_stop` is asked before each
     minibatch.
 
@@ -112,9 +109,9 @@ def train_learner(
     ):
         lay_out(model, task.model, device)
         targets_N = shard.targets_N.to(device)
-        examples = (
-            shard.examples if isinstance(shard, EncodedShard) else stored_on(shard.examples, device)
-        )
+        examples = shard.examples
+        if not isinstance(examples, EncodedImages):
+            examples = stored_on(examples, device)
         with span("train", model=task.model, num_steps=task.learners.num_steps) as training:
             loss, waited_seconds = train_on_shard(
                 *(model, task, examples, targets_N, forward),
@@ -132,10 +129,7 @@ def compute_mode(task: LearnerTask, device: torch.device) -> ForwardPass:
     """The forward pass on a device, in the precision that the task allows.
 
     AUTO is bfloat16 autocast on a CUDA device that computes in it, else float32: CPUs differ too
-    much in bfloat16. So one seed gives one soup on one kind of device.
-
-    Raises:
-        ConfigError: the task asks for bfloat16 of a CUDA device without it.
+    much in bfloat16.
     """
     precision = task.learners.precision
     on_cuda = device.type == "cuda"
@@ -161,11 +155,8 @@ def train_on_shard(
 ) -> tuple[float, float]:
     """Train in place for `num_steps` passes, with a constant learning rate.
 
-    The model is laid out on the forward pass's device. Each pass cuts the shard into minibatches
-    and augments anew, by the task's seed and the pass's number.
-
-    Returns:
-        The mean loss of the last pass, and the seconds that minibatches were waited for.
+    Each pass cuts the shard into minibatches and augments anew, by the task's seed and its number.
+    Returns the mean loss of the last pass, and the seconds that minibatches were waited for.
     """
     learners = task.learners
     sgd = Sgd(
@@ -216,9 +207,8 @@ def minibatches(
 ) -> Iterator[Iterator[Minibatch]]:
     """Minibatches of all passes, one pass after another, ready before it is their turn.
 
-    A thread decodes and augments while the model trains on the minibatch before, one after the
-    other, so that generators draw as without it. An accelerator augments in its own queue; the
-    thread decodes for it, into pinned memory. The thread ends with the context.
+    A thread decodes and augments one after the other, so that generators draw as without it. An
+    accelerator augments in its own queue; the thread decodes for it, into pinned memory.
     """
     on_cpu, encoded = device.type == "cpu", isinstance(examples, EncodedImages)
     augments = (
@@ -260,11 +250,7 @@ def _parts(task: LearnerTask, num_examples: int) -> Iterator[_Part]:
 
 
 def examples_at(examples: Examples, rows_B: Tensor) -> Stored:
-    """Some examples, by row numbers on the CPU; decoded images are on the CPU, too.
-
-    Raises:
-        DataError: an image cannot be decoded.
-    """
+    """Some examples, by row numbers on the CPU; decoded images are on the CPU, too."""
     if isinstance(examples, EncodedImages):
         return examples.rows(rows_B)
     first = examples if isinstance(examples, Tensor) else next(iter(examples.values()))
@@ -280,7 +266,7 @@ def _diverged(task: LearnerTask, what: str) -> LearnerDivergedError:
     )
 
 
-def _check_shard(task: LearnerTask, shard: Shard | EncodedShard) -> None:
+def _check_shard(task: LearnerTask, shard: Shard) -> None:
     targets_N, learners = shard.targets_N, task.learners
     found = shard.examples
     num_found = len(found) if isinstance(found, EncodedImages) else num_stored(found)

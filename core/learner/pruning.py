@@ -28,8 +28,8 @@ class PruningInputs:
     """A trained model as the pruning methods see it.
 
     weights: the prunable tensors by name, in the model's order. Never modified.
-    gradients: computes the loss's gradient for each of `weights`; called only where needed.
-    generator: a CPU generator, used only by the methods that draw.
+    gradients: computes the loss's gradient for each of them, where a method needs it.
+    generator: a CPU generator.
     """
 
     weights: Mapping[str, Tensor]
@@ -128,10 +128,7 @@ METHODS: dict[PruningMethod, Callable[[PruningInputs], Scores] | None] = {
 
 
 def is_pruned_from(result: Weights, state: Weights) -> bool:
-    """Whether pruning alone lies between a state and a result, and no step of training.
-
-    Every number of the result has to be the state's, or zero. Both have the same tensors.
-    """
+    """Whether every number of a result is that of a state with the same tensors, or zero."""
     return all(
         bool(((values == state[name]) | (values == 0)).all()) for name, values in result.items()
     )

@@ -2,7 +2,7 @@
 
 Pooled are the inputs of a model's head and quarters of its last feature map: the average over a
 whole image, which enters the head, forgets where things are. One model of a bank is in memory at a
-time, with batch-norm statistics that fit its weights; examples become inputs once for all of them.
+time, with batch-norm statistics that fit its weights.
 
 A backbone is a torchvision network with trained weights that the coordinator's operator names:
 `torchvision:NAME@FILE` is a setting of the process and never comes over the wire. FILE is
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from torch.nn import functional
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.data import Dataset
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.model_input import Stored, split_stored, to_model_input
 from lipt.common.inputs.specs import InputFormat, Inputs, call_model
@@ -55,96 +56,87 @@ def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
     is called. Without one there are the head's inputs alone.
     """
     _, head = find_head(model)
-    seen = _Seen()
-    hooks = [
-        module.register_forward_hook(seen.keep_map) for module in model.modules() if module != head
-    ]
-    hooks.append(head.register_forward_pre_hook(seen.keep_features))
+    maps, features = list[Tensor](), list[Tensor]()
+
+    def keep_map(_module: nn.Module, _args: object, output: object) -> None:
+        if features or not isinstance(output, Tensor) or output.ndim != 4:
+            return
+        if min(output.shape[2:]) >= _POOLED_SIDE:
+            maps[:] = [output]
+
+    def keep_features(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        features[:] = args[:1]
+
+    hooks = [module.register_forward_hook(keep_map) for module in model.modules() if module != head]
+    hooks.append(head.register_forward_pre_hook(keep_features))
     try:
         call_model(model, inputs_B)
     finally:
         for hook in hooks:
             hook.remove()
-    features_BD = seen.features
-    assert features_BD is not None  # noqa: S101 - checked when the model was built
-    if seen.map is None:
-        return features_BD.float()
-    pooled_BC22 = functional.adaptive_avg_pool2d(seen.map.float(), _POOLED_SIDE)
-    return torch.cat([features_BD.float(), pooled_BC22.flatten(start_dim=1)], dim=1)
+    pooled = [
+        functional.adaptive_avg_pool2d(map_BCHW.float(), _POOLED_SIDE).flatten(start_dim=1)
+        for map_BCHW in maps
+    ]
+    return torch.cat([features[0].float(), *pooled], dim=1)
 
 
-@dataclass
-class _Seen:
-    map: Tensor | None = None
-    features: Tensor | None = None
+def model_bank(
+    model: nn.Module,
+    loaders: Sequence[Loader],
+    inputs: InputFormat,
+    device: torch.device,
+    *,
+    batch_size: int,
+    batch_norm_examples_M: Stored | None,
+    seed: int,
+    max_width: int = MAX_WIDTH,
+    frozen: frozenset[str] = frozenset(),
+) -> Callable[[Stored], Tensor]:
+    """From stored examples to features of models of one architecture, side by side.
 
-    def keep_map(self, _module: nn.Module, _args: object, output: object) -> None:
-        if self.features is not None or not isinstance(output, Tensor) or output.ndim != 4:
-            return
-        if min(output.shape[2:]) >= _POOLED_SIDE:
-            self.map = output
+    model: takes on the weights of each loader in its turn.
+    batch_norm_examples_M: every model's batch-norm statistics are estimated on them, but for
+        `frozen` names; None takes those of the weights.
+    seed: of random projections.
+    max_width: features of all models together; more are projected, model by model.
 
-    def keep_features(self, _module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        self.features = args[0]
-
-
-@dataclass
-class ModelBank:
-    """Features of models of one architecture, side by side.
-
-    loaders: the models' weights, each read when it is its turn.
-    batch_norm_examples_M: to estimate every model's batch-norm statistics on; None takes
-        those that the weights came with, and so do the names in `frozen`.
-    generator_of: draws a model's projection, by its number.
-    max_width: features of all models together; more are projected at random, model by model.
+    Returns a function to N x D float32, on the CPU.
     """
-
-    model: nn.Module
-    loaders: Sequence[Loader]
-    inputs: InputFormat
-    device: torch.device
-    batch_size: int
-    batch_norm_examples_M: Stored | None
-    generator_of: Callable[[int], torch.Generator]
-    max_width: int = MAX_WIDTH
-    frozen: frozenset[str] = frozenset()
-    _statistics: dict[int, Weights] = field(default_factory=dict)
-    _projections: dict[int, Tensor] = field(default_factory=dict)
-
-    def __call__(self, examples_N: Stored) -> Tensor:
-        """Features of stored examples; N x D float32, on the CPU."""
-        batches = [
-            to_model_input(examples_B, self.inputs, self.device)
-            for examples_B in split_stored(examples_N, self.batch_size)
-        ]
-        of_models = []
-        with evaluation_mode(self.model):
-            for number in range(len(self.loaders)):
-                self._take_on(number)
-                parts = [self._features(number, inputs_B) for inputs_B in batches]
-                of_models.append(torch.cat(parts))
-        return torch.cat(of_models, dim=1)
-
-    def _take_on(self, number: int) -> None:
-        examples_M = self.batch_norm_examples_M
-        inputs = None
-        if examples_M is not None:
-            inputs = partial(
-                batch_norm_inputs, examples_M, self.inputs, self.device, batch_size=self.batch_size
-            )
-        self._statistics[number] = load_with_statistics(
-            self.model, self.loaders[number](), self._statistics.get(number), inputs, self.frozen
+    statistics, projections = dict[int, Weights](), dict[int, Tensor]()
+    width = max(1, max_width // len(loaders))
+    estimate_on = None
+    if batch_norm_examples_M is not None:
+        estimate_on = partial(
+            batch_norm_inputs, batch_norm_examples_M, inputs, device, batch_size=batch_size
         )
 
-    def _features(self, number: int, inputs_B: Inputs) -> Tensor:
-        features_BD = pooled_features(self.model, inputs_B)
-        num_features, width = features_BD.shape[1], max(1, self.max_width // len(self.loaders))
-        if num_features > width:
-            if number not in self._projections:
-                drawn_DW = torch.randn(num_features, width, generator=self.generator_of(number))
-                self._projections[number] = (drawn_DW / width**0.5).to(self.device)
-            features_BD = features_BD @ self._projections[number]
-        return features_BD.cpu()
+    def projected(number: int, features_BD: Tensor) -> Tensor:
+        num_features = features_BD.shape[1]
+        if num_features <= width:
+            return features_BD
+        if number not in projections:
+            generator = derive_generator(seed, "projection", number)
+            drawn_DW = torch.randn(num_features, width, generator=generator)
+            projections[number] = (drawn_DW / width**0.5).to(device)
+        return features_BD @ projections[number]
+
+    def features_of(examples_N: Stored) -> Tensor:
+        batches = [
+            to_model_input(examples_B, inputs, device)
+            for examples_B in split_stored(examples_N, batch_size)
+        ]
+        of_models = []
+        with evaluation_mode(model):
+            for number, load in enumerate(loaders):
+                statistics[number] = load_with_statistics(
+                    model, load(), statistics.get(number), estimate_on, frozen
+                )
+                parts = [projected(number, pooled_features(model, batch)) for batch in batches]
+                of_models.append(torch.cat([part.cpu() for part in parts]))
+        return torch.cat(of_models, dim=1)
+
+    return features_of
 
 
 # Enough of them that loading each model's weights for a block is little.
@@ -226,7 +218,14 @@ def load_backbone(spec: str, device: torch.device) -> Backbone:
         ConfigError: it is not `torchvision:NAME@FILE`, or the file does not hold its weights.
     """
     name, path = _parts(spec)
-    weights = _read(path)
+    try:
+        weights = load_file(path) if path.suffix == ".safetensors" else read_torch_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(weights, Mapping):
+        raise ConfigError(
+            f"the backbone's weights {path} hold a {type(weights).__name__}. Give a state dict."
+        )
     model = build_torchvision(name, num_classes=1000, in_channels=3)
     head_name, head = find_head(model)
     rows = weights.get(f"{head_name}.weight", head.weight)
@@ -250,20 +249,6 @@ def _parts(spec: str) -> tuple[str, Path]:
             "torchvision:resnet18@/srv/resnet18.safetensors."
         )
     return name, Path(file)
-
-
-def _read(path: Path) -> Mapping[str, Tensor]:
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        weights = read_torch_file(path)
-    except (OSError, SafetensorError, ValueError) as error:
-        raise _unreadable(path, error) from error
-    if not isinstance(weights, Mapping):
-        raise ConfigError(
-            f"the backbone's weights {path} hold a {type(weights).__name__}. Give a state dict."
-        )
-    return weights
 
 
 def _unreadable(path: Path, error: Exception) -> ConfigError:

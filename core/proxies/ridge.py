@@ -63,18 +63,9 @@ class HeadTargets:
         given = dataset.rows.targets
         return None if given is None else cls(given.target, given.values)
 
-    def take(self, ids_N: Tensor) -> Self:
-        """The targets of some of the examples."""
-        return type(self)(self.target, self.targets_NT[ids_N])
-
-    def to(self, device: torch.device) -> Self:
-        """The same on a device."""
-        return type(self)(self.target, self.targets_NT.to(device))
-
-    @property
-    def num_outputs(self) -> int:
-        """T."""
-        return self.target.num_outputs
+    def take(self, ids_N: Tensor, device: torch.device | str = "cpu") -> Self:
+        """The targets of some of the examples, on a device."""
+        return type(self)(self.target, self.targets_NT[ids_N].to(device))
 
     def values(self) -> Tensor:
         """Targets of least squares; N x T float64."""
@@ -101,19 +92,16 @@ class HeadTargets:
 class LeaveOneOut:
     """Outputs of a ridge head for examples that it has not seen.
 
-    outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. Of
-        an example whose output nothing else decides they are all 0.
+    outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. All 0
+        for an example whose output nothing else decides.
     accuracy: how often the largest one is the label's, the mean over classes, by trust; the
         score of another kind of target.
-    penalty: lambda per example, as it was chosen.
-    accuracies: of every penalty, on the sample that it was chosen by; of other targets the share
-        of their variance that is explained.
+    penalty: the chosen lambda per example.
     """
 
     outputs_NC: Tensor
     accuracy: float
     penalty: float
-    accuracies: tuple[tuple[float, float], ...]
 
 
 def leave_one_out(
@@ -132,143 +120,38 @@ def leave_one_out(
     Each class weighs the same, and its examples by `trust_N`, above 0. `wanted` takes the place of
     labels and trust. Penalties are lambda over the sum of the weights, ascending.
     """
-    num_examples = len(labels_N)
+    num_examples, num_features = features_ND.shape
+    if not num_examples:
+        raise ValueError("there are no examples to fit a head to")
     if wanted is None:
         weights_N, values_NC = class_weights(labels_N, trust_N), None
     else:
         weights_N = torch.ones_like(labels_N, dtype=torch.float64)
-        num_classes, values_NC = wanted.num_outputs, wanted.values()
+        num_classes, values_NC = wanted.target.num_outputs, wanted.values()
     scaling = scaling_of(features_ND, weights_N)
-    rows = WeightedRows(features_ND, labels_N, weights_N, scaling, num_classes, values_NC)
-    spectrum = _spectrum_of(rows, lambda done: on_progress(done, 2 * num_examples))
+    rows = _Rows(features_ND, labels_N, weights_N, scaling, num_classes, values_NC)
+    fit = _dual if num_examples < num_features else _primal
+    residuals = fit(rows, lambda done: on_progress(done, 2 * num_examples))
     lambdas_L = weights_N.new_tensor(penalties) * num_examples
     sample_M = torch.randperm(num_examples, generator=generator)[:_MAX_SAMPLE].sort().values
-    accuracies_L = _scores_of(rows, spectrum, sample_M.to(labels_N.device), lambdas_L)
+    scores_L = _scores_of(rows, residuals, sample_M.to(labels_N.device), lambdas_L)
     # The largest lambda of the best: the simplest head.
-    best = int(torch.nonzero(accuracies_L == accuracies_L.max()).max())
+    best = int(torch.nonzero(scores_L == scores_L.max()).max())
     outputs_NC = torch.empty(num_examples, num_classes, device=labels_N.device)
     for ids_B in rows.blocks():
-        outputs_BLC = _outputs(rows, spectrum, ids_B, lambdas_L[best : best + 1])
+        outputs_BLC = _outputs(rows, residuals, ids_B, lambdas_L[best : best + 1])
         outputs_NC[ids_B] = outputs_BLC[:, 0].float()
         on_progress(num_examples + int(ids_B[-1]) + 1, 2 * num_examples)
     if wanted is None:
         accuracy = weighted_accuracy(outputs_NC, labels_N, weights_N)
     else:
         accuracy = wanted.score(outputs_NC)
-    return LeaveOneOut(
-        outputs_NC,
-        accuracy=accuracy,
-        penalty=penalties[best],
-        accuracies=tuple(zip(penalties, accuracies_L.tolist(), strict=True)),
-    )
-
-
-def _outputs(
-    rows: WeightedRows, spectrum: _Primal | _Dual, ids_B: Tensor, lambdas_L: Tensor
-) -> Tensor:
-    residuals_BLC, left_BL = spectrum.residuals(ids_B, lambdas_L)
-    weights_B = rows.weights_N[ids_B]
-    left_BL = left_BL - (weights_B / rows.weights_N.sum())[:, None]
-    scale_BL = (left_BL * weights_B.sqrt()[:, None]).reciprocal()
-    outputs_BLC = rows.targets(ids_B)[:, None] - residuals_BLC * scale_BL[:, :, None]
-    return torch.where(left_BL[:, :, None] > _NOTHING_LEFT, outputs_BLC, 0.0)
-
-
-def _scores_of(
-    rows: WeightedRows, spectrum: _Primal | _Dual, sample_M: Tensor, lambdas_L: Tensor
-) -> Tensor:
-    # Of classes the accuracy, of other targets the share of their variance that is explained.
-    right_L, left_L = torch.zeros_like(lambdas_L), torch.zeros_like(lambdas_L)
-    total = lambdas_L.new_zeros(())
-    width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
-    for block in row_blocks(len(sample_M), width):
-        ids_B = sample_M[block]
-        outputs_BLC = _outputs(rows, spectrum, ids_B, lambdas_L)
-        if rows.values_NC is None:
-            right_BL = outputs_BLC.argmax(dim=-1) == rows.labels_N[ids_B][:, None]
-            right_L += rows.weights_N[ids_B] @ right_BL.double()
-        else:
-            targets_BC = rows.values_NC[ids_B]
-            left_L += (outputs_BLC - targets_BC[:, None]).square().sum(dim=(0, 2))
-            total += (targets_BC - rows.mean_target_C()).square().sum()
-    if rows.values_NC is None:
-        return right_L / rows.weights_N[sample_M].sum()
-    return 1 - left_L / total.clamp(min=1e-30)
-
-
-def _spectrum_of(rows: WeightedRows, on_progress: Callable[[int], None]) -> _Primal | _Dual:
-    num_examples, num_features = rows.features_ND.shape
-    if not num_examples:
-        raise ValueError("there are no examples to fit a head to")
-    if num_examples < num_features:
-        return _Dual.of(rows, on_progress)
-    return _Primal.of(rows, on_progress)
-
-
-@dataclass(frozen=True)
-class _Primal:
-    rows: WeightedRows
-    values_R: Tensor
-    vectors_DR: Tensor
-    targets_RC: Tensor
-
-    @classmethod
-    def of(cls, rows: WeightedRows, on_progress: Callable[[int], None]) -> _Primal:
-        num_features = rows.features_ND.shape[1]
-        # What is below the diagonal is not read.
-        upper_DD = rows.weights_N.new_zeros(num_features, num_features)
-        targets_DC = upper_DD.new_zeros(num_features, rows.num_classes)
-        for ids_B in rows.blocks():
-            scaled_BD = rows.scaled(ids_B)
-            for start in range(0, num_features, _PANEL):
-                panel = slice(start, start + _PANEL)
-                upper_DD[panel, start:] += scaled_BD[:, panel].T @ scaled_BD[:, start:]
-            targets_DC += scaled_BD.T @ rows.weighted_targets(ids_B)
-            on_progress(int(ids_B[-1]) + 1)
-        values_R, vectors_DR = torch.linalg.eigh(upper_DD, UPLO="U")
-        return cls(rows, values_R.clamp_(min=0), vectors_DR, vectors_DR.T @ targets_DC)
-
-    def residuals(self, ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
-        coordinates_BR = self.rows.scaled(ids_B) @ self.vectors_DR
-        inverse_RL = (self.values_R[:, None] + lambdas_L).reciprocal_()
-        solved_RLC = inverse_RL[:, :, None] * self.targets_RC[:, None, :]
-        fitted_BX = coordinates_BR @ solved_RLC.flatten(start_dim=1)
-        fitted_BLC = fitted_BX.view(len(ids_B), len(lambdas_L), -1)
-        targets_BC = self.rows.weighted_targets(ids_B)
-        left_BL = 1.0 - coordinates_BR.square_() @ inverse_RL
-        return targets_BC[:, None] - fitted_BLC, left_BL
-
-
-@dataclass(frozen=True)
-class _Dual:
-    values_R: Tensor
-    vectors_NR: Tensor
-    targets_RC: Tensor
-
-    @classmethod
-    def of(cls, rows: WeightedRows, on_progress: Callable[[int], None]) -> _Dual:
-        every_N = torch.arange(len(rows.labels_N), device=rows.labels_N.device)
-        scaled_ND = rows.scaled(every_N)
-        values_R, vectors_NR = torch.linalg.eigh(scaled_ND @ scaled_ND.T)
-        on_progress(len(every_N))
-        targets_RC = vectors_NR.T @ rows.weighted_targets(every_N)
-        return cls(values_R.clamp_(min=0), vectors_NR, targets_RC)
-
-    def residuals(self, ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
-        vectors_BR = self.vectors_NR[ids_B]
-        shares_RL = lambdas_L / (self.values_R[:, None] + lambdas_L)
-        unfitted_RLC = shares_RL[:, :, None] * self.targets_RC[:, None, :]
-        residuals_BX = vectors_BR @ unfitted_RLC.flatten(start_dim=1)
-        left_BL = vectors_BR.square() @ shares_RL
-        return residuals_BX.view(len(vectors_BR), len(lambdas_L), -1), left_BL
+    return LeaveOneOut(outputs_NC, accuracy, penalties[best])
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Features' weighted mean and the inverse of their deviation; D, float64.
-
-    A constant feature counts nothing.
-    """
+    """Features' weighted mean and inverse deviation, 0 of constant ones; D, float64."""
 
     mean_D: Tensor
     inverse_D: Tensor
@@ -280,12 +163,10 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class WeightedRows:
+class _Rows:
     """Examples as in the equations.
 
-    weights_N: how much each one counts; float64, above 0.
-    num_classes: C.
-    values_NC: targets, float64; one-hot labels where None.
+    weights_N, values_NC: float64; one-hot labels of C classes where there are no values.
     """
 
     features_ND: Tensor
@@ -293,7 +174,7 @@ class WeightedRows:
     weights_N: Tensor
     scaling: Scaling
     num_classes: int
-    values_NC: Tensor | None = None
+    values_NC: Tensor | None
 
     def scaled(self, ids_B: Tensor) -> Tensor:
         """Rows of Z; B x D float64."""
@@ -326,6 +207,88 @@ class WeightedRows:
             yield every_N[rows]
 
 
+# From B ids and L values of lambda: weighted residuals y - yhat, B x L x C, and what sums over j
+# leave of 1 - h, B x L; both for heads that have seen the examples.
+_Residuals = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _primal(rows: _Rows, on_progress: Callable[[int], None]) -> _Residuals:
+    num_features = rows.features_ND.shape[1]
+    # What is below the diagonal is not read.
+    upper_DD = rows.weights_N.new_zeros(num_features, num_features)
+    targets_DC = upper_DD.new_zeros(num_features, rows.num_classes)
+    for ids_B in rows.blocks():
+        scaled_BD = rows.scaled(ids_B)
+        for start in range(0, num_features, _PANEL):
+            panel = slice(start, start + _PANEL)
+            upper_DD[panel, start:] += scaled_BD[:, panel].T @ scaled_BD[:, start:]
+        targets_DC += scaled_BD.T @ rows.weighted_targets(ids_B)
+        on_progress(int(ids_B[-1]) + 1)
+    values_R, vectors_DR = torch.linalg.eigh(upper_DD, UPLO="U")
+    values_R.clamp_(min=0)
+    targets_RC = vectors_DR.T @ targets_DC
+
+    def residuals(ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
+        coordinates_BR = rows.scaled(ids_B) @ vectors_DR
+        inverse_RL = (values_R[:, None] + lambdas_L).reciprocal_()
+        solved_RLC = inverse_RL[:, :, None] * targets_RC[:, None, :]
+        fitted_BX = coordinates_BR @ solved_RLC.flatten(start_dim=1)
+        fitted_BLC = fitted_BX.view(len(ids_B), len(lambdas_L), -1)
+        left_BL = 1.0 - coordinates_BR.square_() @ inverse_RL
+        return rows.weighted_targets(ids_B)[:, None] - fitted_BLC, left_BL
+
+    return residuals
+
+
+def _dual(rows: _Rows, on_progress: Callable[[int], None]) -> _Residuals:
+    every_N = torch.arange(len(rows.labels_N), device=rows.labels_N.device)
+    scaled_ND = rows.scaled(every_N)
+    values_R, vectors_NR = torch.linalg.eigh(scaled_ND @ scaled_ND.T)
+    on_progress(len(every_N))
+    values_R.clamp_(min=0)
+    targets_RC = vectors_NR.T @ rows.weighted_targets(every_N)
+
+    def residuals(ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
+        vectors_BR = vectors_NR[ids_B]
+        shares_RL = lambdas_L / (values_R[:, None] + lambdas_L)
+        unfitted_RLC = shares_RL[:, :, None] * targets_RC[:, None, :]
+        residuals_BX = vectors_BR @ unfitted_RLC.flatten(start_dim=1)
+        left_BL = vectors_BR.square() @ shares_RL
+        return residuals_BX.view(len(vectors_BR), len(lambdas_L), -1), left_BL
+
+    return residuals
+
+
+def _outputs(rows: _Rows, residuals: _Residuals, ids_B: Tensor, lambdas_L: Tensor) -> Tensor:
+    """Leave-one-out outputs; B x L x C."""
+    residuals_BLC, left_BL = residuals(ids_B, lambdas_L)
+    weights_B = rows.weights_N[ids_B]
+    left_BL = left_BL - (weights_B / rows.weights_N.sum())[:, None]
+    scale_BL = (left_BL * weights_B.sqrt()[:, None]).reciprocal()
+    outputs_BLC = rows.targets(ids_B)[:, None] - residuals_BLC * scale_BL[:, :, None]
+    return torch.where(left_BL[:, :, None] > _NOTHING_LEFT, outputs_BLC, 0.0)
+
+
+def _scores_of(rows: _Rows, residuals: _Residuals, sample_M: Tensor, lambdas_L: Tensor) -> Tensor:
+    """Of classes the accuracy, of other targets the share of their variance that is explained."""
+    right_L, left_L = torch.zeros_like(lambdas_L), torch.zeros_like(lambdas_L)
+    total = lambdas_L.new_zeros(())
+    width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
+    for block in row_blocks(len(sample_M), width):
+        ids_B = sample_M[block]
+        outputs_BLC = _outputs(rows, residuals, ids_B, lambdas_L)
+        if rows.values_NC is None:
+            right_BL = outputs_BLC.argmax(dim=-1) == rows.labels_N[ids_B][:, None]
+            right_L += rows.weights_N[ids_B] @ right_BL.double()
+        else:
+            targets_BC = rows.values_NC[ids_B]
+            left_L += (outputs_BLC - targets_BC[:, None]).square().sum(dim=(0, 2))
+            total += (targets_BC - rows.mean_target_C()).square().sum()
+    if rows.values_NC is None:
+        return right_L / rows.weights_N[sample_M].sum()
+    return 1 - left_L / total.clamp(min=1e-30)
+
+
 def weighted_accuracy(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:
     """How often the largest output is the label's, by weights; in [0, 1]."""
     right_N = (outputs_NC.argmax(dim=-1) == labels_N).double()
@@ -334,7 +297,7 @@ def weighted_accuracy(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -
 
 
 def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
-    """Weights of examples under which every class weighs the same; float64, with mean 1.
+    """Weights under which every class weighs the same; float64, with mean 1.
 
     Within a class they are in proportion to `trust_N`, above 0.
     """
@@ -363,9 +326,7 @@ def scaling_of(features_ND: Tensor, weights_N: Tensor) -> Scaling:
     return Scaling(mean_D, inverse_D)
 
 
-_SHARPEST = 1e4
-_FLATTEST = 1e-3
-_HALVINGS = 40
+_FLATTEST, _SHARPEST, _HALVINGS = 1e-3, 1e4, 40
 
 
 def fit_sharpness(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:

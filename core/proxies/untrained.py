@@ -20,13 +20,14 @@ Vector Quantization" (ICML), with random patches in place of learned ones, as th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.determinism import derive_generator
 from lipt.common.inputs.specs import Column
 
 PATCH_SIDE = 6
@@ -46,21 +47,15 @@ _SAMPLE_CHUNK = 256
 
 @dataclass(frozen=True)
 class PatchFilters:
-    """What images are compared with.
+    """What images are compared with, scaled to `side` pixels.
 
     weights_PF: a filter per column, whitening included; float32.
     biases_F: what the mean patch takes away from each response.
-    side: pixels that images are scaled to.
     """
 
     weights_PF: Tensor
     biases_F: Tensor
     side: int
-
-    @property
-    def num_features(self) -> int:
-        """D: two signs and four quarters of every filter."""
-        return 8 * len(self.biases_F)
 
     def to(self, device: torch.device) -> PatchFilters:
         """The same on a device."""
@@ -163,72 +158,52 @@ _MAX_KINDS = 2**17
 _MIN_KINDS = 3
 
 
-@dataclass(frozen=True)
-class ColumnValues:
-    """Features of one column.
-
-    column: what it is.
-    kinds: how many values its whole numbers have; 0 takes them as numbers.
-    projection: to fewer features; W x features where values are numbers, S x features else.
-    """
-
-    column: Column
-    kinds: int
-    projection: Tensor | None
-
-    def __call__(self, values_B: Tensor) -> Tensor:
-        """B x features, float32, on the CPU."""
-        flat_BV = values_B.reshape(len(values_B), -1)
-        if not self.kinds:
-            numbers_BV = flat_BV.float()
-            return numbers_BV if self.projection is None else numbers_BV @ self.projection
-        places = flat_BV.shape[1]
-        kinds_BV = flat_BV.long() % _MAX_KINDS
-        if places <= _MAX_PLACES:
-            kinds_BV = kinds_BV + self.kinds * torch.arange(places)
-        if self.projection is not None:
-            return functional.embedding_bag(kinds_BV, self.projection, mode="sum")
-        counts_BS = torch.zeros(len(flat_BV), _num_kinds(self.kinds, places))
-        return counts_BS.scatter_add_(1, kinds_BV, torch.ones_like(kinds_BV, dtype=torch.float32))
-
-
 def column_values(
-    columns: tuple[Column, ...],
-    largest: Callable[[Column], int],
-    generator_of: Callable[[str], torch.Generator],
+    columns: Sequence[Column], tensors: Mapping[str, Tensor], *, seed: int
 ) -> Callable[[Mapping[str, Tensor]], Tensor]:
-    """An extractor of features of stored columns.
+    """From some examples' columns to their features; B x D float32, on the CPU.
 
-    `largest` gives the largest value of a column of whole numbers, -1 where some are below 0;
-    `generator_of` draws the projection of a column, by its name.
+    `tensors` are the columns of all examples, which say how many kinds of values there are.
     """
-    parts = [_values_of(column, largest, generator_of) for column in columns]
+    parts = {column.name: _values_of(column, tensors[column.name], seed) for column in columns}
 
     def features(stored_B: Mapping[str, Tensor]) -> Tensor:
-        return torch.cat([part(stored_B[part.column.name]) for part in parts], dim=1)
+        return torch.cat([part(stored_B[name]) for name, part in parts.items()], dim=1)
 
     return features
 
 
-def _values_of(
-    column: Column,
-    largest: Callable[[Column], int],
-    generator_of: Callable[[str], torch.Generator],
-) -> ColumnValues:
-    places = math.prod(column.shape)
-    kinds = 0 if _are_numbers(column) else column.num_values or largest(column) + 1
-    kinds = min(kinds, _MAX_KINDS) if kinds >= _MIN_KINDS else 0
-    width = _num_kinds(kinds, places) if kinds else places
-    if width <= _MAX_WIDTH:
-        return ColumnValues(column, kinds, None)
-    generator = generator_of(column.name)
-    drawn = torch.randn(width, _PROJECTED, generator=generator) / _PROJECTED**0.5
-    return ColumnValues(column, kinds, drawn)
+def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor], Tensor]:
+    places, kinds = math.prod(column.shape), _num_kinds(column, values_N)
+    placed = places <= _MAX_PLACES
+    # Of whole numbers a feature for every kind, at each place where there are few.
+    width = places * max(1, kinds) if placed or not kinds else kinds
+    projection = None
+    if width > _MAX_WIDTH:
+        generator = derive_generator(seed, f"column {column.name}")
+        projection = torch.randn(width, _PROJECTED, generator=generator) / _PROJECTED**0.5
+
+    def numbers(values_B: Tensor) -> Tensor:
+        numbers_BV = values_B.reshape(len(values_B), -1).float()
+        return numbers_BV if projection is None else numbers_BV @ projection
+
+    def counts(values_B: Tensor) -> Tensor:
+        kinds_BV = values_B.reshape(len(values_B), -1).long() % _MAX_KINDS
+        if placed:
+            kinds_BV = kinds_BV + kinds * torch.arange(places)
+        if projection is not None:
+            return functional.embedding_bag(kinds_BV, projection, mode="sum")
+        ones_BV = torch.ones_like(kinds_BV, dtype=torch.float32)
+        return torch.zeros(len(kinds_BV), width).scatter_add_(1, kinds_BV, ones_BV)
+
+    return counts if kinds else numbers
 
 
-def _are_numbers(column: Column) -> bool:
-    return column.type.is_floating or column.type.dtype in {torch.bool, torch.uint8}
-
-
-def _num_kinds(kinds: int, places: int) -> int:
-    return kinds * places if places <= _MAX_PLACES else kinds
+def _num_kinds(column: Column, values_N: Tensor) -> int:
+    """How many values a column's whole numbers have; 0 takes them as numbers."""
+    if column.type.dtype.is_floating_point or column.type.dtype in {torch.bool, torch.uint8}:
+        return 0
+    kinds = column.num_values
+    if not kinds and int(values_N.min()) >= 0:
+        kinds = int(values_N.max()) + 1
+    return min(kinds, _MAX_KINDS) if kinds >= _MIN_KINDS else 0

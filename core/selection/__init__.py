@@ -1,4 +1,4 @@
 """Selection: a strategy, signals and a budget become a subset.
 
-Imports go one way: registry and select, strategies, solvers, gradients, signals.
+Imports go one way: registry and select, strategies, solvers, pairs and vectors, signals.
 """

@@ -2,7 +2,7 @@
 
 Import it only where numba is installed (`can_compile`); without it torch gives the same answers.
 Distances are not negative, so their float32 bits, read as whole numbers, have the same order. With
-few classes a loop over products of gradients is six times as fast as a BLAS product.
+few classes the loop over products of gradients is six times as fast as a BLAS product.
 
 Shapes: N examples to choose from, T to be represented, C classes, D features, M draws, n of the
     examples, S of a sample, K budget.
@@ -10,6 +10,7 @@ Shapes: N examples to choose from, T to be represented, C classes, D features, M
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -22,38 +23,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function, *, fastmath: bool | set[str] = False) -> Function:
-    """The function in machine code: sequential, kept on disk where that can be written.
-
-    Sums keep their order, except for what `fastmath` allows.
-    """
+    """The function in machine code, sequential, cached on disk if that is possible."""
     try:
         return cast("Function", numba.njit(cache=True, nogil=True, fastmath=fastmath)(function))
     except RuntimeError:
         return cast("Function", numba.njit(nogil=True, fastmath=fastmath)(function))
-
-
-@compiled
-def _sift_down(
-    heap_N: NDArray[np.int64], size: int, gains_N: NDArray[np.int64], position: int
-) -> None:
-    """Let the example at `position` sink below all with larger gain, or equal and lower id."""
-    example = heap_N[position]
-    gain = gains_N[example]
-    while True:
-        child = 2 * position + 1
-        if child >= size:
-            break
-        other = child + 1
-        if other < size:
-            left, right = heap_N[child], heap_N[other]
-            if gains_N[right] > gains_N[left] or (gains_N[right] == gains_N[left] and right < left):
-                child = other
-        below = heap_N[child]
-        if gains_N[below] < gain or (gains_N[below] == gain and below > example):
-            break
-        heap_N[position] = below
-        position = child
-    heap_N[position] = example
 
 
 @compiled
@@ -67,39 +41,32 @@ def _sum_of_highest(row_T: NDArray[np.int32], best_T: NDArray[np.int32]) -> int:
 
 @compiled
 def lazy_greedy_compiled(
-    matrix_NT: NDArray[np.int32], gains_N: NDArray[np.int64], budget: int
+    matrix_NT: NDArray[np.int32], first_gains_N: NDArray[np.int64], budget: int
 ) -> NDArray[np.int64]:
-    """Ids in the order of choice; `gains_N`, each example's gain as the first, is overwritten."""
-    num_examples = len(matrix_NT)
-    size = num_examples
-    heap_N = np.arange(num_examples)
-    for position in range(size // 2 - 1, -1, -1):
-        _sift_down(heap_N, size, gains_N, position)
+    """Ids in the order of choice."""
+    heap = [(-first_gains_N[example], example) for example in range(len(matrix_NT))]
+    heapq.heapify(heap)
     best_T = np.zeros(matrix_NT.shape[1], matrix_NT.dtype)
     best_sum = 0
-    known_at_N = np.zeros(num_examples, np.int64)
+    known_at_N = np.zeros(len(matrix_NT), np.int64)
     chosen_K = np.empty(budget, np.int64)
     for pick in range(budget):
-        top = heap_N[0]
-        # Gains only fall: one that is up to date and above all others' old ones is the largest.
-        while known_at_N[top] != pick and gains_N[top] > 0:
-            gains_N[top] = _sum_of_highest(matrix_NT[top], best_T) - best_sum
-            known_at_N[top] = pick
-            _sift_down(heap_N, size, gains_N, 0)
-            top = heap_N[0]
-        chosen_K[pick] = top
-        best_sum += gains_N[top]
-        size -= 1
-        heap_N[0] = heap_N[size]
-        if size:
-            _sift_down(heap_N, size, gains_N, 0)
-        row_T = matrix_NT[top]
+        # Gains only fall: one that is current and above all old ones is the largest.
+        while known_at_N[heap[0][1]] != pick and heap[0][0] < 0:
+            example = heap[0][1]
+            known_at_N[example] = pick
+            gain = _sum_of_highest(matrix_NT[example], best_T) - best_sum
+            heapq.heapreplace(heap, (-gain, example))
+        loss, example = heapq.heappop(heap)
+        chosen_K[pick] = example
+        best_sum -= loss
+        row_T = matrix_NT[example]
         for column in range(len(row_T)):
             best_T[column] = max(best_T[column], row_T[column])
     return chosen_K
 
 
-# Of the neighbours, how many a sample of the distances should have among it.
+# How many of the neighbours a sample of the distances should have.
 _SAMPLED_NEIGHBOURS = 64
 _LARGEST = np.int32(2**31 - 1)
 
@@ -129,12 +96,12 @@ def _first_smallest(bits_N: NDArray[np.int32]) -> int:
 
 @compiled
 def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
-    """The number of that rank, from 1: digit by digit; `counts` has room for 2048."""
+    """The number of that rank, from 1, digit by digit; `counts` has 2048 places."""
     found = np.int32(0)
     for shift, width in ((20, 11), (10, 10), (0, 10)):
         counts[:] = 0
         for position in range(len(bits_n)):
-            # Those that agree in the digits that are known.
+            # Those that agree in the known digits.
             if bits_n[position] >> np.int32(shift + width) == found:
                 counts[(bits_n[position] >> np.int32(shift)) & ((1 << width) - 1)] += 1
         digit = 0
@@ -215,8 +182,8 @@ def plane_scores_compiled(
                 scores_N[example] -= _share(np.float64(distances_N[example]), least) / total
 
 
-# Sums in any order, so that many terms are added at a time: they are float64 and compared in
-# float32, where the order cannot be seen.
+# Sums in any order, so that many terms are added at a time: gains are compared in float32, which
+# hides the order.
 @partial(compiled, fastmath={"reassoc", "contract", "nsz"})
 def alignments_compiled(
     errors_NC: NDArray[np.float32],

@@ -2,8 +2,7 @@
 
 Name, type, default and description stand in the signature alone:
 `beta: Annotated[float, Field(ge=0), "share dropped as the hardest"] = 0.1`. Users give texts, which
-are parsed by the annotation. A preset gives several options by one name, such as a paper's;
-options that are given besides win over it.
+are parsed by the annotation. A preset, such as a paper's, gives several options by one name.
 
 Strategies that look at a model have one more, `pretraining`, which replaces LiPT's own:
 
@@ -18,7 +17,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Any, Self, get_type_hints
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
@@ -32,7 +30,7 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a strategy; `allowed` has values or conditions such as `number >= 0`."""
+    """One option of a strategy; `allowed` lists values or conditions such as `number >= 0`."""
 
     name: str
     help: str
@@ -42,12 +40,12 @@ class Option:
 
     @property
     def default(self) -> str:
-        """The default as one would write it."""
-        return option_text(self.default_value)
+        """The default as a user writes it."""
+        return _text(self.default_value)
 
 
 def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
-    """The options that a strategy's function takes, in the order of its signature."""
+    """The options in a strategy's signature, in its order."""
     hints = get_type_hints(function, include_extras=True)
     options = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -66,8 +64,7 @@ def parse_options(
 ) -> dict[str, Any]:
     """Every option's value, by name: the given text's, or the default.
 
-    Raises:
-        StrategyOptionError: an option does not exist, or its value is not allowed.
+    StrategyOptionError for an unknown option, or a value that is not allowed.
     """
     unknown = sorted(set(given) - {option.name for option in options})
     if unknown:
@@ -88,8 +85,7 @@ def parse_options(
     return values
 
 
-def option_text(value: Any) -> str:
-    """A value as one would write it: `true` and `false` for booleans."""
+def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -98,9 +94,9 @@ def _allowed(schema: Mapping[str, Any]) -> Iterator[str]:
         for part in schema["anyOf"]:
             yield from _allowed(part)
     elif "enum" in schema:
-        yield from map(option_text, schema["enum"])
+        yield from map(_text, schema["enum"])
     elif "const" in schema:
-        yield option_text(schema["const"])
+        yield _text(schema["const"])
     elif schema["type"] == "boolean":
         yield from ("true", "false")
     else:
@@ -110,9 +106,9 @@ def _allowed(schema: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Preset:
-    """Named values of options.
+    """Options by one name.
 
-    values: texts by name; a function of the fraction that is kept where they depend on it.
+    values: texts by option; a function of the fraction kept where they depend on it.
     balanced: equal shares per class or not; None for the strategy's default.
     """
 
@@ -121,21 +117,9 @@ class Preset:
     balanced: bool | None = None
 
     def options(self, fraction: float, given: Mapping[str, str]) -> dict[str, str]:
-        """The texts of all options that are given or preset, by name."""
+        """The preset's texts by option; given ones win."""
         values = self.values(fraction) if callable(self.values) else self.values
         return {**values, **given}
-
-
-def between(points: Mapping[float, float], fraction: float) -> float:
-    """Linear interpolation of the points; constant beyond the first and the last."""
-    fractions = sorted(points)
-    if fraction <= fractions[0]:
-        return points[fractions[0]]
-    for low, high in pairwise(fractions):
-        if fraction <= high:
-            share = (fraction - low) / (high - low)
-            return points[low] + share * (points[high] - points[low])
-    return points[fractions[-1]]
 
 
 PRETRAINING = "pretraining"
@@ -145,14 +129,14 @@ _EPOCHS = re.compile(r"epochs:([0-9]{1,4}(?:\.[0-9]{1,4})?)(?:x([1-9][0-9]{0,3})
 
 @dataclass(frozen=True)
 class WarmUp:
-    """An ordinary warm-up of `models` models, each for `epochs`; `str` is its one text."""
+    """An ordinary warm-up of `models` models, each for `epochs`; `str` is its canonical text."""
 
     epochs: float
     models: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The warm-up that a text names; None for LiPT's own. ValueError where it names neither."""
+        """The warm-up that a text names; None for LiPT's own, ValueError for anything else."""
         if text == LIPT:
             return None
         found = _EPOCHS.fullmatch(text)
@@ -162,7 +146,7 @@ class WarmUp:
 
     @classmethod
     def among(cls, options: Mapping[str, str]) -> Self | None:
-        """The warm-up among a strategy's options, which were parsed before."""
+        """The warm-up among a strategy's valid options."""
         return cls.parse(options.get(PRETRAINING, LIPT))
 
     def __str__(self) -> str:

@@ -1,9 +1,8 @@
 """Redundancy: how few examples stand for all, by facility location within each class.
 
-The examples of a class are chosen one by one, each time the one that adds most to the sum of
-every example's similarity with its most similar chosen one. Counted is how many carry 90% of the
-gain beyond the first. Of a large class a random sample is looked at, whose examples are farther
-apart than in the whole class: the share is then an upper bound.
+The examples of a class are chosen greedily; counted is how many carry 90% of the gain beyond the
+first. Of a large class a random sample is looked at, whose examples are farther apart: the share is
+then an upper bound.
 
 Shapes: N examples, n of a class or its sample, D features.
 Source: facility location, Wei et al. 2015 (ICML).
@@ -18,19 +17,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipt.core.selection.gradients.pairs import scaled_cosine
-from lipt.core.selection.gradients.vectors import Vectors
+from lipt.core.selection.pairs import scaled_cosine
 from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
+from lipt.core.selection.vectors import Vectors
 
 CARRIED = 0.9
-# Of all classes together, and of each.
 _MOST_EXAMPLES = 10_000
 _FEWEST_OF_CLASS = 200
 
 
 @dataclass(frozen=True)
 class Redundancy:
-    """How many examples carry 90% of the gain, in all and by label, and how many were compared."""
+    """How many examples carry 90% of the gain, in all and by label; how many were compared."""
 
     examples: int
     per_class: tuple[int, ...]
@@ -54,13 +52,8 @@ def redundancy(
 ) -> Redundancy:
     """Count how many examples of each class stand for it.
 
-    Args:
-        features_ND: finite; compared by cosine, so centre them first.
-        labels_N: int64.
-        num_classes: C.
-        generator: draws the samples of large classes.
-        most_examples: how many are looked at, of all classes together.
-        on_progress: called with the number of classes that are done, and of all.
+    Features are compared by cosine: centre them first. Large classes are sampled, so that no more
+    than `most_examples` are compared. Progress is the number of classes done, and of all.
     """
     most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
     per_class = []

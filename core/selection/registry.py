@@ -1,8 +1,7 @@
-"""Registry: every strategy by name, in the order in which users see them.
+"""Registry: every strategy by name, in the order of listings.
 
-Users' own strategies follow those of this package. `strategy` registers one where its module is
-imported; a module that an entry point of the group `lipt.strategy` names is imported in every
-process of the service.
+Users' own strategies follow. `strategy` registers one when its module is imported; every process of
+the service imports the modules that entry points of the group `lipt.strategy` name.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ from lipt.core.selection.strategy import Strategy
 
 _BUILT_IN = (
     # the default
-    auto.AUTO,
+    auto.auto,
     # baselines
-    *(random_draws.UNIFORM, random_draws.UNIFORM_PER_CLASS),
+    *(random_draws.uniform, random_draws.uniform_per_class),
     # scores of one model
-    *(scores.EL2N, scores.GRAND, scores.ENTROPY, scores.MARGIN, scores.LEAST_CONFIDENCE),
+    *(scores.el2n, scores.grand, scores.entropy, scores.margin, scores.least_confidence),
     # gradient matching, or descent of the validation loss
-    *(craig.ADACORE, craig.CRAIG, crest.CREST, gradmatch.GRADMATCH, glister.GLISTER),
+    *(craig.adacore, craig.craig, crest.crest, gradmatch.gradmatch, glister.glister),
     # coverage of the data
-    *(facility_location.FACILITY_LOCATION, facility_location.SUBZEROCORE),
-    *(one_by_one.GRAPH_CUT, one_by_one.LOG_DET, one_by_one.KCENTER),
-    *(one_by_one.HERDING, cal.CAL, moderate.MODERATE, ccs.CCS),
+    *(facility_location.facility_location, facility_location.subzerocore),
+    *(one_by_one.graph_cut, one_by_one.log_det, one_by_one.kcenter),
+    *(one_by_one.herding, cal.cal, moderate.moderate, ccs.ccs),
     # random coverage of the features
-    *(random_draws.STRATIFIED, zcore.ZCORE, milo.MILO),
+    *(random_draws.stratified, zcore.zcore, milo.milo),
     # training dynamics of the learners
-    *(learners.FORGETTING, learners.AUM, learners.DUAL, learners.DISAGREEMENT),
+    *(learners.forgetting, learners.aum, learners.dual, learners.disagreement),
     # the user's own features
-    *(latent_classes.SAS, latent_classes.CLIPCOV, latent_classes.CLIP_SCORE),
+    *(latent_classes.sas, latent_classes.clipcov, latent_classes.clip_score),
 )
 STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
 ENTRY_POINTS = "lipt.strategy"
@@ -78,11 +77,7 @@ def strategy(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
 
 
 def find_strategy(name: str) -> Strategy:
-    """The strategy of that name.
-
-    Raises:
-        UnknownNameError: there is none; the message lists all.
-    """
+    """The strategy of that name; UnknownNameError, with all names, if there is none."""
     if name not in STRATEGIES:
         raise UnknownNameError(
             f"there is no strategy {name!r}. Choose one of: {', '.join(STRATEGIES)}."

@@ -1,8 +1,8 @@
 """Request rules: choices without labels, for other targets than classes, after a warm-up.
 
 Every refusal is made before anything is computed. Without labels a strategy sees features and
-near-duplicates of examples that are all of one class. Whatever was trained or measured on labels
-is refused: errors, the soup, the learners, equal shares, and a choice among proxies by accuracy.
+near-duplicates. Refused is what was trained or measured on labels: errors, the soup, the
+learners, equal shares, and a choice among proxies by accuracy.
 """
 
 from __future__ import annotations
@@ -34,18 +34,14 @@ class Labels(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A request's `labels`; an empty one stands for given.
-
-        Raises:
-            InvalidRequestError: there is no such value.
-        """
+        """A request's `labels`, given if empty; InvalidRequestError for an unknown value."""
         if text and text not in set(cls):
             raise InvalidRequestError(f"labels = {text!r}: choose one of {', '.join(cls)}.")
         return cls(text or cls.GIVEN)
 
 
 def works_without_labels(strategy: Strategy) -> bool:
-    """Whether a strategy can choose without labels by its default options."""
+    """Whether a strategy can choose without labels by default."""
     return _can(strategy, _among_features(strategy, {}))
 
 
@@ -59,28 +55,16 @@ def without_labels(
     own_weights: bool,
     images: bool = True,
 ) -> tuple[Mapping[str, str], Proxy]:
-    """The options (`space` among them) and the proxy of a request that no label may enter.
+    """The options (with `space`) and the proxy of a request that no label may enter.
 
-    Args:
-        strategy: from the registry.
-        options: texts by name, as given.
-        balanced: as requested, or None.
-        proxy: as requested, or empty.
-        own_features: whether the request brings features.
-        own_weights: whether it brings weights to select on.
-        images: whether examples are images.
-
-    Raises:
-        InvalidRequestError: the strategy looks at labels, or there are weights to select on.
-        StrategyOptionError: an option does not exist or asks for gradients, or classes are to
-            be balanced.
-        ProxyError: there is no such proxy, or it was trained or chosen by labels.
+    The arguments are as requested. `own_features` and `own_weights` say whether the request brings
+    some, `images` whether the examples are images. LiptError for what labels have gone into.
     """
     resolved = _among_features(strategy, options)
     if not _can(strategy, resolved):
         raise InvalidRequestError(
-            f"strategy {strategy.name!r} cannot choose with labels=none: it looks at labels, or at "
-            f"what a model makes of them. {_choose(works_without_labels)}"
+            f"strategy {strategy.name!r} cannot choose with labels=none: it looks at labels or "
+            f"errors. {_choose(works_without_labels)}"
         )
     if balanced:
         raise StrategyOptionError(
@@ -90,7 +74,7 @@ def without_labels(
     if own_weights:
         raise InvalidRequestError(
             "weights and labels=none were both given: weights are trained on labels. Give features "
-            "of a network that has not seen these labels instead (--features FILE, or features=)."
+            "of a network that has not seen these labels (--features FILE, or features=)."
         )
     plain = Kind.PATCHES if images else Kind.COLUMNS
     if not proxy:
@@ -123,7 +107,7 @@ def _among_features(strategy: Strategy, options: Mapping[str, str]) -> Mapping[s
 
 
 def _labels_in(proxy: Proxy) -> str:
-    """How labels have entered a proxy's features; empty where they have not."""
+    """How labels have gone into a proxy's features; empty if they have not."""
     if proxy.features is None:
         return "it is whichever is right about the most labels"
     trained = [kind for kind in _TRAINED_ON_LABELS if kind in (proxy.features or (Kind.SOUP,))]
@@ -136,11 +120,7 @@ def _choose(able: Callable[[Strategy], bool]) -> str:
 
 
 def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKind) -> None:
-    """Refuse a strategy that does not work with the data's targets, or its options.
-
-    Raises:
-        InvalidRequestError, StrategyOptionError: as said.
-    """
+    """InvalidRequestError where a strategy with these options cannot use the data's targets."""
     kinds = strategy.kinds_for(strategy.parse_options(options))
     if kind in kinds:
         return
@@ -153,22 +133,20 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
 
 
 def asks_for_warm_up(options: Mapping[str, str]) -> bool:
-    """Whether options, not parsed yet, ask for an ordinary warm-up in place of LiPT."""
+    """Whether options, not parsed yet, ask for an ordinary warm-up."""
     return options.get(PRETRAINING, LIPT) != LIPT
 
 
 def canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]:
-    """The options, the warm-up by its one text, and left out where it is LiPT.
+    """The options with the warm-up's canonical text, none for LiPT's own.
 
-    Raises:
-        StrategyOptionError: there is no such warm-up, or the strategy cannot have one.
+    StrategyOptionError if there is no such warm-up, or the strategy cannot have one.
     """
     given = dict(options)
     if asks_for_warm_up(given):
         if not strategy.can_be_warmed_up:
             raise StrategyOptionError(
-                f"strategy {strategy.name!r} cannot choose with {PRETRAINING}="
-                f"{given[PRETRAINING]}: {_why_not(strategy)}. Leave {PRETRAINING!r} out. "
+                f"strategy {strategy.name!r} {_why_not(strategy)}: leave {PRETRAINING!r} out. "
                 f"{_choose(lambda other: other.can_be_warmed_up)}"
             )
         given[PRETRAINING] = strategy.parse_options({PRETRAINING: given[PRETRAINING]})[PRETRAINING]
@@ -191,28 +169,20 @@ def require_warm_up(
 ) -> None:
     """Refuse a warm-up that contradicts the rest of the request, or costs too much.
 
-    `needs` are the strategy's with its options; the other arguments are as requested.
-
-    Raises:
-        StrategyOptionError: the strategy needs the learners, or has no mean over several models.
-        InvalidRequestError: it contradicts the rest of the request, or would change nothing.
-        OverLimitError: it is longer than `max_epochs`, the operator's limit.
+    `needs` are the strategy's with its options, `max_epochs` the operator's limit; the other
+    arguments are as requested.
     """
     asked = f"{PRETRAINING}={warm_up}"
+    both = f"{asked} and {{}} were both given: {{}}. Leave one of them out."
     if labels is Labels.NONE:
-        raise InvalidRequestError(
-            f"{asked} and labels=none were both given: a warm-up trains on all labels. Leave one "
-            "of them out."
-        )
+        raise InvalidRequestError(both.format("labels=none", "a warm-up trains on all labels"))
     if own_weights:
         raise InvalidRequestError(
-            f"{asked} and weights were both given: select on the warm-up's model, or on yours. "
-            "Leave one of them out."
+            both.format("weights", "select on the warm-up's model, or on yours")
         )
     if proxy and not Proxy.parse(proxy).is_own_head:
         raise InvalidRequestError(
-            f"{asked} and the proxy {proxy} were both given: a warm-up's model judges by its own "
-            "head. Leave `proxy` out, or give the proxy soup."
+            both.format(f"the proxy {proxy}", "a warm-up's model judges by its own head, soup")
         )
     if Need.DYNAMICS in needs:
         raise StrategyOptionError(
@@ -243,8 +213,9 @@ def require_warm_up(
 
 
 def _why_not(strategy: Strategy) -> str:
+    """Why a strategy cannot be warmed up."""
     if Need.DYNAMICS in strategy.default_needs():
-        return "it needs the run's learners"
+        return "needs the run's learners"
     if strategy.proxy != "soup":
-        return f"it judges by the proxy {strategy.proxy}, not by a model's own head"
-    return "it looks at no model"
+        return f"judges by the proxy {strategy.proxy}, not by a model's own head"
+    return "looks at no model"

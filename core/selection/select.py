@@ -5,7 +5,9 @@ Shapes: N examples, C classes, D features, K budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +18,6 @@ from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.subsets import require_budget
-from lipt.common.targets.kinds import kinds_in_words
 from lipt.core.selection.selection import Selection, class_quotas
 from lipt.core.selection.strategy import Need, Strategy
 from lipt.core.signals.signals import Signals
@@ -31,33 +32,16 @@ def select(
     seed: int,
     options: Mapping[str, Any],
 ) -> Selection:
-    """Choose exactly `budget` examples, or fewer and say why.
+    """Choose exactly `budget` examples, or fewer and say why; rows ascending, on the CPU.
 
-    Balanced, the strategy sees one class at a time, with the class's own seed and
-    the quota of `class_quotas`, unless it balances by itself.
-
-    Args:
-        strategy: from the registry.
-        signals: with the strategy's needs.
-        budget: K, in 1..N.
-        balanced: from `strategy.resolve_balance`.
-        seed: for strategies that draw.
-        options: from `strategy.parse_options`: all of them, by name.
-
-    Returns:
-        Distinct row numbers, ascending, and their weights, on the CPU.
+    Balanced, a strategy sees one class at a time, with the class's own seed and its quota of the
+    budget, unless it balances by itself. Options are all of `strategy.parse_options`.
 
     Raises:
         BudgetError: the budget is outside 1..N.
-        SignalsError: signals are missing, not finite, or of targets that it does not work with.
+        SignalsError: signals are missing, or not finite.
     """
     require_budget(budget, len(signals))
-    kinds = strategy.kinds_for(options)
-    if signals.kind not in kinds:
-        raise SignalsError(
-            f"strategy {strategy.name!r} works with {kinds_in_words(kinds)} data, and the signals "
-            f"are of {signals.kind.words} data. Choose another strategy."
-        )
     for need in sorted(strategy.needs_for(options)):
         for model in (signals, *signals.others):
             for name, values in _values(model, need).items():
@@ -66,11 +50,13 @@ def select(
                         f"strategy {strategy.name!r} needs {name}. {_REMEDIES[need]}"
                     )
                 _require_finite(values, name)
-    signals = strategy.prepared(signals, seed=seed, options=options)
+    if strategy.prepare is not None:
+        signals = _call(strategy.prepare, signals, seed=seed, **options)
+    choose: Callable[..., Selection] = partial(_choose, strategy, balanced=balanced, **options)
     if balanced and not strategy.balances_itself:
-        parts = list(_select_per_class(strategy, signals, budget, seed=seed, options=options))
+        parts = list(_choose_per_class(choose, signals, budget, seed))
     else:
-        parts = [_apply(strategy, signals, budget, balanced=balanced, seed=seed, options=options)]
+        parts = [choose(signals, budget, seed=seed)]
     indices_K = torch.cat([part.indices_K for part in parts])
     weights_K = torch.cat([part.weights_K for part in parts])
     order_K = indices_K.argsort()
@@ -83,8 +69,14 @@ def select(
     )
 
 
-def _select_per_class(
-    strategy: Strategy, signals: Signals, budget: int, *, seed: int, options: Mapping[str, Any]
+def _call(function: Callable[..., Any], *arguments: Any, **given: Any) -> Any:
+    """Call a function with those of the keywords that it takes."""
+    parameters = inspect.signature(function).parameters
+    return function(*arguments, **{name: given[name] for name in parameters if name in given})
+
+
+def _choose_per_class(
+    choose: Callable[..., Selection], signals: Signals, budget: int, seed: int
 ) -> Iterator[Selection]:
     counts_C = torch.bincount(signals.labels_N).tolist()
     for label, quota in enumerate(class_quotas(counts_C, budget)):
@@ -92,23 +84,13 @@ def _select_per_class(
             continue
         rows = torch.nonzero(signals.labels_N == label).flatten().cpu()
         own_seed = derive_seed(seed, "selection-class", label)
-        part = _apply(
-            strategy, signals.of_class(label), quota, balanced=True, seed=own_seed, options=options
-        )
+        part = choose(signals.of_class(label), quota, seed=own_seed)
         reason = f"class {label}: {part.stopped_early}" if part.stopped_early else ""
         yield Selection(rows[part.indices_K], part.weights_K, stopped_early=reason)
 
 
-def _apply(
-    strategy: Strategy,
-    signals: Signals,
-    budget: int,
-    *,
-    balanced: bool,
-    seed: int,
-    options: Mapping[str, Any],
-) -> Selection:
-    selection = strategy.apply(signals, budget, balanced=balanced, seed=seed, options=options)
+def _choose(strategy: Strategy, signals: Signals, budget: int, **given: Any) -> Selection:
+    selection: Selection = _call(strategy.function, signals, budget, **given)
     indices_K, weights_K = selection.indices_K.cpu(), selection.weights_K.float().cpu()
     num_distinct = len(torch.unique(indices_K))
     in_range = bool(((indices_K >= 0) & (indices_K < len(signals))).all())

@@ -1,4 +1,4 @@
-"""Selection: a strategy's answer, the simplest ways to make one, and shares of a budget.
+"""Selection: a strategy's answer, simple ways to make one, and shares of a budget.
 
 Shapes: N examples, K budget, C classes, G groups.
 """
@@ -38,10 +38,7 @@ def unweighted(indices_K: Tensor) -> Selection:
 
 
 def keep_largest(scores_N: Tensor, budget: int) -> Selection:
-    """Keep the `budget` examples with the largest scores, largest first, each with weight 1.
-
-    Ties keep data set order, so equal scores resolve the same way every time.
-    """
+    """Keep the `budget` examples with the largest scores, largest first; ties in data set order."""
     return unweighted(scores_N.argsort(descending=True, stable=True)[:budget])
 
 
@@ -49,8 +46,7 @@ def draw_by_weight(log_weights_N: Tensor, budget: int, *, generator: torch.Gener
     """Draw `budget` examples without replacement, in the order of the draw.
 
     The K largest of log weight + Gumbel noise (Efraimidis & Spirakis 2006, "Weighted random
-    sampling with a reservoir"). Examples without weight (-inf) come last, the lowest id first.
-    The generator is on the CPU.
+    sampling with a reservoir"). Examples without weight (-inf) come last, by id.
     """
     waits_N = torch.empty(len(log_weights_N), dtype=torch.float64)
     waits_N.exponential_(generator=generator)
@@ -61,8 +57,8 @@ def draw_by_weight(log_weights_N: Tensor, budget: int, *, generator: torch.Gener
 def draw_from_groups(
     groups_N: Tensor, quotas_G: Sequence[int], *, generator: torch.Generator
 ) -> Tensor:
-    """Draw `quotas_G[g]` examples of each group g; K int64, on the groups' device."""
-    # Shuffled, then sorted by group: the first of each group are a random draw from it.
+    """Draw `quotas_G[g]` examples of each group g; K int64."""
+    # Shuffled, then sorted by group: the first of each are a random draw.
     shuffle_N = torch.randperm(len(groups_N), generator=generator).to(groups_N.device)
     order_N = shuffle_N[groups_N[shuffle_N].argsort(stable=True)]
     groups = torch.split(order_N, groups_N.bincount(minlength=len(quotas_G)).tolist())
@@ -72,11 +68,8 @@ def draw_from_groups(
 def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
     """Share a budget equally among classes, none above its size (water-filling).
 
-    What a small class cannot give is shared by the others. Seats that are left when the shares
-    are equal go to the largest classes, ties to the lowest one. The quotas sum to `budget`.
-
-    Raises:
-        BudgetError: the budget is outside 0..sum(counts_C).
+    What a small class cannot give is shared by the others. The rest of equal shares goes to the
+    largest classes, ties to the lowest. BudgetError for a budget outside 0..sum(counts_C).
     """
     _require_enough(counts_C, budget)
     quotas = [0] * len(counts_C)
@@ -99,7 +92,7 @@ def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
 def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]:
     """Share a budget among groups in proportion to their sizes; errors as `class_quotas`.
 
-    What rounding down leaves goes to the largest remainders, ties to the lowest group.
+    The rest goes to the largest remainders, ties to the lowest group.
     """
     _require_enough(counts_G, budget)
     total = max(1, sum(counts_G))
@@ -116,8 +109,8 @@ def worth_counting(
 ) -> tuple[int, ...]:
     """How many examples of each class count for its quota: those whose labels are right.
 
-    An equal share of a rare class could be filled with wrong labels. Where the budget needs more
-    than are right, all classes count as many more in proportion: the counts sum to it at least.
+    Else wrong labels could fill a rare class's equal share. If the budget needs more than are
+    right, all classes count more in proportion.
     """
     wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
     spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0

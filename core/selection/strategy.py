@@ -1,4 +1,4 @@
-"""Strategy: a selection algorithm, and what the service has to know of it."""
+"""Strategy: a selection algorithm and its description for the service."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ class Balance(StrEnum):
 
 
 class Need(StrEnum):
-    """An input of a strategy besides the labels."""
+    """An input of a strategy besides the labels.
 
-    # Errors and features: one forward pass over the data.
+    SIGNALS: errors and features, one forward pass over the data. FEATURES: the user's or the
+    model's. GRADIENT_NORMS: of all parameters, one backward pass per example. VALIDATION: signals
+    of the run's validation split. DYNAMICS: a forward pass for every snapshot of every learner.
+    PAIRED_FEATURES: two feature matrices of the user. COPIES: near-duplicate images.
+    """
+
     SIGNALS = "signals"
-    # Features alone, the user's or the model's.
     FEATURES = "features"
-    # Of all parameters: one backward pass per example.
     GRADIENT_NORMS = "gradient norms"
-    # The signals of the run's validation split.
     VALIDATION = "validation split"
-    # One forward pass over the data for every snapshot of every learner.
     DYNAMICS = "learners"
-    # Two feature matrices that the user supplies.
     PAIRED_FEATURES = "paired features"
-    # Which images are near-duplicates of each other.
     COPIES = "near copies"
 
 
@@ -55,28 +54,29 @@ CLASSES = frozenset({TargetKind.CLASS})
 
 
 def needs_of_space(options: Mapping[str, Any]) -> frozenset[Need]:
-    """Errors only where gradients are compared."""
+    """The needs of strategies with the option `space`."""
     return FEATURES if options["space"] == "features" else SIGNALS
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A selection algorithm and what the service has to know of it.
+    """A selection algorithm and its description for the service.
 
     function: `f(signals, budget, *, options..., seed) -> Selection`, `seed` where it draws. Its
         name is the strategy's. Balanced, it sees one class at a time; one that takes `balanced`
         always sees all classes and shares the budget itself.
-    summary: a phrase for listings. cost: such as `N^2 (C + d)`: N examples, C classes, d features,
-    k budget. needs, kinds: its inputs and targets; functions of all options' values where they
-    depend on them. prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all
-    examples before they
+    summary: a phrase for listings.
+    cost: such as `N^2 (C + d)`, with N examples, C classes, d features, k budget.
+    needs, kinds: its inputs and targets; functions of all options' values where they depend on
+        them.
+    prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples before they
         are split by class.
-    revision: raise it when the same request gets other examples than before, so that stored
-        subsets of older versions are not reused.
-    rechecks: whether a subset stays in use, when the weights have changed, as long as a
-        quadratic model of the loss around the old ones holds.
+    rechecks: a subset stays in use, when the weights have changed, as long as a quadratic model of
+        the loss around the old ones holds.
+    revision: raise it when the same request gets other examples than before: stored subsets of
+        older versions are then not reused.
     proxy: what its signals are computed with by default.
-    averages: whether its score is a mean over models, where there are several.
+    averages: its score can be a mean over several models.
     """
 
     function: Callable[..., Selection]
@@ -94,128 +94,98 @@ class Strategy:
     averages: bool = False
     kinds: frozenset[TargetKind] | Callable[[Mapping[str, Any]], frozenset[TargetKind]] = ALL_KINDS
 
+    def __call__(self, *arguments: Any, **options: Any) -> Selection:
+        """The function itself, unchecked."""
+        return self.function(*arguments, **options)
+
     @property
     def is_linear(self) -> bool:
-        """Whether its `cost` says that it looks at every example once."""
+        """Whether its cost is one look at every example."""
         letters = set(re.findall("[A-Za-z]+", self.cost))
         return bool(letters) and letters <= {"N", "C", "d", "log"} and "^" not in self.cost
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The function's name."""
         return self.function.__name__
 
     @cached_property
     def balances_itself(self) -> bool:
-        """Whether the function sees all classes also where they get equal shares."""
+        """Whether the function shares the budget among the classes."""
         return "balanced" in inspect.signature(self.function).parameters
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """All options, the warm-up's among them where it can have one."""
+        """The options of its signatures, and the warm-up's where it can have one."""
         return (*self.own_options, *((WARM_UP_OPTION,) if self.can_be_warmed_up else ()))
 
     @cached_property
     def own_options(self) -> tuple[Option, ...]:
-        """The options of the functions' signatures."""
+        """The options of its signatures."""
         options = options_of(self.function)
         return options if self.prepare is None else options + options_of(self.prepare)
 
     @cached_property
     def can_be_warmed_up(self) -> bool:
-        """Whether it looks at a model that an ordinary warm-up could train.
-
-        Not one whose signals come from a proxy's head, or from the learners.
-        """
+        """Whether it looks at a model's own head, which an ordinary warm-up could train."""
         needs = self.needs_for(parse_options(self.name, self.own_options, {}))
         return bool(needs & OF_A_MODEL) and Need.DYNAMICS not in needs and self.proxy == "soup"
 
     def parse_options(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Every option's value, by name: the given text's, or the default.
-
-        Raises:
-            StrategyOptionError: an option does not exist, or its value is not allowed.
-        """
+        """Every option's value, by name; errors as the function `parse_options`."""
         return parse_options(self.name, self.options, given)
 
     def preset(self, name: str) -> Preset:
-        """The preset of that name; an empty one stands for the defaults.
-
-        Raises:
-            UnknownNameError: there is none.
-        """
+        """The preset of that name, empty for the defaults; UnknownNameError if there is none."""
         if not name:
             return Preset("every option's default", {})
         if name not in self.presets:
-            known = self.presets
-            listed = f"Choose one of: {', '.join(known)}" if known else "It has none"
+            listed = f"Choose one of: {', '.join(self.presets)}" if self.presets else "It has none"
             raise UnknownNameError(
                 f"strategy {self.name!r} has no preset {name!r}. {listed}, or give options by name."
             )
         return self.presets[name]
 
-    def prepared(self, signals: Signals, *, seed: int, options: Mapping[str, Any]) -> Signals:
-        """The signals of all examples, as `function` wants them."""
-        if self.prepare is None:
-            return signals
-        return self.prepare(signals, **_arguments(self.prepare, {**options, "seed": seed}))
-
-    def apply(
-        self,
-        signals: Signals,
-        budget: int,
-        *,
-        balanced: bool,
-        seed: int,
-        options: Mapping[str, Any],
-    ) -> Selection:
-        """The function's answer, unchecked; `balanced` is for one that balances itself."""
-        given = {**options, "seed": seed, "balanced": balanced}
-        return self.function(signals, budget, **_arguments(self.function, given))
-
     def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
-        """Its inputs with the values of all options."""
+        """Its inputs, given all options' values."""
         return self.needs(options) if callable(self.needs) else self.needs
 
     def default_needs(self) -> frozenset[Need]:
-        """Its inputs when no option is given."""
+        """Its inputs by default."""
         return self.needs_for(self.parse_options({}))
 
     def kinds_for(self, options: Mapping[str, Any]) -> frozenset[TargetKind]:
-        """The targets that it works with, with the values of all options."""
+        """The targets that it works with, given all options' values."""
         kinds = self.kinds(options) if callable(self.kinds) else self.kinds
         return kinds & CLASSES if Need.DYNAMICS in self.needs_for(options) else kinds
 
     def default_kinds(self) -> frozenset[TargetKind]:
-        """The targets that it works with when no option is given."""
+        """The targets that it works with by default."""
         return self.kinds_for(self.parse_options({}))
 
     @property
     def needs_in_words(self) -> list[str]:
-        """Its inputs when no option is given, for listings: never empty."""
+        """Its inputs by default, for listings: never empty."""
         alone = "labels" if self.balance is Balance.ALWAYS else "nothing"
         return sorted(self.default_needs()) or [alone]
 
     def resolve_balance(self, balanced: bool | None) -> bool:  # noqa: FBT001 - the only argument
-        """Whether the classes get equal shares; None asks for the default.
+        """Whether the classes get equal shares, by default for None.
 
-        Raises:
-            StrategyOptionError: the opposite of always, or never, balanced is asked for.
+        StrategyOptionError for the opposite of always, or never, balanced.
         """
-        if balanced and self.balance is Balance.NEVER:
+        fixed = {Balance.NEVER: False, Balance.ALWAYS: True}.get(self.balance)
+        if balanced is not None and fixed is not None and balanced != fixed:
+            other = "uniform" if fixed else "uniform_per_class"
             raise StrategyOptionError(
-                f"strategy {self.name!r} is never balanced per class. Use uniform_per_class, or "
+                f"strategy {self.name!r} is {self.balance} balanced per class. Use {other}, or "
                 "leave `balanced` unset."
             )
-        if balanced is False and self.balance is Balance.ALWAYS:
-            raise StrategyOptionError(
-                f"strategy {self.name!r} is always balanced per class. Use uniform, or leave "
-                "`balanced` unset."
-            )
-        by_default = self.balance in {Balance.BY_DEFAULT, Balance.ALWAYS}
-        return by_default if balanced is None else balanced
+        return (
+            self.balance in {Balance.BY_DEFAULT, Balance.ALWAYS} if balanced is None else balanced
+        )
 
 
-def _arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
-    return {name: value for name, value in given.items() if name in parameters}
+def built_in(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
+    """The decorated function as a strategy of this package, which the registry lists."""
+    return lambda function: Strategy(function, **about)

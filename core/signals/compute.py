@@ -1,8 +1,7 @@
 """Signals of one model: each example's error and feature, and the norm of its full gradient.
 
-Errors and features take a forward pass over the data. Gradient norms are GraNd as its paper defines
-it: `torch.func` takes the gradient of each example's own loss, over a chunk of them at once where
-that pays. The model is in evaluation mode, so batch norm does not couple them.
+Gradient norms are GraNd as its paper defines it: `torch.func` takes the gradient of each example's
+own loss, of several at once where that pays. In evaluation mode batch norm does not couple them.
 
 Shapes: N examples, B of a batch or chunk, C classes, D features.
 Source: Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075).
@@ -79,18 +78,15 @@ def errors_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 
 # B copies of all gradients are in memory at once.
-_CHUNK_BYTES = 2 * 1024**3
-_MAX_CHUNK_SIZE = 256
-_SMALL_CPU_MODEL = 1_000_000
-_CPU_CHUNK_SIZE = 16
+_CHUNK_BYTES, _MAX_CHUNK_SIZE = 2 * 1024**3, 256
+_SMALL_CPU_MODEL, _CPU_CHUNK_SIZE = 1_000_000, 16
 
 
 def default_chunk_size(model: nn.Module, device: torch.device) -> int:
     """How many gradients are taken at once.
 
-    Convolutions under `vmap` become grouped ones. On a CPU that measured 2.5 times as
-    slow as one by one with a ResNet-18, where they take the time, and 2.5 times as fast
-    with a ResNet-8, where the calls around them do.
+    Convolutions under `vmap` become grouped ones: on a CPU 2.5 times as slow as one by one with a
+    ResNet-18, and 2.5 times as fast with a ResNet-8, where the calls around them take the time.
     """
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     if device.type == "cpu":

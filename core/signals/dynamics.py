@@ -1,11 +1,11 @@
 """Dynamics: the learners' outputs for every example on their way, and statistics over them.
 
-Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs of it. Here n
-learners have each been trained for K steps anyway, and their states give the same statistics. All
-learners share theta*, which is therefore counted once. A learner that was trained on an example is
-sure of its label even where that is wrong, so it does not count for it, unless it is the only one.
+Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs. The states of n
+learners that were trained for K steps give the same statistics. All learners share theta*, which is
+counted once. A learner that was trained on an example is sure of its label even where that is
+wrong, so it does not count for it, unless it is the only one.
 
-Every sum is taken one state after the other: equal examples have equal statistics to the last bit,
+Sums are taken one state after the other: equal examples have equal statistics to the last bit,
 wherever they stand, as long as the same learners count.
 
 Shapes: N examples, B of a batch, C classes, L learners, T moments of each (theta* first).
@@ -30,9 +30,9 @@ from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import Batches, Read, arriving, require_finite_rows
+from lipt.common.weights.files import load_tensors, save_tensors
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
-from lipt.core.signals.stored import load_tensors, save_tensors
 
 # Examples that are kept while all states look at them.
 _BLOCK_BYTES = 512 * 1024**2
@@ -44,18 +44,17 @@ Loader = Callable[[], Weights]
 
 @dataclass(frozen=True)
 class Dynamics:
-    """What L learners at T moments make of N examples.
+    """Outputs of L learners at T moments for N examples.
 
-    The first moment of a learner is theta*, the last is the learner as it ended: before pruning
-    where the run took snapshots, else as it was committed.
+    A learner's first moment is theta*, its last one the state before pruning where the run took
+    snapshots, else its result. All are float32.
 
-    probabilities_NLT: of the example's own label, float32.
-    margins_NLT: the logit of the own label minus the largest other one, float32; positive where
-        the example is classified correctly.
-    error_norms_NL: |softmax - onehot| at the last moment, float32.
+    probabilities_NLT: of the example's own label.
+    margins_NLT: the logit of the own label minus the largest other one.
+    error_norms_NL: |softmax - onehot| at the last moment.
     disagreement_N: the unbiased variance of the softmax among the learners that count, at their
-        last moment, summed over the classes, float32. Where there are not two others, the learner
-        that was trained on the example is one of them.
+        last moment, summed over the classes. Where there are not two others, the learner that was
+        trained on the example is one of them.
     own_learner_N: the learner, from 0, that was trained on the example; -1 for none. int16.
     """
 
@@ -84,7 +83,7 @@ class Dynamics:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Map what `save` wrote into memory."""
-        return load_tensors(path, "training dynamics", lambda tensors, _: cls(**tensors))
+        return load_tensors(path, lambda tensors, _: cls(**tensors))
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:
@@ -186,10 +185,7 @@ def compute_dynamics(
     row_bytes = batches.dataset.inputs.num_bytes + 16 * len(batches.dataset.class_names)
     with evaluation_mode(model), pinned_kernels():
         # Whole batches, so that a block's size changes no batch.
-        rows = [
-            slice(start, min(start + batches.size, num_examples))
-            for start in range(0, num_examples, batches.size)
-        ]
+        rows = list(row_blocks(num_examples, 1, batches.size))
         for block in row_blocks(len(rows), row_bytes * batches.size, _BLOCK_BYTES):
             with batches.reading(rows[block]) as reads:
                 _fill_in(dynamics, viewer, states, list(reads))
@@ -205,8 +201,8 @@ def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: list[Re
         viewer.take_on(load, words)
         is_last = moment == states.num_moments - 1
         counted_N = counted_NL[:, learners.start or 0] if is_last else None
-        seen = _seen(viewer, block, variances, counted_N)
-        for rows, (finite_B, own_B, margins_B, norms_B) in arriving(seen):
+        figures = viewer.figures(block, variances, counted_N)
+        for rows, (finite_B, own_B, margins_B, norms_B) in arriving(figures):
             require_finite_rows(finite_B, viewer.batches.ids_N[rows], words)
             dynamics.probabilities_NLT[rows, learners, moment] = own_B[:, None]
             dynamics.margins_NLT[rows, learners, moment] = margins_B[:, None]
@@ -216,29 +212,8 @@ def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: list[Re
         dynamics.disagreement_N[read.rows] = variance.unbiased_B().float().cpu()
 
 
-def _seen(
-    viewer: _Viewer, block: list[Read], variances: list[_Variance], counted_N: Tensor | None
-) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    dataset, ids_N, device = viewer.batches.dataset, viewer.batches.ids_N, viewer.batches.device
-    for read, variance in zip(block, variances, strict=True):
-        labels_B = dataset.labels_N[ids_N[read.rows]].to(device)
-        logits_BC = viewer.logits(read.examples_B)
-        softmax_BC = logits_BC.softmax(dim=-1)
-        own_B = softmax_BC.gather(1, labels_B[:, None]).squeeze(1)
-        errors_BC = softmax_BC - functional.one_hot(labels_B, logits_BC.shape[-1])
-        norms_B = torch.linalg.vector_norm(errors_BC, dim=-1)
-        if counted_N is not None:
-            variance.add(softmax_BC, counted_N[read.rows].to(device))
-        figures = (own_B, margins_of(logits_BC, labels_B), norms_B)
-        finite_B = logits_BC.isfinite().all(dim=-1)
-        yield read.rows, (finite_B, *(figure.float() for figure in figures))
-
-
 def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-    """The logit of the own label minus the largest other one; N.
-
-    With a single class there is no other, and the margin is 1.
-    """
+    """The logit of the own label minus the largest other one, 1 with a single class; N."""
     if logits_NC.shape[-1] == 1:
         return torch.ones_like(logits_NC[:, 0])
     own_N1 = logits_NC.gather(1, labels_N[:, None])
@@ -248,6 +223,8 @@ def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 @dataclass
 class _Viewer:
+    """A model that takes on one state after another."""
+
     model: nn.Module
     batches: Batches
     batch_norm_examples_M: Stored | None
@@ -271,33 +248,53 @@ class _Viewer:
             self.batches.on_progress(self.num_viewed, self.num_views)
             yield inputs_B
 
+    def figures(
+        self, block: list[Read], variances: list[_Variance], counted_N: Tensor | None
+    ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+        """Of each batch: finite or not, own probabilities, margins, error norms; all B.
+
+        Softmaxes are added to the variances where `counted_N` says so.
+        """
+        dataset, ids_N, device = self.batches.dataset, self.batches.ids_N, self.batches.device
+        for read, variance in zip(block, variances, strict=True):
+            labels_B = dataset.labels_N[ids_N[read.rows]].to(device)
+            logits_BC = self._logits(read.examples_B)
+            softmax_BC = logits_BC.softmax(dim=-1)
+            own_B = softmax_BC.gather(1, labels_B[:, None]).squeeze(1)
+            errors_BC = softmax_BC - functional.one_hot(labels_B, logits_BC.shape[-1])
+            norms_B = torch.linalg.vector_norm(errors_BC, dim=-1)
+            if counted_N is not None:
+                variance.add(softmax_BC, counted_N[read.rows].to(device))
+            figures = (own_B, margins_of(logits_BC, labels_B), norms_B)
+            finite_B = logits_BC.isfinite().all(dim=-1)
+            yield read.rows, (finite_B, *(figure.float() for figure in figures))
+
     @torch.inference_mode()
-    def logits(self, examples_B: Stored) -> Tensor:
+    def _logits(self, examples_B: Stored) -> Tensor:
         logits_BC = call_model(self.model, self.batches.inputs_of(examples_B))
         self.num_viewed += num_stored(examples_B)
         self.batches.on_progress(self.num_viewed, self.num_views)
         return logits_BC.double()
 
 
+_ZERO = torch.zeros(())
+
+
 @dataclass
 class _Variance:
     """Welford's: of a batch's softmax among the learners that count, summed over classes."""
 
-    mean_BC: Tensor | None = None
-    squares_B: Tensor | None = None
-    number_B: Tensor | None = None
+    mean_BC: Tensor = _ZERO
+    squares_B: Tensor = _ZERO
+    number_B: Tensor = _ZERO
 
     def add(self, softmax_BC: Tensor, counted_B: Tensor) -> None:
-        if self.mean_BC is None or self.squares_B is None or self.number_B is None:
-            self.mean_BC = torch.zeros_like(softmax_BC)
-            self.squares_B = torch.zeros_like(softmax_BC[:, 0])
-            self.number_B = torch.zeros_like(counted_B, dtype=torch.int64)
-        self.number_B += counted_B
+        self.number_B = self.number_B + counted_B
         # 0 where it does not count, and so is what it adds.
         change_BC = (softmax_BC - self.mean_BC).where(counted_B[:, None], 0)
-        self.mean_BC += change_BC / self.number_B.clamp_min(1)[:, None]
-        self.squares_B += (change_BC * (softmax_BC - self.mean_BC)).sum(dim=-1)
+        self.mean_BC = self.mean_BC + change_BC / self.number_B.clamp_min(1)[:, None]
+        added_BC = change_BC * (softmax_BC - self.mean_BC)
+        self.squares_B = self.squares_B + added_BC.sum(dim=-1)
 
     def unbiased_B(self) -> Tensor:
-        assert self.squares_B is not None and self.number_B is not None  # noqa: S101, PT018
         return self.squares_B / (self.number_B - 1).clamp_min(1)

@@ -11,7 +11,8 @@ pair, K chosen rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -21,12 +22,16 @@ from torch import Tensor
 
 from lipt.common.errors import SignalsError
 from lipt.common.targets.kinds import TargetKind
+from lipt.common.weights.files import load_tensors, save_tensors
 from lipt.core.signals.dynamics import Dynamics
-from lipt.core.signals.stored import load_tensors, save_tensors
 
 ValueT = TypeVar("ValueT")
 
-_TENSORS = ("errors_NC", "features_ND", "labels_N", "gradient_norms_N")
+# Of a file.
+_TENSORS = (
+    *("errors_NC", "features_ND", "labels_N", "gradient_norms_N"),
+    *("second_errors_NC", "trust_N"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,11 @@ class Signals:
     paired_features_NP: the other half of each example (a caption's features, say), float32.
     pictures_N: int64, the same for near-duplicates.
     second_errors_NC: of a second head, on trusted labels, where others are surely wrong.
+    trust_N: weights of the labels in the second head's fit, float64 in (0, 1].
     validation: signals of the run's validation examples. They stay whole in `take`.
     others: the same examples' signals by other models, for scores that are means over models.
     kind: of the examples' targets.
+    facts: of the proxy that they were computed with, for a manifest, as JSON.
     """
 
     errors_NC: Tensor
@@ -57,9 +64,11 @@ class Signals:
     paired_features_NP: Tensor | None = None
     pictures_N: Tensor | None = None
     second_errors_NC: Tensor | None = None
+    trust_N: Tensor | None = None
     validation: Signals | None = None
     others: tuple[Signals, ...] = ()
     kind: TargetKind = TargetKind.CLASS
+    facts: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -98,19 +107,20 @@ class Signals:
         """Write a safetensors file; readers see all of it or nothing."""
         tensors = {name: getattr(self, name) for name in _TENSORS}
         present = {name: values for name, values in tensors.items() if values is not None}
-        facts = {"has_bias": str(self.has_bias), "kind": self.kind.value}
-        save_tensors(path, present, facts)
+        told = {"has_bias": str(self.has_bias), "kind": self.kind, "facts": json.dumps(self.facts)}
+        save_tensors(path, present, told)
 
     @classmethod
     def load(cls, path: Path) -> Signals:
         """Map a file of `save` into memory: pages are read as they are used."""
 
         def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Signals:
-            # A file of an older version says nothing of the kind.
+            # Files of older versions say less.
             kind = TargetKind(metadata.get("kind", TargetKind.CLASS))
-            return cls(**tensors, has_bias=metadata["has_bias"] == "True", kind=kind)
+            facts = json.loads(metadata.get("facts", "null"))
+            return cls(**tensors, has_bias=metadata["has_bias"] == "True", kind=kind, facts=facts)
 
-        return load_tensors(path, "signals", build)
+        return load_tensors(path, build)
 
 
 def probabilities_of(errors: Tensor, labels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

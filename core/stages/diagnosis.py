@@ -8,17 +8,14 @@ from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 
-from torch import Tensor
-
-from lipt.common.data import Dataset, all_labels
-from lipt.common.data.parallel import Progress, map_rows
+from lipt.common.data import all_labels
+from lipt.common.data.parallel import map_rows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.diagnosis import (
     Diagnosis,
-    Facts,
     Findings,
     diagnosis_of,
     find_outliers,
@@ -26,15 +23,14 @@ from lipt.core.diagnosis.diagnosis import (
 )
 from lipt.core.diagnosis.duplicates import (
     Copies,
+    Pictures,
     are_pictures,
     find_copies,
     find_duplicates,
-    likeness_of_pictures,
-    look_at,
 )
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
 from lipt.core.proxies.ridge import HeadTargets
-from lipt.core.selection.redundancy import Redundancy, redundancy
+from lipt.core.selection.redundancy import redundancy
 from lipt.core.stages.proxy import ProxyQuestion, proxied_signals
 from lipt.core.workspace import Workspace
 
@@ -47,27 +43,24 @@ def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
     dataset = workspace.dataset
 
     def compute() -> Copies:
-        looking = workspace.progress("looking at all examples")
+        looking, num_examples = workspace.progress("looking at all examples"), len(dataset)
+
+        def digest(row: int) -> bytes:
+            return hashlib.sha256(dataset.raw_bytes(row)).digest()
+
         if not isinstance(dataset.inputs, ImageSpec):
-            return find_copies(_digests(dataset, looking), None)
-        pictures = look_at(dataset.images, len(dataset), on_progress=looking)
-        compare = are_pictures(dataset.inputs)
+            rows = map_rows(digest, range(num_examples), num_threads=1, progress=looking)
+            return find_copies(list(rows), None)
+        pictures = Pictures.of(dataset.images, num_examples, on_progress=looking)
         return find_copies(
             pictures.digests,
-            likeness_of_pictures(pictures, dataset.images) if compare else None,
+            pictures if are_pictures(dataset.inputs) else None,
             on_progress=workspace.progress("looking for near copies"),
         )
 
     depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)
     with pinned_kernels(cpu_threads):
-        return workspace.cached("pictures", depends_on, load=Copies.load, compute=compute)
-
-
-def _digests(dataset: Dataset, on_progress: Progress) -> list[bytes]:
-    def digest(row: int) -> bytes:
-        return hashlib.sha256(dataset.raw_bytes(row)).digest()
-
-    return list(map_rows(digest, range(len(dataset)), num_threads=1, progress=on_progress))
+        return workspace.cached(Copies, "pictures", depends_on, compute)
 
 
 def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
@@ -91,8 +84,8 @@ def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
         seconds[part] = monotonic() - started
 
     with timed("signals"):
-        signals, proxy = proxied_signals(workspace, question)
-    labels_N, features_ND = signals.labels_N, signals.features_ND
+        signals = proxied_signals(workspace, question)
+    labels_N, features_ND, proxy = signals.labels_N, signals.features_ND, signals.facts or {}
     with pinned_kernels(config.evaluation_threads):
         with timed("label_errors"):
             if signals.kind is TargetKind.CLASS:
@@ -123,26 +116,22 @@ def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
                 on_progress=workspace.progress("measuring a learning curve"),
             )
     every_N = all_labels(dataset)
+    counts = labels_N.bincount(minlength=len(needed.per_class)).tolist()
     findings = Findings(errors, duplicates, outliers, curve)
     return diagnosis_of(
-        findings.by_id(workspace.numbering, every_N),
+        findings.by_id(dataset.numbering, every_N),
         labels_N=every_N,
         class_names=dataset.class_names,
         kind=signals.kind,
         proxy=proxy,
-        redundancy=_redundancy(needed, labels_N),
+        redundancy={
+            "share_for_90": needed.share,
+            "examples_for_90": needed.examples,
+            "per_class": [
+                {"label": label, "count": counts[label], "examples_for_90": examples}
+                for label, examples in enumerate(needed.per_class)
+            ],
+            "sampled": needed.looked_at,
+        },
         seconds=seconds,
     )
-
-
-def _redundancy(needed: Redundancy, labels_N: Tensor) -> Facts:
-    counts = labels_N.bincount(minlength=len(needed.per_class)).tolist()
-    return {
-        "share_for_90": needed.share,
-        "examples_for_90": needed.examples,
-        "per_class": [
-            {"label": label, "count": count, "examples_for_90": examples}
-            for label, (count, examples) in enumerate(zip(counts, needed.per_class, strict=True))
-        ],
-        "sampled": needed.looked_at,
-    }

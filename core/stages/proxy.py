@@ -12,13 +12,11 @@ Shapes: N examples, B of a block, C classes, D features.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +27,11 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.model_input import Stored, columns_in, images_in
-from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec, InputFormat
+from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
-from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
-from lipt.core.proxies.features import Extractor, Loader, ModelBank, side_by_side
+from lipt.core.proxies.features import Extractor, Loader, model_bank, side_by_side
 from lipt.core.proxies.proxy import MAX_SAMPLE, Kind, Proxy, Tried, candidates, choose, passes_of
 from lipt.core.proxies.ridge import (
     HeadTargets,
@@ -47,15 +44,13 @@ from lipt.core.proxies.ridge import (
 from lipt.core.proxies.untrained import column_values, draw_filters, patch_features
 from lipt.core.results import Trajectories
 from lipt.core.signals.compute import errors_of
-from lipt.core.signals.signals import Signals, unlabelled
-from lipt.core.signals.stored import STORAGE_LIMITS, load_tensors, save_tensors
+from lipt.core.signals.signals import Signals, given, unlabelled
+from lipt.core.signals.stored import STORAGE_LIMITS
 from lipt.core.workspace import Workspace
 
 # Patches are drawn from as many images.
 _IMAGES_FOR_FILTERS = 5_000
 
-ValueT = TypeVar("ValueT")
-Facts = Mapping[str, Any]
 Kinds = tuple[Kind, ...]
 
 
@@ -78,61 +73,36 @@ class ProxyQuestion:
     trajectories: Trajectories | None = None
     initial: BlobName | None = None
 
-
-@dataclass(frozen=True)
-class Proxied:
-    """Signals, and facts about them for a manifest, as JSON."""
-
-    signals: Signals
-    facts: Facts
-
-    def save(self, path: Path) -> None:
-        """Write a safetensors file; readers see all of it or nothing."""
-        tensors = {
-            "errors_NC": self.signals.errors_NC,
-            "features_ND": self.signals.features_ND,
-            "labels_N": self.signals.labels_N,
-        }
-        if self.signals.second_errors_NC is not None:
-            tensors["second_errors_NC"] = self.signals.second_errors_NC
-        facts = json.dumps(dict(self.facts))
-        save_tensors(path, tensors, {"facts": facts, "kind": self.signals.kind.value})
-
-    @classmethod
-    def load(cls, path: Path) -> Proxied:
-        """Map a file of `save` into memory."""
-
-        def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Proxied:
-            kind = TargetKind(metadata.get("kind", TargetKind.CLASS))
-            return cls(Signals(**tensors, kind=kind), json.loads(metadata["facts"]))
-
-        return load_tensors(path, "signals of a proxy", build)
+    @property
+    def num_learners(self) -> int:
+        """Learners whose features are available."""
+        return 0 if self.trajectories is None else len(self.trajectories.learners)
 
 
-def proxied_signals(workspace: Workspace, question: ProxyQuestion) -> tuple[Signals, Facts]:
-    """Signals of a ridge head on the proxy's features, and facts for a manifest.
+def proxied_signals(workspace: Workspace, question: ProxyQuestion) -> Signals:
+    """Signals of a ridge head on the proxy's features, with facts for a manifest.
 
     Raises:
         ProxyError: features are unavailable.
         FeaturesError: the request's features cannot be read.
         SignalsError: features are not finite.
     """
-    return _kept("proxied", workspace, question, _compute)
+    return _kept("proxy", workspace, question, _with_heads)
 
 
-def proxied_features(workspace: Workspace, question: ProxyQuestion) -> tuple[Signals, Facts]:
+def proxied_features(workspace: Workspace, question: ProxyQuestion) -> Signals:
     """The proxy's features alone: no label is used, all examples are of one class, no errors."""
-    return _kept("features", workspace, question, _compute_features)
+    return _kept("proxy-features", workspace, question, _without_labels)
 
 
 def _kept(
     kind: str,
     workspace: Workspace,
     question: ProxyQuestion,
-    compute: Callable[[Workspace, FeatureMaker], Proxied],
-) -> tuple[Signals, Facts]:
-    maker = FeatureMaker(workspace, question)
-    maker.require(question.proxy)
+    compute: Callable[[_Features], Signals],
+) -> Signals:
+    features = _Features(workspace, question)
+    features.require(question.proxy)
     config, proxy, soup = question.config, question.proxy, question.config.soup
     statistics = (soup.batch_norm_examples, config.validation)
     learners = proxy.may_use(Kind.LEARNERS)
@@ -149,151 +119,84 @@ def _kept(
         if learners
         else None,
         question.features if proxy.may_use(Kind.USER) else None,
-        maker.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
+        features.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
     )
     if question.initial is not None:
         began = config.initialization.weights_sha256
         depends_on += (question.initial, began, config.model, question.inputs, statistics, soup)
     with pinned_kernels(config.evaluation_threads):
-        kept = workspace.cached(
-            kind, depends_on, load=Proxied.load, compute=lambda: compute(workspace, maker)
-        )
-    return kept.signals, kept.facts
+        return workspace.cached(Signals, kind, depends_on, lambda: compute(features))
 
 
-def _compute(workspace: Workspace, maker: FeatureMaker) -> Proxied:
-    started, dataset = monotonic(), workspace.dataset
-    wanted = maker.question.proxy.features
-    possible = candidates(maker.available) if wanted is None else [wanted]
-    trials = _Trials(torch.empty(0), {}, {}, [])
-    kinds = possible[0]
-    # Of one alone there is nothing to try.
-    if len(possible) > 1:
-        trials = _try_on_a_sample(workspace, maker, possible)
-        kinds = choose(trials.tried).features
+def _with_heads(features: _Features) -> Signals:
+    started, dataset = monotonic(), features.workspace.dataset
     labels_N, targets = dataset.labels_N, HeadTargets.of(dataset)
-    if len(trials.ids_N) == len(labels_N):
-        features_ND, head = trials.features_of(kinds), trials.heads[kinds]
-    else:
-        features_ND = _features_of_all(workspace, maker, kinds)
-        head = _head(workspace, maker, features_ND, "fitting a ridge head")
+    kinds, features_ND, head, tried = _chosen(features)
     facts = {
-        **_facts_of(maker.question, kinds, features_ND),
+        **features.facts(kinds, features_ND),
         "accuracy": head.accuracy,
         "penalty": head.penalty,
-        "tried": [one.facts for one in trials.tried],
+        "tried": [one.facts for one in tried],
     }
     if targets is not None:
         # Strata are no classes: every example counts alike.
         _scale(features_ND, torch.zeros_like(labels_N))
         errors_NC = _errors(head.outputs_NC, targets.errors)
-        signals = Signals(errors_NC, features_ND, labels_N, kind=targets.target.kind)
-        facts |= {"score": targets.target.kind.score_name, "seconds": monotonic() - started}
-        return Proxied(signals, facts)
+        kind = targets.target.kind
+        facts |= {"score": kind.score_name, "seconds": monotonic() - started}
+        return Signals(errors_NC, features_ND, labels_N, kind=kind, facts=facts)
     errors_NC, sharpness = _calibrated_errors(head, labels_N, class_weights(labels_N))
     _scale(features_ND, labels_N)
     signals = Signals(errors_NC, features_ND, labels_N)
     trust_N = trust_after(find_label_errors(signals), labels_N)
     if trust_N is not None:
         activity = "fitting a second head, to trusted labels"
-        second = _head(workspace, maker, features_ND, activity, trust_N=trust_N)
+        second = features.head(features_ND, activity, trust_N=trust_N)
         weights_N = class_weights(labels_N, trust_N)
         second_NC, second_sharpness = _calibrated_errors(second, labels_N, weights_N)
-        signals = replace(signals, second_errors_NC=second_NC)
+        signals = replace(signals, second_errors_NC=second_NC, trust_N=trust_N)
         facts["second"] = {"accuracy": second.accuracy, "sharpness": second_sharpness}
     facts |= {
         "sharpness": sharpness,
         "distrusted": 0 if trust_N is None else int((trust_N < 1).sum()),
         "seconds": monotonic() - started,
     }
-    return Proxied(signals, facts)
+    return replace(signals, facts=facts)
 
 
-def _compute_features(workspace: Workspace, maker: FeatureMaker) -> Proxied:
-    started, kinds = monotonic(), maker.question.proxy.features
-    if not kinds:
-        raise ValueError(f"the proxy {maker.question.proxy} names no features")
-    features_ND = _features_of_all(workspace, maker, kinds)
+def _without_labels(features: _Features) -> Signals:
+    started, kinds = monotonic(), given(features.question.proxy.features, "features")
+    features_ND = features.of_all(kinds)
     signals = unlabelled(len(features_ND))
     _scale(features_ND, signals.labels_N)
-    facts = _facts_of(maker.question, kinds, features_ND)
-    facts = {**facts, "seconds": monotonic() - started}
-    return Proxied(replace(signals, features_ND=features_ND), facts)
+    facts = {**features.facts(kinds, features_ND), "seconds": monotonic() - started}
+    return replace(signals, features_ND=features_ND, facts=facts)
 
 
-def _features_of_all(workspace: Workspace, maker: FeatureMaker, kinds: Kinds) -> Tensor:
-    return side_by_side(
-        [maker.extractor(kind) for kind in kinds],
-        workspace.dataset,
-        torch.arange(len(workspace.dataset)),
-        on_progress=workspace.progress(f"computing features ({'+'.join(kinds)})"),
-    )
-
-
-def _facts_of(question: ProxyQuestion, kinds: Kinds, features_ND: Tensor) -> Facts:
-    return {
-        "proxy": str(question.proxy),
-        "features": "+".join(kinds),
-        "num_features": features_ND.shape[1],
-    }
-
-
-@dataclass(frozen=True)
-class _Trials:
-    ids_N: Tensor
-    features: dict[Kind, Tensor]
-    heads: dict[Kinds, LeaveOneOut]
-    tried: list[Tried]
-
-    def features_of(self, kinds: Kinds) -> Tensor:
-        return torch.cat([self.features[kind] for kind in kinds], dim=1)
-
-
-def _try_on_a_sample(
-    workspace: Workspace, maker: FeatureMaker, possible: Sequence[Kinds]
-) -> _Trials:
-    dataset, activity = workspace.dataset, "trying proxies on a sample"
-    generator = derive_generator(maker.question.config.seed, "proxy sample")
-    ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
-    trials = _Trials(ids_N, {}, {}, [])
-    for kinds in possible:
-        for kind in kinds:
-            if kind not in trials.features:
-                trials.features[kind] = side_by_side(
-                    [maker.extractor(kind)],
-                    dataset,
-                    ids_N,
-                    on_progress=workspace.progress(activity),
-                )
-        head = _head(workspace, maker, trials.features_of(kinds), activity, some=ids_N)
-        trials.heads[kinds] = head
-        price = passes_of(kinds, maker.num_learners)
-        trials.tried.append(Tried(kinds, head.accuracy, price))
-    return trials
-
-
-def _head(
-    workspace: Workspace,
-    maker: FeatureMaker,
-    features_ND: Tensor,
-    activity: str,
-    *,
-    some: Tensor | None = None,
-    trust_N: Tensor | None = None,
-) -> LeaveOneOut:
-    device, dataset = workspace.device, workspace.dataset
-    ids_N = torch.arange(len(dataset)) if some is None else some
-    wanted = HeadTargets.of(dataset)
-    head = leave_one_out(
-        features_ND.to(device),
-        dataset.labels_N[ids_N].to(device),
-        len(dataset.class_names),
-        generator=derive_generator(maker.question.config.seed, "ridge sample"),
-        trust_N=None if trust_N is None else trust_N.to(device),
-        wanted=None if wanted is None else wanted.take(ids_N).to(device),
-        on_progress=workspace.progress(activity),
-    )
-    return replace(head, outputs_NC=head.outputs_NC.cpu())
+def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried]]:
+    """The features of the proxy, or of the one that pays best on a sample, and their head."""
+    wanted, dataset = features.question.proxy.features, features.workspace.dataset
+    possible = candidates(features.available) if wanted is None else [wanted]
+    kinds, tried = possible[0], list[Tried]()
+    # Of one alone there is nothing to try.
+    if len(possible) > 1:
+        generator = derive_generator(features.question.config.seed, "proxy sample")
+        ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
+        activity, parts, heads = "trying proxies on a sample", dict[Kind, Tensor](), {}
+        for kinds in possible:
+            for kind in kinds:
+                if kind not in parts:
+                    parts[kind] = features.of((kind,), ids_N, activity)
+            sample_ND = torch.cat([parts[kind] for kind in kinds], dim=1)
+            heads[kinds] = features.head(sample_ND, activity, some=ids_N)
+            price = passes_of(kinds, features.question.num_learners)
+            tried.append(Tried(kinds, heads[kinds].accuracy, price))
+        kinds = choose(tried).features
+        if len(ids_N) == len(dataset):
+            sample_ND = torch.cat([parts[kind] for kind in kinds], dim=1)
+            return kinds, sample_ND, heads[kinds], tried
+    features_ND = features.of_all(kinds)
+    return kinds, features_ND, features.head(features_ND, "fitting a ridge head"), tried
 
 
 def _calibrated_errors(
@@ -321,44 +224,27 @@ def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
         features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
 
 
-class FeatureMaker:
-    """Makes the extractors of features, each once: for a sample, and then for all."""
+class _Features:
+    """The features that a question may use, and heads on them."""
 
     def __init__(self, workspace: Workspace, question: ProxyQuestion) -> None:
-        self._workspace = workspace
-        self.question = question
+        self.workspace, self.question = workspace, question
         self._made: dict[Kind, Extractor] = {}
 
     @cached_property
-    def available(self) -> frozenset[Kind]:
-        """The kinds of features that there are inputs for."""
-        question, inputs = self.question, self._workspace.dataset.inputs
-        there = {
-            Kind.USER: question.features is not None,
-            Kind.PATCHES: are_pictures(inputs),
-            Kind.COLUMNS: isinstance(inputs, ColumnsSpec),
-            Kind.SOUP: question.weights is not None,
-            Kind.INITIAL: question.initial is not None,
-            Kind.LEARNERS: self.num_learners > 0,
-            Kind.BACKBONE: self._workspace.has_backbone and isinstance(inputs, ImageSpec),
+    def _unavailable(self) -> Mapping[Kind, str]:
+        """The kinds of features without inputs, and what to do."""
+        question, inputs = self.question, self.workspace.dataset.inputs
+        no_backbone = not (self.workspace.has_backbone and isinstance(inputs, ImageSpec))
+        missing = {
+            Kind.USER: question.features is None,
+            Kind.PATCHES: not are_pictures(inputs),
+            Kind.COLUMNS: not isinstance(inputs, ColumnsSpec),
+            Kind.SOUP: question.weights is None,
+            Kind.INITIAL: question.initial is None,
+            Kind.LEARNERS: not question.num_learners,
+            Kind.BACKBONE: no_backbone,
         }
-        return frozenset(kind for kind, is_there in there.items() if is_there)
-
-    @property
-    def num_learners(self) -> int:
-        """Learners whose features there are."""
-        trajectories = self.question.trajectories
-        return len(trajectories.learners) if trajectories is not None else 0
-
-    @property
-    def backbone_identity(self) -> str | None:
-        """The backbone's name and content, where there is one."""
-        backbone = self._workspace.backbone
-        return backbone.identity if backbone is not None else None
-
-    def require(self, proxy: Proxy) -> None:
-        """Refuse a proxy whose features are not all available."""
-        inputs = self._workspace.dataset.inputs
         reasons = {
             Kind.USER: "the request has no features of its own. Give them (--features FILE, or "
             "features=...), or leave `user` out.",
@@ -374,31 +260,103 @@ class FeatureMaker:
             Kind.BACKBONE: "the coordinator has none for such data. Its operator starts it with "
             "--backbone torchvision:NAME@FILE, or leave `backbone` out.",
         }
+        return {kind: reasons[kind] for kind in Kind if missing[kind]}
+
+    @property
+    def available(self) -> frozenset[Kind]:
+        """The kinds of features with inputs."""
+        return frozenset(set(Kind) - self._unavailable.keys())
+
+    def require(self, proxy: Proxy) -> None:
+        """Refuse a proxy whose features are not all available."""
         for kind in proxy.features or ():
-            if kind not in self.available:
-                raise ProxyError(f"the proxy {proxy} is unavailable: {reasons[kind]}")
+            if kind in self._unavailable:
+                raise ProxyError(f"the proxy {proxy} is unavailable: {self._unavailable[kind]}")
 
-    def extractor(self, kind: Kind) -> Extractor:
-        """The extractor of such features."""
-        if kind not in self._made:
-            make = {
-                Kind.USER: self._user,
-                Kind.PATCHES: self._patches,
-                Kind.COLUMNS: self._columns,
-                Kind.SOUP: self._soup,
-                Kind.INITIAL: self._initial,
-                Kind.LEARNERS: self._learners,
-                Kind.BACKBONE: self._backbone,
-            }[kind]
-            self._made[kind] = make()
-        return self._made[kind]
+    @property
+    def backbone_identity(self) -> str | None:
+        """The backbone's name and content, where there is one."""
+        backbone = self.workspace.backbone
+        return backbone.identity if backbone is not None else None
 
-    def _user(self) -> Extractor:
-        features_ND = self._workspace.user_features(_given(self.question.features)).features_ND
-        return lambda ids_B, _: features_ND[ids_B].float()
+    def facts(self, kinds: Kinds, features_ND: Tensor) -> dict[str, Any]:
+        """Facts for a manifest."""
+        return {
+            "proxy": str(self.question.proxy),
+            "features": "+".join(kinds),
+            "num_features": features_ND.shape[1],
+        }
+
+    def of_all(self, kinds: Kinds) -> Tensor:
+        """The features of all examples."""
+        every_N = torch.arange(len(self.workspace.dataset))
+        return self.of(kinds, every_N, f"computing features ({'+'.join(kinds)})")
+
+    def of(self, kinds: Kinds, ids_N: Tensor, activity: str) -> Tensor:
+        """These features of some examples, side by side."""
+        for kind in kinds:
+            if kind not in self._made:
+                self._made[kind] = self._extractor(kind)
+        return side_by_side(
+            [self._made[kind] for kind in kinds],
+            self.workspace.dataset,
+            ids_N,
+            on_progress=self.workspace.progress(activity),
+        )
+
+    def head(
+        self,
+        features_ND: Tensor,
+        activity: str,
+        *,
+        some: Tensor | None = None,
+        trust_N: Tensor | None = None,
+    ) -> LeaveOneOut:
+        """A ridge head on the features of all examples, or of some."""
+        device, dataset = self.workspace.device, self.workspace.dataset
+        ids_N = torch.arange(len(dataset)) if some is None else some
+        wanted = HeadTargets.of(dataset)
+        head = leave_one_out(
+            features_ND.to(device),
+            dataset.labels_N[ids_N].to(device),
+            len(dataset.class_names),
+            generator=derive_generator(self.question.config.seed, "ridge sample"),
+            trust_N=None if trust_N is None else trust_N.to(device),
+            wanted=None if wanted is None else wanted.take(ids_N, device),
+            on_progress=self.workspace.progress(activity),
+        )
+        return replace(head, outputs_NC=head.outputs_NC.cpu())
+
+    def _extractor(self, kind: Kind) -> Extractor:
+        question, workspace = self.question, self.workspace
+        match kind:
+            case Kind.USER:
+                name = given(question.features, "features")
+                features_ND = workspace.user_features(name).features_ND
+                return lambda ids_B, _: features_ND[ids_B].float()
+            case Kind.PATCHES:
+                return self._patches()
+            case Kind.COLUMNS:
+                return self._columns()
+            case Kind.SOUP:
+                return self._of_one_model(given(question.weights, "weights"), None)
+            case Kind.INITIAL:
+                # Random weights have no statistics worth the name; measured, those of a trained
+                # backbone are better on other classes than an estimate from the run's images
+                # (82.9% and 80.7%).
+                trained = question.config.initialization.weights_sha256 is not None
+                examples_M = None if trained else workspace.batch_norm_examples(question.config)
+                return self._of_one_model(given(question.initial, "theta*"), examples_M)
+            case Kind.LEARNERS:
+                return self._learners()
+            case Kind.BACKBONE:
+                backbone, size = given(workspace.backbone, "backbone"), workspace.batch_size
+                return lambda _, stored_B: torch.cat(
+                    [backbone(part) for part in torch.split(images_in(stored_B), size)]
+                )
 
     def _patches(self) -> Extractor:
-        dataset, device = self._workspace.dataset, self._workspace.device
+        dataset, device = self.workspace.dataset, self.workspace.device
         generator = derive_generator(self.question.config.seed, "patches")
         drawn = torch.randperm(len(dataset), generator=generator)[:_IMAGES_FOR_FILTERS]
         images_NCHW = dataset.images(drawn.sort().values)
@@ -406,38 +364,21 @@ class FeatureMaker:
         return lambda _, stored_B: patch_features(images_in(stored_B).to(device), filters).cpu()
 
     def _columns(self) -> Extractor:
-        rows, seed = self._workspace.dataset.rows, self.question.config.seed
+        rows = self.workspace.dataset.rows
         if not isinstance(rows, ColumnRows):
-            raise TypeError(f"{self._workspace.dataset.inputs} in place of columns")
-
-        def largest(column: Column) -> int:
-            values = rows.tensors[column.name]
-            return int(values.max()) if int(values.min()) >= 0 else -1
-
-        extract = column_values(
-            rows.columns, largest, lambda name: derive_generator(seed, f"column {name}")
-        )
+            raise TypeError(f"{self.workspace.dataset.inputs} in place of columns")
+        extract = column_values(rows.columns, rows.tensors, seed=self.question.config.seed)
         return lambda _, stored_B: extract(columns_in(stored_B))
 
-    def _soup(self) -> Extractor:
-        return self._of_one_model(_given(self.question.weights), None)
-
-    def _initial(self) -> Extractor:
-        config = self.question.config
-        # Random weights have no statistics worth the name; measured, those of a trained backbone
-        # are better on other classes than an estimate from the run's images (82.9% and 80.7%).
-        given = config.initialization.weights_sha256 is not None
-        examples_M = None if given else self._workspace.batch_norm_examples(config)
-        return self._of_one_model(_given(self.question.initial), examples_M)
-
     def _of_one_model(self, name: BlobName, batch_norm_examples_M: Stored | None) -> Extractor:
-        model = self._workspace.loaded_model(self.question.config, name)
+        model = self.workspace.loaded_model(self.question.config, name)
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return self._bank(model, [lambda: weights], batch_norm_examples_M)
 
     def _learners(self) -> Extractor:
-        config, workspace = self.question.config, self._workspace
-        model, trajectories = workspace.new_model(config), _given(self.question.trajectories)
+        config, workspace = self.question.config, self.workspace
+        model = workspace.new_model(config)
+        trajectories = given(self.question.trajectories, "learners")
         read = workspace.read_learners(config, trajectories.initial_weights, model)
         loaders = [partial(read, learner.result) for learner in trajectories.learners]
         return self._bank(model, loaders, workspace.batch_norm_examples(config))
@@ -445,30 +386,18 @@ class FeatureMaker:
     def _bank(
         self, model: nn.Module, loaders: Sequence[Loader], batch_norm_examples_M: Stored | None
     ) -> Extractor:
-        config, workspace = self.question.config, self._workspace
+        config, workspace = self.question.config, self.workspace
         inputs: InputFormat | None = self.question.inputs
         if inputs is None:
             raise ValueError("features of models were asked for without a run")
-        bank = ModelBank(
+        bank = model_bank(
             model,
             loaders,
             inputs,
             workspace.device,
-            workspace.batch_size,
-            batch_norm_examples_M,
-            generator_of=lambda number: derive_generator(config.seed, "projection", number),
+            batch_size=workspace.batch_size,
+            batch_norm_examples_M=batch_norm_examples_M,
+            seed=config.seed,
             frozen=workspace.frozen(config, model),
         )
         return lambda _, stored_B: bank(stored_B)
-
-    def _backbone(self) -> Extractor:
-        backbone, size = _given(self._workspace.backbone), self._workspace.batch_size
-        return lambda _, stored_B: torch.cat(
-            [backbone(part) for part in torch.split(images_in(stored_B), size)]
-        )
-
-
-def _given(value: ValueT | None) -> ValueT:
-    if value is None:
-        raise ValueError("features were asked for that are not available")
-    return value

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import InvalidRequestError, SignalsError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import InputFormat
 from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
@@ -27,8 +29,53 @@ from lipt.core.selection.request_rules import (
     require_warm_up,
     without_labels,
 )
-from lipt.core.selection.strategy import Need, Strategy
-from lipt.core.stages.choice import OF_A_PROXY, Question
+from lipt.core.selection.strategy import OF_A_MODEL, Need, Strategy
+
+# Needs that a model's forward pass gives, or a proxy.
+OF_A_PROXY = OF_A_MODEL - {Need.GRADIENT_NORMS}
+
+
+@dataclass(frozen=True)
+class Question:
+    """The subset that is wanted: `budget` examples by a strategy on given weights.
+
+    weights: theta_p or the user's own; theta* where an ordinary warm-up begins with it.
+    features: the user's own, in place of the model's.
+    trajectories: the learners, for strategies and proxies that use them.
+    preset: that gave the options, for the record.
+    proxy: that signals are computed with; None for the weights with their own head.
+    backbone: identity of the operator's network, where the proxy may use it.
+    labels: `none` where no label may enter the choice.
+    initial: theta*, where the proxy may use it.
+    teacher: the proxy whose head gives soft labels, where they are wanted.
+    """
+
+    config: RunConfig
+    inputs: InputFormat
+    weights: BlobName
+    strategy: str
+    budget: int
+    balanced: bool
+    options: tuple[tuple[str, str], ...]
+    features: BlobName | None = None
+    trajectories: Trajectories | None = None
+    preset: str | None = None
+    proxy: str | None = None
+    backbone: str | None = None
+    labels: Labels | None = None
+    initial: BlobName | None = None
+    teacher: str | None = None
+
+    @property
+    def judged_by(self) -> str | None:
+        """The proxy; None where neither a head nor a soup is used."""
+        return self.proxy or (str(SOUP) if self.labels is None else None)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The inputs of the strategy with these options."""
+        strategy = find_strategy(self.strategy)
+        return strategy.needs_for(strategy.parse_options(dict(self.options)))
 
 
 @dataclass(frozen=True)
@@ -115,9 +162,10 @@ def question_of(
         proxy = Proxy.parse(query.proxy or strategy.proxy)
         wanted = strategy.preset(query.preset).balanced
         balanced = strategy.resolve_balance(wanted if query.balanced is None else query.balanced)
+    teacher = None
     if query.soft_labels:
         _require_soft_labels(labels, kind)
-    teacher = proxy.teacher if query.soft_labels else None
+        teacher = proxy.teacher
     needs = strategy.needs_for(strategy.parse_options(given))
     if not needs & OF_A_PROXY:
         proxy = SOUP
@@ -126,6 +174,7 @@ def question_of(
     weights = query.weights or (run.initial_weights if before_learners else run.pretrained_weights)
     if run.inputs is None or weights is None:
         raise ValueError(f"run {run.name} is asked about without weights")
+    judge = teacher or proxy
     return Question(
         config=run.config,
         inputs=run.inputs,
@@ -136,17 +185,16 @@ def question_of(
         options=tuple(sorted(given.items())),
         preset=query.preset or None,
         features=query.features,
-        trajectories=_trajectories(run, weights, strategy.name, needs, teacher or proxy),
+        trajectories=_trajectories(run, weights, strategy.name, needs, judge),
         proxy=None if proxy.is_own_head else str(proxy),
-        backbone=backbone if (teacher or proxy).may_use(Kind.BACKBONE) else None,
+        backbone=backbone if judge.may_use(Kind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
-        initial=weights if warm_up is not None else initial_for(teacher or proxy, run),
+        initial=weights if warm_up is not None else initial_for(judge, run),
         teacher=None if teacher is None else str(teacher),
     )
 
 
 def _require_soft_labels(labels: Labels, kind: TargetKind) -> None:
-    """Refuse soft labels where they cannot be."""
     if labels is Labels.NONE:
         raise InvalidRequestError(
             "soft labels are made of labels, which this request leaves out. Ask for one of the two."

@@ -90,11 +90,7 @@ def sample_ids(num_examples: int, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class QuadraticModel:
-    """The mean loss of some examples around some parameters.
-
-    loss: at the parameters themselves.
-    parameters, gradient, diagonal: by name, of the same shapes.
-    """
+    """The mean loss of some examples around some parameters, with its derivatives by name."""
 
     loss: float
     parameters: Mapping[str, Tensor]
@@ -112,10 +108,7 @@ class QuadraticModel:
 
 
 def must_reselect(predicted: float, actual: float, threshold: float = THRESHOLD) -> bool:
-    """Whether the prediction is off by more than a share of the loss.
-
-    A loss that is not finite is never as predicted.
-    """
+    """Whether the prediction is off by more than a share of the loss, or one is not finite."""
     return not abs(predicted - actual) <= threshold * actual < math.inf
 
 

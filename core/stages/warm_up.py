@@ -20,12 +20,15 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze
+from lipt.common.weights.specs import Weights
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.options import WarmUp
+from lipt.core.selection.strategy import Need
 from lipt.core.sharding import draw_shards
 from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
+from lipt.core.stages.question import OF_A_PROXY, Question
 from lipt.core.training import Warmed, num_warm_up_steps, warm_up
 from lipt.core.workspace import Workspace
 
@@ -51,6 +54,37 @@ def model_norms(
     norms_N = full_gradient_norms(model, chunks, cpu_threads=config.evaluation_threads)
     alone = labels_only(workspace.dataset.labels_N, workspace.dataset.target.kind)
     return replace(alone, gradient_norms_N=norms_N)
+
+
+def signals_of(
+    workspace: Workspace,
+    question: Question,
+    needs: frozenset[Need],
+    depends_on: tuple[object, ...],
+    load: Callable[[], nn.Module],
+    *,
+    compute: ComputeSignals = model_signals,
+    models: int = 0,
+) -> Signals:
+    """The needs of a model that can be computed with it alone, besides the labels; each once.
+
+    `load` gives the model; `depends_on` and `models` are as for `Workspace.find`.
+    """
+    config, dataset = question.config, workspace.dataset
+
+    def cached(kind: str, compute: ComputeSignals) -> Signals:
+        def computed() -> Signals:
+            return compute(workspace, config, question.inputs, load())
+
+        return workspace.cached(Signals, kind, depends_on, computed, models=models)
+
+    found = labels_only(dataset.labels_N, dataset.target.kind)
+    if needs & OF_A_PROXY:
+        found = cached("signals", compute)
+    if Need.GRADIENT_NORMS in needs:
+        norms_N = cached("gradients", model_norms).gradient_norms_N
+        found = replace(found, gradient_norms_N=norms_N)
+    return found
 
 
 def dynamics_of(
@@ -91,13 +125,13 @@ def dynamics_of(
                 frozen=workspace.frozen(config, model),
             )
 
-    return workspace.cached("dynamics", depends_on, load=Dynamics.load, compute=compute)
+    return workspace.cached(Dynamics, "dynamics", depends_on, compute)
 
 
 def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajectories) -> Tensor:
     """The learner trained on each example, by its position among the learners; -1 for none.
 
-    Shards are drawn again: they follow from the run's seed and configuration and the data's labels.
+    Shards are drawn again, from the run's seed and configuration and the data's labels.
     """
     own_learner_N = torch.full((len(workspace.dataset),), -1, dtype=torch.int16)
     drawn = draw_shards(workspace.split(config).train_ids, config.learners, seed=config.seed)
@@ -107,72 +141,77 @@ def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajecto
 
 
 def states_of(learner: CommittedLearner) -> tuple[BlobName, ...]:
-    """The learner's states in the order of training.
-
-    Its snapshots, the last of which is the state before pruning, which is no step of training;
-    without snapshots its result.
-    """
+    """A learner's snapshots, the last one before pruning; without any its result."""
     return learner.snapshots or (learner.result,)
 
 
 @dataclass(frozen=True)
-class WarmUpQuestion:
-    """An ordinary warm-up of a run's model.
-
-    initial: theta*, where the first model begins; the others begin at random.
-    """
-
-    config: RunConfig
-    inputs: InputFormat
-    initial: BlobName
-    warm_up: WarmUp
-
-
-@dataclass(frozen=True)
 class WarmedUp:
-    """Signals of the warmed-up models: the first one's, with the others among them.
-
-    seconds: that the training of all models took, whenever that was.
-    spent_seconds: of these, those of this job.
-    """
+    """Signals of warmed-up models; seconds of their training, and of that this job's part."""
 
     signals: Signals
     seconds: float
     spent_seconds: float
 
 
-def warmed_up(
-    workspace: Workspace, question: WarmUpQuestion, *, signals: bool, gradient_norms: bool
-) -> WarmedUp:
-    """Train the models that are not kept, and compute signals with each in turn."""
-    found: list[Signals] = []
+def warmed_up(workspace: Workspace, question: Question, wanted: WarmUp) -> WarmedUp:
+    """Train the models that are not kept, and compute signals with each in turn.
+
+    The first model begins with theta*, which are the question's weights, the others at random.
+    """
+    config, found = question.config, list[Signals]()
     seconds = spent_seconds = 0.0
-    for index in range(question.warm_up.models):
+    for index in range(wanted.models):
+        depends_on: tuple[object, ...] = (
+            question.weights.sha256,
+            workspace.dataset.fingerprint,
+            config.seed,
+            config.model,
+            config.validation,
+            config.learners.frozen,
+            config.learners.cpu_threads,
+            question.inputs,
+            wanted.epochs,
+            index,
+            str(workspace.device),
+        )
         # One at a time: its weights go with it.
-        warmed, spent = _warm_up(workspace, question, index)
+        warmed, spent = _warm_up(workspace, question, wanted, index, depends_on)
         seconds += warmed.seconds
         spent_seconds += spent
-        asked = {"with_errors": signals, "with_norms": gradient_norms}
-        found.append(_signals(workspace, question, index, warmed, **asked))
+
+        def load(weights: Weights = warmed.weights) -> nn.Module:
+            model = workspace.new_model(config)
+            model.load_state_dict(weights)
+            return model.eval()
+
+        depends_on = (*depends_on, config.evaluation_threads)
+        found.append(
+            signals_of(workspace, question, question.needs, depends_on, load, models=wanted.models)
+        )
     first, *others = found
     return WarmedUp(replace(first, others=tuple(others)), seconds, spent_seconds)
 
 
-def _warm_up(workspace: Workspace, question: WarmUpQuestion, index: int) -> tuple[Warmed, float]:
-    config, wanted = question.config, question.warm_up
-    depends_on = _depends_on(workspace, question, index)
-    begun = workspace.find_warm_up(depends_on)
-    train_ids = workspace.split(config).train_ids
+def _warm_up(
+    workspace: Workspace,
+    question: Question,
+    wanted: WarmUp,
+    index: int,
+    depends_on: tuple[object, ...],
+) -> tuple[Warmed, float]:
+    config, train_ids = question.config, workspace.split(question.config).train_ids
+    begun = workspace.find(Warmed, "warm-up", depends_on, models=wanted.models)
     if begun is not None and begun.step >= num_warm_up_steps(wanted.epochs, len(train_ids)):
         return begun, 0.0
     if index == 0:
-        model = workspace.loaded_model(config, question.initial)
+        model = workspace.loaded_model(config, question.weights)
     else:
         model = workspace.new_model(config, derive_seed(config.seed, "warm-up model", index))
     freeze(model.train(), workspace.frozen(config, model))
 
-    def put(warmed: Warmed) -> None:
-        workspace.keep_warm_up(depends_on, warmed, wanted.models)
+    def keep(warmed: Warmed) -> None:
+        workspace.keep("warm-up", depends_on, warmed, models=wanted.models)
 
     number = f" {index + 1} of {wanted.models}" * (wanted.models > 1)
     warmed = warm_up(
@@ -186,58 +225,7 @@ def _warm_up(workspace: Workspace, question: WarmUpQuestion, index: int) -> tupl
         cpu_threads=config.learners.cpu_threads,
         begun=begun,
         on_progress=workspace.progress(f"warming up model{number}"),
-        on_epoch=put,
+        on_epoch=keep,
     )
-    put(warmed)
+    keep(warmed)
     return warmed, warmed.seconds - (0.0 if begun is None else begun.seconds)
-
-
-def _signals(
-    workspace: Workspace,
-    question: WarmUpQuestion,
-    index: int,
-    warmed: Warmed,
-    *,
-    with_errors: bool,
-    with_norms: bool,
-) -> Signals:
-    config = question.config
-
-    def cached(kind: str, compute: ComputeSignals) -> Signals:
-        def computed() -> Signals:
-            model = workspace.new_model(config)
-            model.load_state_dict(warmed.weights)
-            return compute(workspace, config, question.inputs, model.eval())
-
-        return workspace.cached(
-            kind,
-            (*_depends_on(workspace, question, index), config.evaluation_threads),
-            load=Signals.load,
-            compute=computed,
-            warm_up_models=question.warm_up.models,
-        )
-
-    found = labels_only(workspace.dataset.labels_N, workspace.dataset.target.kind)
-    if with_errors:
-        found = cached("signals", model_signals)
-    if with_norms:
-        norms_N = cached("gradients", model_norms).gradient_norms_N
-        found = replace(found, gradient_norms_N=norms_N)
-    return found
-
-
-def _depends_on(workspace: Workspace, question: WarmUpQuestion, index: int) -> tuple[object, ...]:
-    config = question.config
-    return (
-        question.initial.sha256,
-        workspace.dataset.fingerprint,
-        config.seed,
-        config.model,
-        config.validation,
-        config.learners.frozen,
-        config.learners.cpu_threads,
-        question.inputs,
-        question.warm_up.epochs,
-        index,
-        str(workspace.device),
-    )

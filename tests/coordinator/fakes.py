@@ -29,11 +29,17 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import Asked, OnData, Timed, Took
+from lipt.coordinator.compute.messages import (
+    Asked,
+    OnData,
+    OnProgress,
+    Progressed,
+    ScanNews,
+    Timed,
+    Took,
+)
 from lipt.coordinator.compute.process import Resident
-from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
-from lipt.coordinator.compute.scan import ScanNews
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
@@ -223,8 +229,8 @@ class FakeWorker:
     async def take(self) -> tuple[AssignmentKey, int]:
         """The next learner and its epoch, however long that takes."""
         while True:
-            granted = await self._dispatcher.acquire(self.worker_id, wait_seconds=60.0)
-            if granted is not None:
+            granted = await self._dispatcher.next_work(self.worker_id, wait_seconds=60.0)
+            if isinstance(granted, tuple):
                 run, learner = granted
                 return AssignmentKey(run.run_id, learner.index), learner.epoch
 

@@ -23,11 +23,10 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import App, logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.messages import Asked, Cost
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Asked, Cost, Progressed
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
+from lipt.coordinator.subsets.questions import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.clock import Clock
@@ -103,7 +102,7 @@ async def test_jobs_of_a_run_are_asked_for_by_it_and_those_of_a_trainer_by_its_c
         await complete(app)
         run_id = app.store.find("mine").run_id
         assert compute.asked[1:] == [Asked(run_id)] * 3
-        await app.subsets.get(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
+        await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
         asked = compute.asked[-1]
     assert (asked.run, asked.cost) == (run_id, Cost.LABELS)
     assert asked.callers is not None
@@ -125,7 +124,7 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
         # Its worker does not know of the restart, and keeps its lease all the same.
         assert app.dispatcher.leases.held_by(worker.worker_id) == second[0]
         with pytest.raises(UnknownWorkerError):
-            await app.dispatcher.acquire(worker.worker_id, wait_seconds=0.0)
+            await app.dispatcher.next_work(worker.worker_id, wait_seconds=0.0)
         await app.dispatcher.commit(worker.worker_id, *second, FakeWorker.RESULT)
         final = await until(app, run.run_id, has_ended)
     assert final.state is RunState.READY, final.message
@@ -161,8 +160,8 @@ async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path
         async with opened(settings, compute) as app:
             if not app.store.runs():
                 await complete(app)
-            await app.diagnoses.get(DiagnosisQuery(), lambda _: None, "caller")
-            await app.subsets.get(replace(QUERY, proxy="auto"), lambda _: None, "caller")
+            await app.answers.diagnosis(DiagnosisQuery(), lambda _: None, "caller")
+            await app.answers.subset(replace(QUERY, proxy="auto"), lambda _: None, "caller")
         kinds.append(compute.kinds[-2:])
     computed = ["DiagnoseData", "SelectSubset"]
     assert kinds == [computed, computed, ["DescribeData"]]
@@ -195,7 +194,7 @@ async def test_coordinator_serves_also_where_it_cannot_note_what_it_serves(
     async def full(*_: object) -> None:
         raise StateError("/state cannot be used: No space left on device.")
 
-    monkeypatch.setattr(Database, "save_data", full)
+    monkeypatch.setattr(Database, "save", full)
     async with opened(make_settings(tmp_path)) as app:
         assert app.data == DATA
     assert "is not noted: /state cannot be used: No space left" in caplog.text

@@ -23,6 +23,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import CostRecord, RunRecord, SoupRecord
 from tests.coordinator.fakes import FakeCompute
+from tests.meters import observed
 
 
 def dispatcher_of(store: RunStore) -> Dispatcher:
@@ -88,7 +89,7 @@ async def test_stages_are_measured_once_of_each_run_that_becomes_ready(
     costs = CostRecord(initialization_seconds=1.0, training_seconds=20.0, merging_seconds=3.0)
     await store.update("now", lambda run: run.changed(state=RunState.READY, costs=costs))
     await store.update("now", lambda run: run.changed(message="is shown anew"))
-    totals = {stage: found.total for (stage,), found in meters.distributions(STAGES).items()}
+    totals = {stage: total for (stage,), (_, total) in observed(meters, STAGES).items()}
     assert totals == {"initialization": 1.0, "sharding": 0.0, "training": 20.0, "merging": 3.0}
 
 

@@ -317,7 +317,7 @@ def evaluators(number: int) -> Evaluators:
         batch_norm_examples_M=DATASET.examples(EVERY[:64]),
         batch_size=32,
     )
-    return Evaluators([first, *(first.twin(made_up_network()) for _ in range(1, number))])
+    return Evaluators(first, [made_up_network() for _ in range(number)])
 
 
 def learners(number: int) -> list[OpenWeights]:

@@ -14,7 +14,12 @@ HEAD = {"features": "patches", "tried": [], "accuracy": 0.7, "sharpness": 4.0}
 
 
 def signals_of(
-    chances_NC: Tensor, labels_N: Tensor, *, second_NC: Tensor | None = None, features_ND: Tensor
+    chances_NC: Tensor,
+    labels_N: Tensor,
+    *,
+    features_ND: Tensor,
+    second_NC: Tensor | None = None,
+    trust_N: Tensor | None = None,
 ) -> Signals:
     onehot_NC = functional.one_hot(labels_N, chances_NC.shape[1])
     return Signals(
@@ -22,6 +27,8 @@ def signals_of(
         features_ND,
         labels_N,
         second_errors_NC=None if second_NC is None else second_NC - onehot_NC,
+        trust_N=trust_N,
+        facts={**HEAD, "second": {"accuracy": 0.95, "sharpness": 8.0}},
     )
 
 
@@ -39,7 +46,7 @@ def test_soft_labels_are_the_chances_of_the_chosen_examples() -> None:
     chances_NC /= chances_NC.sum(dim=1, keepdim=True)
     signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
     places_K = torch.tensor([3, 4, 39])
-    found = soft_labels(signals, HEAD, places_K, seed=0)
+    found = soft_labels(signals, places_K, seed=0)
     assert found.probabilities_KC.dtype == torch.float16
     torch.testing.assert_close(
         found.probabilities_KC.float(), chances_NC[places_K], rtol=0, atol=0.5**11
@@ -53,7 +60,7 @@ def test_rounding_never_leaves_the_range_of_chances() -> None:
     labels_N, features_ND = drawn(6)
     chances_NC = functional.one_hot(labels_N, 2) * (1 + 1e-3) - 5e-4
     found = soft_labels(
-        signals_of(chances_NC, labels_N, features_ND=features_ND), HEAD, labels_N[:2], seed=0
+        signals_of(chances_NC, labels_N, features_ND=features_ND), labels_N[:2], seed=0
     )
     assert float(found.probabilities_KC.min()) == 0
     assert float(found.probabilities_KC.max()) == 1
@@ -65,10 +72,12 @@ def test_where_labels_are_wrong_the_second_head_says_the_chances() -> None:
     labels_N[:120] = 1 - labels_N[:120]
     first_NC = functional.one_hot(true_N, 2) * 0.9 + 0.05
     second_NC = functional.one_hot(true_N, 2) * 0.98 + 0.01
-    signals = signals_of(first_NC, labels_N, second_NC=second_NC, features_ND=features_ND)
-    head = {**HEAD, "second": {"accuracy": 0.95, "sharpness": 8.0}}
+    trust_N = torch.where(labels_N == true_N, 1.0, 1e-6).double()
+    signals = signals_of(
+        first_NC, labels_N, second_NC=second_NC, trust_N=trust_N, features_ND=features_ND
+    )
     places_K = torch.cat([torch.arange(60, 120), torch.arange(340, 400)])
-    found = soft_labels(signals, head, places_K, seed=0)
+    found = soft_labels(signals, places_K, seed=0)
     torch.testing.assert_close(
         found.probabilities_KC.float(), second_NC[places_K], rtol=0, atol=1e-3
     )
@@ -83,13 +92,13 @@ def test_what_the_chosen_know_is_told_by_examples_that_they_are_not() -> None:
     chances_NC = torch.full((3000, 2), 0.5)
     signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
     few, many = (
-        soft_labels(signals, HEAD, torch.arange(count), seed=0).facts["accuracy_of_chosen_alone"]
+        soft_labels(signals, torch.arange(count), seed=0).facts["accuracy_of_chosen_alone"]
         for count in (20, 1000)
     )
     # The best there is are two deviations in sixteen directions of half a one: 97.7%.
     assert few < many < 0.98
     assert many > 0.96
-    everything = soft_labels(signals, HEAD, torch.arange(3000), seed=0)
+    everything = soft_labels(signals, torch.arange(3000), seed=0)
     assert everything.facts["recommended_alpha"] == 0
 
 

@@ -55,7 +55,8 @@ def evaluator(device: torch.device) -> Evaluator:
 
 def soup(device: torch.device, *, greedy: bool) -> Soup:
     learners = [lambda seed=seed: learner(seed) for seed in range(4)]
-    evaluators = Evaluators([evaluator(device)])
+    evaluate = evaluator(device)
+    evaluators = Evaluators(evaluate, [evaluate.model])
     if greedy:
         return greedy_soup(learners, evaluators, num_alphas=4, on_progress=lambda *_: None)
     return uniform_soup(learners, evaluators, on_progress=lambda *_: None)

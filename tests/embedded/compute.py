@@ -8,11 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from lipt.common.errors import ComputeError
-from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.context import Context, Report
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.messages import DroppedError, Failed, Finished, Job
+from lipt.coordinator.compute.messages import (
+    DroppedError,
+    Failed,
+    Finished,
+    Job,
+    News,
+)
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext, carry_out, outcome_of
-from lipt.coordinator.compute.progress import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 
 ResultT = TypeVar("ResultT")
@@ -42,11 +47,11 @@ class ComputeThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._context: Context | None = None
         self._dropped = self._stopped = False
-        self._tell: Callable[[Progressed], object] = lambda _: None
+        self._tell: Callable[[News], object] = lambda _: None
 
-    async def run(self, job: Job[ResultT], on_progress: OnProgress = lambda _: None) -> ResultT:
+    async def run(self, job: Job[ResultT], on_news: Report = lambda _: None) -> ResultT:
         loop = asyncio.get_running_loop()
-        self._tell = lambda progressed: loop.call_soon_threadsafe(on_progress, progressed)
+        self._tell = lambda news: loop.call_soon_threadsafe(on_news, news)
         try:
             if self._stopped:
                 raise ComputeError("nothing is computed any more: the coordinator is stopping.")
@@ -75,7 +80,7 @@ class ComputeThread:
             self._context = self._open_context(self._report)
         return carry_out(job, self._context, self._memory_bytes)
 
-    def _report(self, progressed: Progressed) -> None:
+    def _report(self, news: News) -> None:
         if self._dropped:
             raise DroppedError
-        self._tell(progressed)
+        self._tell(news)

@@ -20,7 +20,7 @@ from lipt.common.observability.logs import Events
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.rpc.channel import open_channel
-from lipt.worker.agent import Agent, trains_and_scores
+from lipt.worker.agent import Agent
 from lipt.worker.assignment import Worker
 from lipt.worker.client import CoordinatorClient
 from lipt.worker.limits import WorkerLimits
@@ -62,13 +62,14 @@ def worker_thread(
     at_work = threading.Lock()
     with open_channel(address) as channel:
         worker = Worker(settings, CoordinatorClient(channel), found, limits, cache, Events())
-        carry_out = trains_and_scores(worker)
+        carry_out = worker.carry_out
 
         def noticed(*arguments: Any) -> None:
             with at_work:
                 carry_out(*arguments)
 
-        agent = Agent(worker, noticed)
+        worker.carry_out = noticed  # type: ignore[method-assign]
+        agent = Agent(worker)
         failure: list[BaseException] = []
 
         def work() -> None:

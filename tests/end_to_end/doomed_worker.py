@@ -12,7 +12,9 @@ import signal
 import sys
 from typing import Any
 
-from lipt.worker import agent, cli
+from lipt.common.config.tasks import LearnerTask
+from lipt.worker import cli
+from lipt.worker.assignment import Worker
 from lipt.worker.client import Assignment
 
 DEADLY = 0.123
@@ -22,14 +24,15 @@ _PR_SET_PDEATHSIG = 1
 def work() -> None:
     """Be a worker until the end."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    train = agent.run_learner
+    carry_out = Worker.carry_out
 
-    def run(worker: Any, worker_id: str, assignment: Assignment, *rest: Any) -> None:
-        if assignment.task.learners.learning_rate == DEADLY:
+    def run(worker: Worker, assignment: Assignment, *rest: Any) -> None:
+        task = assignment.task
+        if isinstance(task, LearnerTask) and task.learners.learning_rate == DEADLY:
             os._exit(9)
-        train(worker, worker_id, assignment, *rest)
+        carry_out(worker, assignment, *rest)
 
-    agent.run_learner = run
+    Worker.carry_out = run  # type: ignore[method-assign]
     cli.main()
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
-from lipt.common.rpc.channel import open_channel
+from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.rpc.channel import open_channel, with_metadata
 from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
-from lipt.worker.client import with_secret
 from tests.cluster import Cluster
 
 FORGED = "2026-01-01T00:00:00+0000 INFO fine"
@@ -36,7 +36,9 @@ def test_a_peers_texts_forge_no_line_and_steer_no_terminal(
 ) -> None:
     coordinator = cluster.start_coordinator()
     with open_channel(cluster.address) as channel, cluster.client() as client:
-        workers = worker_pb2_grpc.WorkerServiceStub(with_secret(channel, lambda: SECRET))
+        workers = worker_pb2_grpc.WorkerServiceStub(
+            with_metadata(channel, lambda: ((WORKER_SECRET, SECRET),))
+        )
         require_refused(
             workers.Register,
             worker_pb2.RegisterRequest(instance_id="i", name="x" * 3_900_000, protocol=PROTOCOL),

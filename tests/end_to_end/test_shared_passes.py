@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import open_dataset
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out
 from lipt.common.signals.passes import score_range
 from lipt.common.weights.specs import Weights
-from lipt.worker.client import ScoringAssignment
+from lipt.worker.client import Assignment
 from tests.cluster import COORDINATOR, SMALL_RUN, Cluster, LoggedProcess
 from tests.end_to_end.patient_coordinator import PATIENT
 from tests.played_worker import PlayedWorker
@@ -80,8 +81,9 @@ def digest(cluster: Cluster, alone: tuple[Path, str]) -> str:
     return digest
 
 
-def scored(worker: PlayedWorker, assignment: ScoringAssignment) -> Weights:
+def scored(worker: PlayedWorker, assignment: Assignment) -> Weights:
     task = assignment.task
+    assert isinstance(task, ScoringTask)
     model = build_model(
         task.model, num_classes=task.num_classes, inputs=spec_of(task.inputs), seed=0
     )
@@ -110,8 +112,8 @@ def test_a_worker_that_vanishes_and_one_that_lies_change_nothing(
     )
     with ThreadPoolExecutor() as threads:
         wanted = threads.submit(subset_digest, cluster)
-        vanishing.take_range()
-        lied, right = liar.take_range(), honest.take_range()
+        vanishing.take()
+        lied, right = liar.take(), honest.take()
         values = scored(honest, right)
         honest.submit_range(right, values)
         liar.submit_range(lied, {name: value + 0.5 for name, value in values.items()})
@@ -128,7 +130,7 @@ def test_what_was_acknowledged_outlives_a_coordinator_that_is_killed(
     worker = cluster.play_worker("one", has_data=True)
     with ThreadPoolExecutor() as threads:
         wanted = threads.submit(subset_digest, cluster)
-        held = worker.take_range()
+        held = worker.take()
         worker.submit_range(held, scored(worker, held))
         coordinator.stop(signal.SIGKILL)
         again = serve(cluster, listen=cluster.address)

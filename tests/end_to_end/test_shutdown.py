@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -12,11 +11,9 @@ import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from lipt.common.blobs.blob import BlobName, fill_chunk
 from lipt.common.rpc.channel import open_channel
 from lipt.common.weights.files import pack
 from lipt.v1 import blob_pb2, blob_pb2_grpc
-from tests.blob_files import blob_file
 from tests.cluster import Cluster, LoggedProcess
 
 # What a service manager gives a process before it kills it.
@@ -66,40 +63,6 @@ def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(
                     pass
     assert "Traceback" not in coordinator.text()
     assert ends_in_time(polling) == 0
-
-
-def test_upload_under_way_is_finished_and_answered_before_the_coordinator_ends(
-    cluster: Cluster,
-) -> None:
-    coordinator = cluster.start_coordinator()
-    data = bytes(range(256)) * 4000
-    name = BlobName.of(data)
-    blob = blob_pb2.BlobRef(sha256=name.sha256, size_bytes=name.size_bytes)
-    messages: SimpleQueue[blob_pb2.WriteBlobRequest | None] = SimpleQueue()
-
-    def send(begin: int, end: int) -> None:
-        message = blob_pb2.WriteBlobRequest(blob=None if begin else blob)
-        fill_chunk(message.chunk, begin, data[begin:end])
-        messages.put(message)
-
-    with open_channel(cluster.address) as channel:
-        health: Any = health_pb2_grpc.HealthStub(channel)
-        states = health.Watch(health_pb2.HealthCheckRequest())
-        assert next(states).status == health_pb2.HealthCheckResponse.SERVING
-        stub: Any = blob_pb2_grpc.BlobServiceStub(channel)
-        answer = stub.WriteBlob.future(iter(messages.get, None))
-        send(0, 1000)
-        asking = blob_pb2.GetUploadStatusRequest(blob=blob)
-        while not stub.GetUploadStatus(asking).committed_offset_bytes:
-            pass
-        coordinator.send(signal.SIGTERM)
-        assert next(states).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        send(1000, len(data))
-        messages.put(None)
-        assert answer.result(GRACE_SECONDS).blob == blob
-    assert coordinator.process.wait(GRACE_SECONDS) == 0
-    stored = blob_file(cluster.state, name.sha256)
-    assert stored.read_bytes() == data
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -23,8 +23,8 @@ from typing import Any
 
 from lipt.common.blobs.store import Expiry
 from lipt.coordinator import cli
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.compute.process import ComputeProcess
-from lipt.coordinator.compute.progress import Progressed
 from lipt.coordinator.rpc import blobs
 from tests.faults.power_cut import record_syncs
 

@@ -13,7 +13,8 @@ import pytest
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.states import LearnerState
-from lipt.coordinator.state.contents import read_contents
+from lipt.coordinator.state.contents import read_records
+from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import SMALL_RUN, Cluster
@@ -27,7 +28,7 @@ Prepared = tuple[PlayedWorker, Assignment, BlobName]
 
 
 def done_on_disk(cluster: Cluster) -> set[int]:
-    (run,) = read_contents(cluster.state).runs
+    (run,) = (it for it in read_records(cluster.state, []) if isinstance(it, RunRecord))
     return {it.index for it in run.learners if it.state is LearnerState.DONE}
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName, chunk_data
 from lipt.common.blobs.store import BlobStore
-from lipt.common.data.shard import unpack_shard
+from lipt.common.data.shard import open_shard
 from lipt.common.errors import LiptError, WeightsError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.model_input import images_in
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.encodings import SPARSE_KEY, encode_planes, encode_sparse, open_weights
 from lipt.common.weights.files import pack, read_weights
@@ -51,8 +51,9 @@ def read(content: bytes) -> None:
 
 
 def shard(content: bytes) -> None:
-    found = unpack_shard(content, IMAGE, num_examples=4, target=SingleLabel(10))
-    assert images_in(found.examples).shape == (4, 1, 8, 8)
+    found = open_shard(content, IMAGE, num_examples=4, target=SingleLabel(10))
+    assert isinstance(found.examples, Tensor)
+    assert found.examples.shape == (4, 1, 8, 8)
 
 
 def shard_file() -> bytes:

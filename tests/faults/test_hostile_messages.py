@@ -13,8 +13,10 @@ from google.protobuf.message import Message
 
 from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.values import run_config_from_proto, task_from_proto
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.config.values import run_config_from_proto, validate
 from lipt.common.errors import LiptError
+from lipt.common.rpc.messages import message_to_dict
 from lipt.trainer.views import InfoView, RunView, StrategyView, view_of
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2
 from tests.faults.mutation import random_message
@@ -26,7 +28,10 @@ NUM_CASES = 10_000
 CONVERTERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "blob's name": (blob_pb2.BlobRef, blob_from_proto),
     "run's config": (config_pb2.RunConfig, lambda it: run_config_from_proto(it, RunConfig())),
-    "learner's task": (worker_pb2.LearnerTask, task_from_proto),
+    "learner's task": (
+        worker_pb2.LearnerTask,
+        lambda it: validate(LearnerTask, message_to_dict(it)),
+    ),
     "run's view": (run_pb2.Run, partial(view_of, RunView)),
     "coordinator's view": (info_pb2.GetInfoResponse, partial(view_of, InfoView)),
     "strategy's view": (subset_pb2.Strategy, partial(view_of, StrategyView)),

@@ -21,8 +21,7 @@ from lipt.common.weights.specs import copy_to_cpu
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.core.selection.registry import find_strategy
 from lipt.core.sharding import draw_shards, split_validation
-from lipt.core.stages.choice import Question
-from lipt.core.stages.question import SubsetQuery
+from lipt.core.stages.question import Question, SubsetQuery
 from lipt.plan import Estimate, Stage, count_subset, estimate, lines_of
 from lipt.pretraining import Pretrained
 from lipt.trainer.writing.formatting import to_jsonable

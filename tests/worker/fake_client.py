@@ -131,6 +131,7 @@ class FakeClient:
         self.refusals: dict[str, list[Exception]] = {}
         self.stop_learner = False
         self.idle_reason = ""
+        self.worker_id = "w"
         self.waits: list[float] = []
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
@@ -147,12 +148,12 @@ class FakeClient:
         """Itself, as those see it who call it."""
         return cast("CoordinatorClient", self)
 
-    def register(self, instance_id: str, *, name: str, **_: Any) -> str:
+    def register(self, instance_id: str, *, name: str, **_: Any) -> None:
         self._answer("register")
         self.registered.append((instance_id, name))
-        return f"worker-{len(self.registered)}"
+        self.worker_id = f"worker-{len(self.registered)}"
 
-    def acquire(self, worker_id: str, *, wait_seconds: float) -> Assignment | None:
+    def acquire(self, *, wait_seconds: float) -> Assignment | None:
         self.waits.append(wait_seconds)
         if not self.assignments:
             self.when_idle()
@@ -165,35 +166,26 @@ class FakeClient:
     def interrupt(self) -> None:
         self.num_interrupts += 1
 
-    def heartbeat(
-        self, worker_id: str, assignment: Assignment, progress: worker_pb2.LearnerProgress
-    ) -> bool:
+    def heartbeat(self, assignment: Assignment, progress: worker_pb2.LearnerProgress) -> bool:
         self.beats.put(progress)
         self._answer("heartbeat")
         return self.stop_learner
 
     def commit(
         self,
-        worker_id: str,
         assignment: Assignment,
         result: BlobName,
         report: worker_pb2.LearnerReport,
         snapshots: Sequence[BlobName] = (),
     ) -> None:
         self._answer("commit")
-        self.committed.append((worker_id, result, report, tuple(snapshots)))
+        self.committed.append((self.worker_id, result, report, tuple(snapshots)))
 
     def release(
-        self,
-        worker_id: str,
-        assignment_id: str,
-        epoch: int,
-        error: str = "",
-        *,
-        over_limits: bool = False,
+        self, assignment_id: str, epoch: int, error: str = "", *, over_limits: bool = False
     ) -> None:
         given_back = self.declined if over_limits else self.released
-        given_back.append((worker_id, assignment_id, error))
+        given_back.append((self.worker_id, assignment_id, error))
         self.given_back.set()
         self._answer("release")
 

@@ -23,9 +23,10 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import EventKind, Events
 from lipt.v1 import worker_pb2
 from lipt.worker.agent import Agent
-from lipt.worker.client import Assignment, Leased, LeaseKeeper
+from lipt.worker.client import Assignment, LeaseKeeper
 from lipt.worker.instruments import LEARNERS, Metering
 from tests.clock import Clock
+from tests.meters import sums
 from tests.worker.fake_client import FakeClient, make_assignment, make_worker
 
 PATIENCE_SECONDS = 60.0
@@ -80,22 +81,19 @@ class World:
         }
         worker = make_worker(self.fake, self.fake.blobs.store, **flags)
         worker = replace(worker, events=self.events, metering=self.metering)
-        agent = Agent(worker, self.run, pause=self.pause, clock=clock)
+        worker.carry_out = self.carry_out  # type: ignore[method-assign]
+        agent = Agent(worker, pause=self.pause, clock=clock)
         self.fake.when_idle = agent.stop
         return agent
 
-    def run(
-        self,
-        worker_id: str,
-        assignment: Leased,
-        lease: LeaseKeeper,
-        should_stop: Callable[[], bool],
+    def carry_out(
+        self, assignment: Assignment, lease: LeaseKeeper, should_stop: Callable[[], bool]
     ) -> None:
-        self.done.append((worker_id, assignment.assignment_id))
+        self.done.append((self.fake.worker_id, assignment.assignment_id))
         (self.work.pop(0) if len(self.work) > 1 else self.work[0])(lease, should_stop)
 
     def outcomes(self) -> dict[str, float]:
-        counted = self.metering.meters.sums(LEARNERS)
+        counted = sums(self.metering.meters, LEARNERS)
         return {outcome: number for (outcome,), number in counted.items() if number}
 
     def live(self, *assignments: Assignment | Exception | None) -> None:

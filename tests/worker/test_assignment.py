@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.data import Shard, open_dataset, pack_shard
-from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import (
     LearnerStoppedError,
     StateError,
@@ -32,7 +32,6 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2
 from lipt.worker import assignment as assigning
-from lipt.worker.assignment import run_learner
 from lipt.worker.client import Assignment, LeaseKeeper
 from lipt.worker.instruments import (
     BLOB_BYTES,
@@ -46,6 +45,7 @@ from lipt.worker.instruments import (
 from lipt.worker.instruments import LEARNER as TOOK
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
+from tests.meters import observed, sums
 from tests.worker.fake_client import TASK, FakeClient, make_assignment, make_worker
 
 AWAY = UnreachableError("nobody answers.")
@@ -78,13 +78,13 @@ class FakeTraining:
     result: LearnerResult | Exception = LEARNER
     after: Callable[[], object] = lambda: None
     initial: list[Weights] = field(default_factory=list)
-    shards: list[Shard | EncodedShard] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
 
     def __call__(
         self,
         task: object,
         initial: Weights,
-        shard: Shard | EncodedShard,
+        shard: Shard,
         *,
         on_step: Callable[[int, float], None],
         **_: Any,
@@ -144,8 +144,8 @@ class World:
             metering=self.metering,
             pause=self._pause,
         )
-        with NotedLease(self.said, self.fake.client, "w", assignment, self.events) as lease:
-            run_learner(worker, "w", assignment, lease, lambda: self.stopping)
+        with NotedLease(self.said, self.fake.client, assignment, self.events) as lease:
+            worker.carry_out(assignment, lease, lambda: self.stopping)
 
     def decoded(self, name: BlobName) -> Weights:
         return dict(open_weights(self.fake.blobs.store.read_bytes(name), like=specs_of(THETA)))
@@ -201,20 +201,19 @@ def test_lease_is_told_of_each_step_and_of_the_handing_in(world: World) -> None:
 
 def test_what_it_took_is_measured(world: World) -> None:
     world.run()
-    sums = world.metering.meters.sums
+    counted = partial(sums, world.metering.meters)
     ((_, result, _, _),) = world.fake.committed
     fetched = (world.assignment.initial_weights, world.assignment.shard)
-    assert sums(BLOB_BYTES) == {
+    assert counted(BLOB_BYTES) == {
         ("received",): sum(name.size_bytes for name in fetched),
         ("sent",): result.size_bytes,
     }
-    assert sums(RESULT_BYTES) == {("bitmask",): result.size_bytes}
+    assert counted(RESULT_BYTES) == {("bitmask",): result.size_bytes}
     # One step is reported, of a minibatch of 8.
-    assert (sums(STEPS), sums(EXAMPLES)) == ({(): 1.0}, {(): 8.0})
+    assert (counted(STEPS), counted(EXAMPLES)) == ({(): 1.0}, {(): 8.0})
     assert world.metering.phases.seconds()[("training",)] == 3.0
-    (took,) = world.metering.meters.distributions(TOOK).values()
-    assert took.total == 3.0
-    assert sums(WAITED) == {(): 0.25}
+    assert observed(world.metering.meters, TOOK) == {(): (1.0, 3.0)}
+    assert counted(WAITED) == {(): 0.25}
 
 
 def test_theta_star_that_the_cache_s_disk_has_changed_is_fetched_again(world: World) -> None:

@@ -12,7 +12,7 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
 from lipt.common.config.tasks import LearnerTask
-from lipt.common.config.values import task_to_proto
+from lipt.common.config.values import dump
 from lipt.common.errors import (
     ConfigError,
     LiptError,
@@ -23,10 +23,10 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.logs import EventKind, Events
-from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from lipt.common.rpc.channel import open_channel, with_metadata
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.client import CoordinatorClient, LeaseKeeper, with_secret
+from lipt.worker.client import CoordinatorClient, LeaseKeeper
 from tests.worker.fake_client import FakeClient, make_assignment
 
 TASK = LearnerTask(
@@ -51,7 +51,7 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
             lease=worker_pb2.Lease(epoch=7, duration_seconds=30.0, heartbeat_seconds=10.0),
             initial_weights=blob_to_proto(BlobName.of(b"weights")),
             shard=blob_to_proto(BlobName.of(b"shard")),
-            task=task_to_proto(TASK),
+            task=fill_message(worker_pb2.LearnerTask(), dump(TASK)),
         )
         self.registered: list[worker_pb2.RegisterRequest] = []
         self.beats: list[worker_pb2.HeartbeatRequest] = []
@@ -95,10 +95,10 @@ def test_worker_says_who_it_is_and_which_protocol_it_speaks(
     served: tuple[Fake, CoordinatorClient],
 ) -> None:
     fake, client = served
-    worker_id = client.register(
+    client.register(
         "i", name="one", device="cpu", versions={"torch": "2"}, allowed_modules=("mine",)
     )
-    assert worker_id == "w"
+    assert client.worker_id == "w"
     (request,) = fake.registered
     assert (request.instance_id, request.name, request.device) == ("i", "one", "cpu")
     assert (request.protocol.major, request.protocol.minor) == (PROTOCOL_MAJOR, PROTOCOL_MINOR)
@@ -112,12 +112,12 @@ def test_heartbeat_brings_the_progress_and_the_answer_whether_to_stop(
 ) -> None:
     fake, client = served
     fake.stop = stop
-    assignment = client.acquire("w")
+    assignment = client.acquire()
     assert assignment is not None
     progress = worker_pb2.LearnerProgress(step=3, num_steps=10)
-    assert client.heartbeat("w", assignment, progress) is stop
+    assert client.heartbeat(assignment, progress) is stop
     (beat,) = fake.beats
-    assert (beat.worker_id, beat.assignment_id, beat.epoch) == ("w", "r/0", 7)
+    assert (beat.assignment_id, beat.epoch) == ("r/0", 7)
     assert beat.progress == progress
 
 
@@ -127,7 +127,7 @@ def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
     fake, client = served
     fake.assignment.task.pruning_method = 99  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="pruning_method = '99'"):
-        client.acquire("w")
+        client.acquire()
     (released,) = fake.released
     assert (released.assignment_id, released.epoch) == ("r/0", 7)
     assert "pruning_method = '99'" in released.error
@@ -157,17 +157,17 @@ def test_signal_while_a_poll_is_being_made_ends_that_poll(
         return Poll()
 
     monkeypatch.setattr(client._stub.AcquireAssignment, "future", future)
-    assert client.acquire("w") is None
+    assert client.acquire() is None
 
 
 def test_result_goes_out_with_its_snapshots_in_order(
     served: tuple[Fake, CoordinatorClient],
 ) -> None:
     fake, client = served
-    assignment = client.acquire("w")
+    assignment = client.acquire()
     assert assignment is not None
     early, late, result = (BlobName.of(content) for content in (b"1", b"2", b"3"))
-    client.commit("w", assignment, result, worker_pb2.LearnerReport(loss=1.0), [early, late])
+    client.commit(assignment, result, worker_pb2.LearnerReport(loss=1.0), [early, late])
     (committed,) = fake.committed
     assert blob_from_proto(committed.result) == result
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
@@ -201,7 +201,7 @@ def channel() -> Iterator[grpc.Channel]:
 
 def test_each_kind_of_call_shows_the_secret_as_it_is_then(channel: grpc.Channel) -> None:
     secrets = [""]
-    shown = with_secret(channel, lambda: secrets[-1])
+    shown = with_metadata(channel, lambda: ((WORKER_SECRET, secrets[-1]),))
 
     def calls() -> set[bytes]:
         upload = shown.stream_unary("/upload")
@@ -236,7 +236,7 @@ def events() -> Events:
 
 def keeper(fake: FakeClient, events: Events, *, heartbeat_seconds: float = 3600.0) -> LeaseKeeper:
     assignment = make_assignment(heartbeat_seconds=heartbeat_seconds)
-    return LeaseKeeper(fake.client, "w", assignment, events)
+    return LeaseKeeper(fake.client, assignment, events)
 
 
 def next_beat(fake: FakeClient) -> worker_pb2.LearnerProgress:

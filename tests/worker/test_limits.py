@@ -15,7 +15,7 @@ import torch
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, LearnersConfig
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
-from lipt.common.data.shard import EncodedShard
+from lipt.common.data.shard import Shard
 from lipt.common.errors import OverLimitError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
@@ -108,7 +108,7 @@ def _planned_and_taken_bytes() -> tuple[int, int]:
         pixels_NCHW = torch.zeros(size, 3, 32, 32, dtype=torch.uint8)
         labels_N = torch.zeros(size, dtype=torch.int64)
         # Encoded ones take more: they are decoded ahead.
-        shard = EncodedShard(encoded(files_of(pixels_NCHW), image), labels_N)
+        shard = Shard(encoded(files_of(pixels_NCHW), image), labels_N)
         train_learner(
             small,
             initial,

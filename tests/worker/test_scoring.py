@@ -22,9 +22,9 @@ from lipt.common.errors import (
 from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.passes import read_range, score_range
 from lipt.common.weights.files import pack
-from lipt.worker.assignment import Scorer
-from lipt.worker.client import ScoringAssignment
+from lipt.worker.client import Assignment, LeaseKeeper
 from lipt.worker.instruments import BLOB_BYTES, SCORED, Metering
+from tests.meters import sums
 from tests.tiny import linear
 from tests.worker.fake_client import FakeClient, make_worker
 
@@ -44,8 +44,8 @@ class World:
         self.model = linear(num_classes=10)
         self.digits = open_dataset("digits")
         worker = make_worker(self.fake, self.cache, **{"worker_data": "digits", **settings})
-        self.scorer = Scorer(replace(worker, metering=self.metering))
-        task = ScoringTask(
+        self.worker = replace(worker, metering=self.metering)
+        self.task = ScoringTask(
             model="tests.tiny:linear",
             num_classes=10,
             image=ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,)),
@@ -55,17 +55,18 @@ class World:
             batch_size=32,
             threads=1,
         )
-        self.assignment = ScoringAssignment(
+        self.assignment = Assignment(
             assignment_id="scan-1/3",
             epoch=1,
             heartbeat_seconds=1.0,
             initial_weights=self.fake.blobs.store.put_bytes(pack(self.model.state_dict())),
-            task=task,
+            task=self.task,
         )
 
     def run(self, **changes: Any) -> None:
-        assignment = replace(self.assignment, task=replace(self.assignment.task, **changes))
-        self.scorer.run("w", assignment, lambda: self.stopping)
+        assignment = replace(self.assignment, task=replace(self.task, **changes))
+        lease = LeaseKeeper(self.fake.client, assignment, self.worker.events)
+        self.worker.carry_out(assignment, lease, lambda: self.stopping)
 
 
 @pytest.fixture
@@ -77,19 +78,19 @@ def test_the_range_s_values_are_handed_in(world: World) -> None:
     world.run()
     ((worker_id, name, report, snapshots),) = world.fake.committed
     assert (worker_id, snapshots) == ("w", ())
-    task = world.assignment.task
+    task = world.task
     errors, features = read_range(world.fake.blobs.store.read_bytes(name), task, 64)
     here = score_range(world.model, world.digits, task, device=CPU)
     assert torch.equal(errors, here["errors"])
     assert torch.equal(features, here["features"])
     assert report.bytes_received == world.assignment.initial_weights.size_bytes
-    assert world.metering.meters.sums(SCORED) == {(): 90}
-    assert world.metering.meters.sums(BLOB_BYTES)["sent",] == name.size_bytes
+    assert sums(world.metering.meters, SCORED) == {(): 90}
+    assert sums(world.metering.meters, BLOB_BYTES)["sent",] == name.size_bytes
 
 
 def test_data_is_opened_at_the_size_that_the_model_sees(world: World) -> None:
     large = ImageFormat(1, 16, 16, mean=(0.5,), std=(0.25,))
-    assert world.scorer.dataset(replace(world.assignment.task, image=large)).inputs.height == 16  # type: ignore[union-attr]
+    assert world.worker.dataset(replace(world.task, image=large)).inputs.height == 16  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

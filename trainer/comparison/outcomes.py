@@ -12,15 +12,15 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from lipt.common.imports import import_extra
-from lipt.trainer.comparison.baselines import (
+from lipt.trainer.comparison.trial import (
     BASELINES,
     EVERYTHING,
     FIXED,
     REDRAWN,
     SOFT,
+    Trial,
     label,
 )
-from lipt.trainer.comparison.trial import Trial
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -77,67 +77,29 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Reach:
-    """How soon the trainings of a row and those of its rivals reached a target accuracy."""
+class Rival:
+    """Everything, or re-drawn random, for as many steps as a row.
 
-    target: float
-    own: Reached
-    everything: Reached | None
-    redrawn: Reached | None
-    to_everything: Difference | None
-    to_redrawn: Difference | None
+    difference: of the row's accuracy to the rival's.
+    reached: how soon the rival reached the row's target; None without looks.
+    later: seconds until the row reached it, less the rival's; None where not all trainings did.
+    """
 
-
-def reach(
-    trials: Sequence[Trial], target: float, everything: Sequence[Trial], redrawn: Sequence[Trial]
-) -> Reach | None:
-    """How soon the trainings of one row and its rivals reach an accuracy; None without looks."""
-    own = _reached(trials, target)
-    if own is None:
-        return None
-    return Reach(
-        target=target,
-        own=own,
-        everything=_reached(everything, target),
-        redrawn=_reached(redrawn, target),
-        to_everything=_later(trials, everything, target),
-        to_redrawn=_later(trials, redrawn, target),
-    )
-
-
-def _reached(trials: Sequence[Trial], target: float) -> Reached | None:
-    if not trials or not all(trial.looks for trial in trials):
-        return None
-    found = [when for trial in trials if (when := trial.reached(target)) is not None]
-    return Reached(
-        num_trainings=len(trials),
-        num_reached=len(found),
-        steps=fmean(steps for steps, _ in found) if found else None,
-        seconds=fmean(seconds for _, seconds in found) if found else None,
-    )
-
-
-def _later(trials: Sequence[Trial], rivals: Sequence[Trial], target: float) -> Difference | None:
-    ours, theirs = (
-        {trial.seed: when[1] for trial in found if (when := trial.reached(target)) is not None}
-        for found in (trials, rivals)
-    )
-    if len(ours) < len(trials) or len(theirs) < len(rivals):
-        return None
-    return paired_difference(ours, theirs)
+    difference: Difference | None
+    reached: Reached | None
+    later: Difference | None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One strategy or baseline at one fraction over all seeds.
+    """One strategy or baseline at one fraction over all seeds; costs are means.
 
     difference: to the better fixed random subset; None for these and for everything; with soft
         labels, to the same without them.
-    to_everything, to_redrawn: to training on all examples, and on a random subset that is
-        re-drawn every epoch, for as many steps; None where they were not trained.
+    everything, redrawn: its rivals.
     subset_accuracy, levelled_off: None where the examples changed, and for everything.
-    choosing_seconds: pre-training and selection.
-    reach: how soon it reached what the better fixed random subset ends with.
+    target: what the better fixed random subset ends with; None without one.
+    reached: how soon the target was reached; None without a target or looks.
     """
 
     strategy: str
@@ -146,19 +108,23 @@ class Outcome:
     mean_accuracy: float
     std_accuracy: float
     difference: Difference | None
-    to_everything: Difference | None
-    to_redrawn: Difference | None
+    everything: Rival
+    redrawn: Rival
     subset_accuracy: float | None
     levelled_off: bool | None
     num_steps: int
     pretraining_seconds: float
     selection_seconds: float
-    choosing_seconds: float
     training_seconds: float
-    total_seconds: float
     bytes_sent: float
-    reach: Reach | None
+    target: float | None
+    reached: Reached | None
     score_name: str = "accuracy"
+
+    @property
+    def choosing_seconds(self) -> float:
+        """Pre-training and selection."""
+        return self.pretraining_seconds + self.selection_seconds
 
     @property
     def label(self) -> str:
@@ -201,43 +167,65 @@ def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
 
 
 def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence[Trial]) -> Outcome:
-    first, accuracies = row[0], _accuracies(row)
-    redrawn, random = _of(within, REDRAWN), _best_fixed(within)
-    if first.strategy.endswith(SOFT):
-        random = _of(within, first.strategy.removesuffix(SOFT))
-    is_everything, is_redrawn = first.strategy == EVERYTHING, first.strategy == REDRAWN
-    stays = not is_everything and not is_redrawn
-    is_rival = is_everything or first.strategy in FIXED
-    known = [trial.subset_accuracy for trial in row if trial.subset_accuracy is not None]
+    name, accuracies = row[0].strategy, _accuracies(row)
+    fixed = (_of(within, random) for random in FIXED)
+    random = max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
+    if name.endswith(SOFT):
+        random = _of(within, name.removesuffix(SOFT))
     target = fmean(_accuracies(random).values()) if random else None
+    difference = paired_difference(accuracies, _accuracies(random))
+    on_subset = [trial.subset_accuracy for trial in row if trial.subset_accuracy is not None]
     return Outcome(
-        strategy=first.strategy,
-        fraction=first.fraction,
+        strategy=name,
+        fraction=row[0].fraction,
         num_seeds=len(row),
         mean_accuracy=fmean(accuracies.values()),
         std_accuracy=stdev(accuracies.values()) if len(row) > 1 else 0.0,
-        difference=None if is_rival else paired_difference(accuracies, _accuracies(random)),
-        to_everything=None
-        if is_everything
-        else paired_difference(accuracies, _accuracies(everything)),
-        to_redrawn=None if is_redrawn else paired_difference(accuracies, _accuracies(redrawn)),
-        subset_accuracy=fmean(known) if len(known) == len(row) else None,
-        levelled_off=all(trial.levelled_off for trial in row) if stays else None,
-        num_steps=first.num_steps,
+        difference=None if name in (*FIXED, EVERYTHING) else difference,
+        everything=_rival(row, everything, target),
+        redrawn=_rival(row, _of(within, REDRAWN), target),
+        subset_accuracy=fmean(on_subset) if len(on_subset) == len(row) else None,
+        levelled_off=None
+        if name in (EVERYTHING, REDRAWN)
+        else all(trial.levelled_off for trial in row),
+        num_steps=row[0].num_steps,
         pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
         selection_seconds=fmean(trial.selection_seconds for trial in row),
-        choosing_seconds=fmean(trial.choosing_seconds for trial in row),
         training_seconds=fmean(trial.training_seconds for trial in row),
-        total_seconds=fmean(trial.total_seconds for trial in row),
         bytes_sent=fmean(trial.bytes_sent for trial in row),
-        reach=None if target is None else reach(row, target, everything, redrawn),
-        score_name=first.score_name,
+        target=target,
+        reached=_reached(row, target),
+        score_name=row[0].score_name,
     )
 
 
-def _best_fixed(within: Sequence[Trial]) -> list[Trial]:
-    fixed = (_of(within, name) for name in FIXED)
-    return max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
+def _rival(row: Sequence[Trial], rivals: Sequence[Trial], target: float | None) -> Rival:
+    difference = later = None
+    if rivals and rivals[0].strategy != row[0].strategy:
+        difference = paired_difference(_accuracies(row), _accuracies(rivals))
+    ours, theirs = (_seconds(found, target) for found in (row, rivals))
+    if len(ours) == len(row) and len(theirs) == len(rivals):
+        later = paired_difference(ours, theirs)
+    return Rival(difference, _reached(rivals, target), later)
+
+
+def _seconds(trials: Sequence[Trial], target: float | None) -> dict[int, float]:
+    """Seconds until each training reached the target, by its seed."""
+    if target is None:
+        return {}
+    return {trial.seed: when[1] for trial in trials if (when := trial.reached(target)) is not None}
+
+
+def _reached(trials: Sequence[Trial], target: float | None) -> Reached | None:
+    if target is None or not trials or not all(trial.looks for trial in trials):
+        return None
+    found = [when for trial in trials if (when := trial.reached(target)) is not None]
+    return Reached(
+        num_trainings=len(trials),
+        num_reached=len(found),
+        steps=fmean(steps for steps, _ in found) if found else None,
+        seconds=fmean(seconds for _, seconds in found) if found else None,
+    )
 
 
 def _of(trials: Sequence[Trial], strategy: str) -> list[Trial]:

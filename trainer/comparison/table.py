@@ -4,92 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lipt.common.text import format_bytes
-from lipt.trainer.comparison.baselines import EVERYTHING, REDRAWN, label
+from lipt.trainer.comparison.outcomes import Difference, Outcome, Reached
+from lipt.trainer.comparison.trial import EVERYTHING, REDRAWN, label
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
-if TYPE_CHECKING:  # both import torch
-    from lipt.trainer.comparison.outcomes import Difference, Outcome, Reach, Reached
-
-HEADER = (
-    "fraction",
-    "strategy",
-    "accuracy",
-    "to random (95% interval)",
-    "seeds",
-    "on the subset",
-    "levelled off",
-    "steps",
-    "total time",
-    "sent",
-)
-
-INSTEAD_HEADER = (
-    "fraction",
-    "strategy",
-    "to everything (95% interval)",
-    "to re-drawn random (95% interval)",
-    "target",
-    "reached in",
-    "steps till then",
-    "time till then",
-    "choosing",
-)
+Cells = dict[str, str]
 
 
-def header(rows: Sequence[Outcome]) -> tuple[str, ...]:
-    """`HEADER` with the name of the score in place of accuracy."""
-    score = rows[0].score_name if rows else "accuracy"
-    return tuple(score if name == "accuracy" else name for name in HEADER)
+def cells(row: Outcome) -> Cells:
+    """One outcome by the columns of the first table."""
+    return {
+        "fraction": _fraction(row.fraction),
+        "strategy": row.label,
+        row.score_name: f"{format_percent(row.mean_accuracy)} +- {100 * row.std_accuracy:.1f}",
+        "to random (95% interval)": _difference(row.difference)
+        + (" to without" if row.is_soft and row.difference else ""),
+        "seeds": str(row.num_seeds),
+        "on the subset": "-"
+        if row.subset_accuracy is None
+        else format_percent(row.subset_accuracy),
+        "levelled off": {True: "yes", False: "no", None: "-"}[row.levelled_off],
+        "steps": str(row.num_steps),
+        "total time": _time(row.choosing_seconds + row.training_seconds),
+        "sent": format_bytes(round(row.bytes_sent)) if row.bytes_sent else "-",
+    }
 
 
-def cells(row: Outcome) -> tuple[str, ...]:
-    """One outcome under `HEADER`."""
-    return (
-        _fraction(row.fraction),
-        row.label,
-        f"{format_percent(row.mean_accuracy)} +- {100 * row.std_accuracy:.1f}",
-        _difference(row.difference) + (" to without" if row.is_soft and row.difference else ""),
-        str(row.num_seeds),
-        "-" if row.subset_accuracy is None else format_percent(row.subset_accuracy),
-        {True: "yes", False: "no", None: "-"}[row.levelled_off],
-        str(row.num_steps),
-        _time(row.total_seconds),
-        format_bytes(round(row.bytes_sent)) if row.bytes_sent else "-",
-    )
-
-
-def instead(rows: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """The rows under `INSTEAD_HEADER`; empty where nothing of it was measured."""
+def instead(rows: Sequence[Outcome]) -> list[Cells]:
+    """The rows beside what people would do instead; empty where nothing of it was measured."""
     everything = next((row for row in rows if row.strategy == EVERYTHING), None)
-    found: list[tuple[str, ...]] = []
+    found: list[Cells] = []
     for fraction in dict.fromkeys(row.fraction for row in rows if row.strategy != EVERYTHING):
         within = [row for row in rows if row.fraction == fraction and row.strategy != EVERYTHING]
-        found += [
-            (
-                _fraction(fraction),
-                row.label,
-                _difference(row.to_everything),
-                _difference(row.to_redrawn),
-                *_reached(row.reach, row.reach.own if row.reach else None, row.choosing_seconds),
-            )
-            for row in within
-            if row.to_everything or row.to_redrawn or row.reach
-        ]
-        reach = next((row.reach for row in within if row.reach and row.reach.everything), None)
-        if reach and everything:
-            reached = _reached(reach, reach.everything, 0.0)
-            found.append((_fraction(everything.fraction), everything.label, "-", "-", *reached))
+        for row in within:
+            differences = row.everything.difference, row.redrawn.difference
+            if any(differences) or row.reached:
+                found.append(_instead(row, differences, row.target, row.reached))
+        first = next((row for row in within if row.reached and row.everything.reached), None)
+        if first and everything:
+            reached = first.everything.reached
+            found.append(_instead(everything, (None, None), first.target, reached))
     return found
+
+
+def _instead(
+    row: Outcome,
+    differences: tuple[Difference | None, Difference | None],
+    target: float | None,
+    reached: Reached | None,
+) -> Cells:
+    times = ["-"] * 5
+    if target is not None and reached is not None:
+        times = [
+            format_percent(target),
+            f"{reached.num_reached} of {reached.num_trainings}",
+            "-" if reached.steps is None else f"{reached.steps:.0f}",
+            "-" if reached.seconds is None else _time(reached.seconds),
+            _time(row.choosing_seconds),
+        ]
+    names = ("target", "reached in", "steps till then", "time till then", "choosing")
+    return {
+        "fraction": _fraction(row.fraction),
+        "strategy": row.label,
+        "to everything (95% interval)": _difference(differences[0]),
+        "to re-drawn random (95% interval)": _difference(differences[1]),
+        **dict(zip(names, times, strict=True)),
+    }
 
 
 def plain(rows: Sequence[Outcome]) -> list[str]:
     """The lines of both tables on a terminal."""
-    lines = table_lines(header(rows), [cells(row) for row in rows])
-    more = instead(rows)
-    return [*lines, "", *table_lines(INSTEAD_HEADER, more)] if more else lines
+    lines: list[str] = []
+    for found in ([cells(row) for row in rows], instead(rows)):
+        if found:
+            lines += ["", *table_lines(list(found[0]), [list(each.values()) for each in found])]
+    return lines[1:]
 
 
 def _fraction(fraction: float) -> str:
@@ -103,20 +94,6 @@ def _difference(difference: Difference | None) -> str:
         f"{100 * value:+.1f}" for value in (difference.mean, difference.low, difference.high)
     )
     return f"{mean} ({low} to {high})" if difference.bounded else mean
-
-
-def _reached(
-    reach: Reach | None, reached: Reached | None, choosing_seconds: float
-) -> tuple[str, ...]:
-    if reach is None or reached is None:
-        return ("-",) * 5
-    return (
-        format_percent(reach.target),
-        f"{reached.num_reached} of {reached.num_trainings}",
-        "-" if reached.steps is None else f"{reached.steps:.0f}",
-        "-" if reached.seconds is None else _time(reached.seconds),
-        _time(choosing_seconds),
-    )
 
 
 def _time(seconds: float) -> str:
@@ -135,7 +112,7 @@ class Answers:
 
 
 def answers(rows: Sequence[Outcome]) -> list[Answers]:
-    """What the outcomes say, for each fraction."""
+    """The verdict for each fraction."""
     found = []
     for fraction in sorted({row.fraction for row in rows if row.strategy != EVERYTHING}):
         within = [row for row in rows if row.fraction == fraction]
@@ -146,8 +123,7 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
         # One that beats random before one that may only have been lucky.
         best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
         better = _better(best, chosen) + _rising(within)
-        cost = _cost(best)
-        found.append(Answers(fraction, better, best.beats_random, _faster(best), cost))
+        found.append(Answers(fraction, better, best.beats_random, _faster(best), _cost(best)))
     return found
 
 
@@ -186,12 +162,21 @@ def _rising(rows: Sequence[Outcome]) -> str:
 
 
 def _faster(best: Outcome) -> str:
-    rivals = (EVERYTHING, best.to_everything), (label(REDRAWN), best.to_redrawn)
-    standing = [_standing(difference, rival) for rival, difference in rivals if difference]
+    rivals = (EVERYTHING, best.everything), (label(REDRAWN), best.redrawn)
+    standing = [_standing(rival.difference, name) for name, rival in rivals if rival.difference]
     if not standing:
         return ""
     text = f"Trained for as many steps, {best.label} is {_and(standing)}."
-    return text if best.reach is None else text + _sooner(best.reach)
+    own = best.reached
+    if own is None or best.target is None:
+        return text
+    target = format_percent(best.target)
+    text += f" To {target}, what random ends with, it takes {_when(own)}, choosing included"
+    for name, rival in rivals:
+        if rival.reached is not None:
+            sooner = _sooner(own, rival.reached, rival.later)
+            text += f"; {name} takes {_when(rival.reached)}{sooner}"
+    return f"{text}."
 
 
 def _standing(difference: Difference, rival: str) -> str:
@@ -200,47 +185,36 @@ def _standing(difference: Difference, rival: str) -> str:
     if difference.low > 0:
         return f"better than {rival} by {_points(difference)}"
     if difference.high < 0:
-        return f"worse than {rival} by {_points(difference, negated=True)}"
+        less = Difference(-difference.mean, -difference.high, -difference.low, difference.num_seeds)
+        return f"worse than {rival} by {_points(less)}"
     return f"not told apart from {rival}, at {_points(difference, '+')}"
-
-
-def _sooner(reach: Reach) -> str:
-    target = format_percent(reach.target)
-    text = f" To {target}, what random ends with, it takes {_when(reach.own)}, choosing included"
-    for rival, theirs, difference in (
-        (EVERYTHING, reach.everything, reach.to_everything),
-        (label(REDRAWN), reach.redrawn, reach.to_redrawn),
-    ):
-        if theirs is not None:
-            text += f"; {rival} takes {_when(theirs)}{_which(reach.own, theirs, difference)}"
-    return f"{text}."
 
 
 def _when(reached: Reached) -> str:
     if reached.seconds is None or reached.steps is None:
         return f"more than all steps in each of {reached.num_trainings} trainings"
-    text = f"{_seconds(reached.seconds)} ({reached.steps:.0f} steps)"
+    text = f"{_time(reached.seconds)} ({reached.steps:.0f} steps)"
     if not reached.always:
         text += f" in {reached.num_reached} of {reached.num_trainings} trainings, and never else"
     return text
 
 
-def _which(own: Reached, theirs: Reached, difference: Difference | None) -> str:
-    if difference is None:
+def _sooner(own: Reached, theirs: Reached, later: Difference | None) -> str:
+    if later is None:
         if own.always and not theirs.num_reached:
             return ", so choosing is faster"
         if theirs.always and not own.num_reached:
             return ", so choosing is slower"
         return ", so neither is shown to be faster"
-    if not difference.bounded:
+    if not later.bounded:
         return ""
-    if difference.low <= 0 <= difference.high:
+    if later.low <= 0 <= later.high:
         return ", so neither is shown to be faster"
-    low, high = sorted((abs(difference.low), abs(difference.high)))
+    low, high = sorted((abs(later.low), abs(later.high)))
     return (
-        f", so choosing is {'faster' if difference.high < 0 else 'slower'} by "
-        f"{_seconds(abs(difference.mean))} (95% interval {_seconds(low)} to {_seconds(high)}, "
-        f"{difference.num_seeds} seeds)"
+        f", so choosing is {'faster' if later.high < 0 else 'slower'} by "
+        f"{_time(abs(later.mean))} (95% interval {_time(low)} to {_time(high)}, "
+        f"{later.num_seeds} seeds)"
     )
 
 
@@ -248,10 +222,10 @@ def _cost(best: Outcome) -> str:
     times = best.choosing_seconds / max(best.training_seconds, 1e-9)
     share = f"{times:.1f} times" if times >= 2 else f"{times:.0%} of"
     return (
-        f"Choosing with {best.strategy} cost {_seconds(best.choosing_seconds)} "
-        f"({_seconds(best.pretraining_seconds)} of pre-training and "
-        f"{_seconds(best.selection_seconds)} of selection), {share} the "
-        f"{_seconds(best.training_seconds)} of main training; it is paid once, however "
+        f"Choosing with {best.strategy} cost {_time(best.choosing_seconds)} "
+        f"({_time(best.pretraining_seconds)} of pre-training and "
+        f"{_time(best.selection_seconds)} of selection), {share} the "
+        f"{_time(best.training_seconds)} of main training; it is paid once, however "
         "often the subset is trained on."
     )
 
@@ -260,16 +234,10 @@ def _at(fraction: float) -> str:
     return f"At {100 * fraction:g}%"
 
 
-def _points(difference: Difference, sign: str = "", *, negated: bool = False) -> str:
+def _points(difference: Difference, sign: str = "") -> str:
     values = difference.mean, difference.low, difference.high
-    if negated:
-        values = -difference.mean, -difference.high, -difference.low
     mean, low, high = (f"{100 * value:{sign}.1f}" for value in values)
     return f"{mean} points (95% interval {low} to {high}, {difference.num_seeds} seeds)"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _and(names: Sequence[str]) -> str:

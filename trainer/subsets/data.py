@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
+from lipt.common.config.run_config import FingerprintKind
 from lipt.common.errors import DataError, LiptError, SubsetError
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")

@@ -1,8 +1,7 @@
-"""Processes of a pool: workers on this machine, which do not outlive who started them.
+"""Processes of a pool: workers on this machine that do not outlive their starter.
 
-The kernel sends a child SIGTERM when the thread that started it has ended, however that came about.
-So a worker whose starter was killed gives its learner back and leaves. Imports nothing heavy, for
-it runs on every node before the worker does.
+The kernel sends a child SIGTERM when the thread that started it has ended, so that a worker whose
+starter was killed gives its learner back. Imports nothing heavy: it runs before each worker.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-# A worker that is told to end gives its learner back, also to a coordinator that is slow or gone.
+# Time for a worker to give its learner back to a slow coordinator.
 STOP_SECONDS = 15.0
-# As many lines of what it said last are kept.
 _TAIL_LINES = 15
 _SET_PARENT_DEATH_SIGNAL = 1
-# What is executed in the new process, before the program proper.
 _BOUND = "from lipt.worker.pool.processes import become; become()"
 
 
 class Child:
-    """`python -m MODULE ARGUMENTS`, whose lines `say` is given in another thread."""
+    """`python -m MODULE ARGUMENTS`; another thread passes its lines to `say`."""
 
     def __init__(
         self,
@@ -39,7 +36,7 @@ class Child:
     ) -> None:
         self._say = say
         self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
-        # A session of its own: Ctrl-C reaches who started it, who then ends it in order.
+        # Ctrl-C must reach the starter alone, which ends it in order.
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
             [sys.executable, "-c", _BOUND, str(os.getpid()), module, *arguments],
             stdin=subprocess.DEVNULL,
@@ -55,7 +52,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     def poll(self) -> int | None:
@@ -63,25 +60,25 @@ class Child:
         return self._process.poll()
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status as soon as it has one, or None after so long."""
+        """Its exit status; None after so long."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def terminate(self) -> None:
-        """Ask it to end; harmless where it has."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def end(self, seconds: float) -> int:
-        """Wait for it to end, and kill its session after so long; the exit status."""
+        """Its exit status; its session is killed after so long."""
         if self.wait(seconds) is None:
             # Not reaped yet, so its id still names its session and nobody else's.
             os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
 
     def tail(self) -> str:
-        """What it said last."""
+        """Its last lines."""
         self._reader.join(1.0)
         return "\n".join(self._lines)
 
@@ -94,7 +91,7 @@ class Child:
 
 
 def become() -> None:
-    """In the new process, told PARENT MODULE ARGUMENTS: end with the parent, become the program."""
+    """In the new process with the arguments PARENT MODULE ...: become the program."""
     _, parent, module, *arguments = sys.argv
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
@@ -105,12 +102,7 @@ def become() -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker that is no more.
-
-    number: as it was started with.
-    status: the exit status of its process, negative for a signal; None where that is unknown.
-    tail: what it said last.
-    """
+    """A worker that has ended; `status` is negative for a signal, and None where it is unknown."""
 
     number: int
     status: int | None
@@ -118,11 +110,10 @@ class Ended:
 
 
 class LocalEngine:
-    """Runs workers as children of this process; a number is free again once its worker has ended.
+    """Runs workers as children of this process.
 
-    Args:
-        gpus_per_worker: 0 for the CPU; 1 gives worker n the device `cuda:n`, 0.5 has two share one.
-        say: takes each line that a worker prints, with its number in front.
+    gpus_per_worker: 0 for the CPU; 1 gives worker n the device `cuda:n`, 0.5 has two share one.
+    say: takes each line that a worker prints.
     """
 
     def __init__(self, gpus_per_worker: float, say: Callable[[str], object]) -> None:
@@ -143,7 +134,7 @@ class LocalEngine:
         )
 
     def ended(self) -> list[Ended]:
-        """Those that have ended since this was asked last."""
+        """The workers that have ended since the last call."""
         found = [
             Ended(number, status, child.tail())
             for number, child in self._children.items()
@@ -159,7 +150,7 @@ class LocalEngine:
             self._children[number].terminate()
 
     def close(self) -> None:
-        """End all, with SIGKILL those that linger."""
+        """End all, slow ones with SIGKILL."""
         self.stop(self._children)
         deadline = time.monotonic() + STOP_SECONDS
         for child in self._children.values():

@@ -1,8 +1,7 @@
 """Ray engine: workers as tasks of a Ray cluster, which places and restarts them.
 
-A task is one `lipt-worker`. Ray looks for a node with room for it, adds one where it scales itself,
-and starts it again elsewhere when the node is gone. Nothing of the cluster is changed, and nothing
-left on it.
+A task is one `lipt-worker`. Ray finds a node with room for it, or adds one, and starts it again
+elsewhere when the node is gone. Nothing is left on the cluster.
 """
 
 from __future__ import annotations
@@ -41,13 +40,12 @@ class RayEngine:
         self._ray: Any = import_extra(
             "ray", package="ray", extra="ray", needed_for="a worker pool on Ray"
         )
-        # The token goes to the workers alone, and is shown nowhere.
+        # Only workers get the token.
         self._environment = {}
         if settings.token is not None and settings.token_file is None:
             self._environment = {"LIPT_TOKEN": settings.token.get_secret_value()}
         self._tasks: dict[int, Any] = {}
         _connect(self._ray, settings.ray or _LOCAL, runtime_env)
-        # By CUDA_VISIBLE_DEVICES Ray lets a worker see the GPUs that are its own.
         self._device = "cuda" if settings.gpus_per_worker else "cpu"
         self._run: Callable[..., Any] = (
             self._ray.remote(run_worker)
@@ -57,7 +55,6 @@ class RayEngine:
                 num_gpus=settings.gpus_per_worker,
                 resources=resources or None,
                 scheduling_strategy="SPREAD",
-                # However many machines vanish under it.
                 max_retries=-1,
             )
             .remote
@@ -72,20 +69,19 @@ class RayEngine:
         nodes = {node["NodeManagerAddress"] for node in self._ray.nodes() if node["Alive"]}
         if elsewhere := sorted(nodes - {here, "127.0.0.1"}):
             raise ConfigError(
-                f"{coordinator} is an address of this machine alone ({here}), and Ray has nodes on "
-                f"{', '.join(elsewhere[:3])}{' and others' if len(elsewhere) > 3 else ''}, whose "
-                "workers cannot reach it. Have the coordinator --listen on 0.0.0.0 with TLS "
-                "(lipt certs init --host HOST), and give the pool --coordinator HOST:PORT."
+                f"{coordinator} is an address of this machine alone, and Ray has nodes on "
+                f"{', '.join(elsewhere[:3])}. Have the coordinator --listen on 0.0.0.0 with TLS, "
+                "and give the pool --coordinator HOST:PORT."
             )
 
     def start(self, number: int, arguments: Sequence[str]) -> None:
-        """Have Ray place a worker, as soon as there is room."""
+        """Have Ray place a worker as soon as there is room."""
         # In front, so that a device that the user names comes later and wins.
         words = ["--device", self._device, *arguments]
         self._tasks[number] = self._run(words, dict(self._environment))
 
     def ended(self) -> list[Ended]:
-        """Those that have ended since this was asked last; whom Ray starts again are not."""
+        """The workers that have ended since the last call, for good."""
         if not self._tasks:
             return []
         tasks = list(self._tasks.values())
@@ -103,14 +99,14 @@ class RayEngine:
         except self._ray.exceptions.TaskCancelledError:
             return Ended(number, 0)
         except self._ray.exceptions.RayTaskError as error:
-            # It never came to a worker: lipt is not installed there, say.
+            # No worker began: lipt is not installed there, for example.
             return Ended(number, 1, str(error))
         except self._ray.exceptions.RayError as error:
             return Ended(number, None, str(error))
         return Ended(number, status, tail)
 
     def stop(self, numbers: Collection[int]) -> None:
-        """Cancel tasks: those that wait for room are gone, workers that run end in order."""
+        """Cancel tasks that wait for room, and end workers that run."""
         for number in numbers:
             self._ray.cancel(self._tasks[number])
 
@@ -137,7 +133,7 @@ def _resource(text: str) -> tuple[str, float]:
 def _runtime_env(path: Path | None, working_dir: Path | None) -> dict[str, Any]:
     made: Any = {}
     if path is not None:
-        # It comes with Ray, which reads such files with it; JSON is YAML.
+        # It comes with Ray; JSON is YAML.
         yaml = import_extra("yaml", package="pyyaml", extra="ray", needed_for="--runtime-env")
         try:
             made = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -152,7 +148,6 @@ def _runtime_env(path: Path | None, working_dir: Path | None) -> dict[str, Any]:
 def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
     started_here = {}
     if address == _LOCAL:
-        # A cluster that is started by the way is not to report to anybody; who wants it says so.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         started_here = {"include_dashboard": False}
     try:
@@ -165,7 +160,7 @@ def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
             address=address,
             runtime_env=runtime_env or None,
             namespace="lipt",
-            # What workers print stays in Ray's own logs: there may be hundreds of them.
+            # Hundreds of workers may print: their lines stay in Ray's logs.
             log_to_driver=False,
             logging_level=logging.WARNING,
             **started_here,
@@ -173,18 +168,16 @@ def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         raise UnreachableError(
             f"no Ray cluster can be used at {address!r}: {error}. Start one (ray start --head "
-            "--port 6379), and give --ray HOST:6379; auto on a machine of the cluster, "
-            "ray://HOST:10001 from outside, or local to start one here."
+            "--port 6379) and give --ray HOST:6379, or --ray local."
         ) from None
 
 
 def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a worker to its end, and give its exit status and what it said last.
+    """Run a worker to its end; its exit status and last lines.
 
-    Where the task is cancelled, it gives its learner back first.
+    A cancelled task gives its learner back first.
     """
-    # Ray cancels a task by an interrupt, which is ignored where a script started Ray in the
-    # background.
+    # Ray cancels a task by an interrupt, which background processes ignore by default.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = Child("lipt.worker", arguments, os.environ | environment, _log)
     try:
@@ -200,6 +193,6 @@ def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tupl
 
 
 def _log(line: str) -> None:
-    # Ray keeps what its processes print, for each task, where `ray logs` and its dashboard look.
+    # Where `ray logs` finds it.
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

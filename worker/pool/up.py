@@ -1,7 +1,7 @@
 """`lipt-worker-pool`, and `lipt up`: a coordinator and a pool of workers in one command.
 
-The `lipt` command finds `lipt up` by the entry point group `lipt.commands`. Its coordinator is a
-process of its own, told by its command line: this package does not import it.
+The `lipt` command finds `lipt up` by the entry point group `lipt.commands`. The coordinator is a
+process of its own: this package does not import it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from lipt.worker.pool.processes import Child
 
 _DEFAULT_ADDRESS = "127.0.0.1:50051"
-# A coordinator ends in so many seconds; `drain_seconds` is a part of it.
+# Longer than the coordinator's `drain_seconds`.
 _STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
-# What is set for workers and trainers is not the coordinator's own.
+# Variables of workers and trainers.
 _PEERS_OWN = ("LIPT_TLS_", "LIPT_TOKEN")
 _FLAGS = (
     "workers min_workers idle_seconds ray gpus_per_worker cpus_per_worker runtime_env working_dir "
@@ -72,7 +72,7 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
     configure_logging(settings.log_level)
     say_here = logging.getLogger(__name__).info
     with opened(settings, worker_arguments, say=partial(say, err=True)) as pool:
-        # Only now: connecting to Ray sets handlers, too.
+        # Connecting to Ray sets handlers.
         _on_signals(pool.stop)
         most, where = settings.workers, settings.where
         say_here("up to %d workers for %s, %s", most, settings.coordinator, where)
@@ -127,19 +127,18 @@ def up(
     from lipt.worker.pool.pool import opened
 
     modules = [word for module in allow_module or () for word in ("--allow-module", module)]
-    coordinator = {
-        "--data": data,
-        "--model": model,
-        "--config": config,
-        "--listen": listen,
-        "--state-dir": state_dir,
-        "--log-level": flags["log_level"],
-    }
-    words = [str(word) for flag in coordinator.items() if flag[1] is not None for word in flag]
-    words += [*modules, *(["--insecure"] if insecure else [])]
+    words = [*modules, *(["--insecure"] if insecure else []), "--listen", listen]
+    for flag, value in (
+        ("--data", data),
+        ("--model", model),
+        ("--config", config),
+        ("--state-dir", state_dir),
+        ("--log-level", flags.get("log_level")),
+    ):
+        words += [flag, str(value)] if value is not None else []
     for own in filter(None, map(module_of, filter(None, (data, model)))):
         modules += ["--allow-module", own]
-    # What is wrong with the pool's flags is said before anything is started.
+    # Wrong flags of the pool are refused before anything starts.
     settings = load_settings(PoolSettings, config=None, flags=flags)
     configure_logging(settings.log_level)
     stopping = threading.Event()
@@ -156,7 +155,7 @@ def up(
                 stopping.set()
                 pool.stop()
 
-            # Again, for connecting to Ray sets handlers, too.
+            # Again: connecting to Ray sets handlers.
             _on_signals(stop)
             _tell(data or "the data", listening, settings)
             watch = threading.Thread(target=_follow, args=(child, stop, stopping), daemon=True)
@@ -177,7 +176,7 @@ def _on_signals(stop: Callable[[], object]) -> None:
 def _coordinator(
     arguments: list[str], stopping: threading.Event, print_line: Callable[[str], object]
 ) -> Iterator[tuple[Child, str]]:
-    """A coordinator, and where it listens; "" where the process was told to stop before."""
+    """A coordinator and its address; "" where this process was stopped before."""
     import tempfile
 
     from lipt.worker.pool.processes import Child
@@ -217,7 +216,7 @@ def _follow(child: Child, stop: Callable[[], object], stopping: threading.Event)
 
 
 def _reachable(listening: str, host: str | None, *, here: bool) -> str:
-    """The address that workers are told: as is served, unless that is every address there is."""
+    """The address for workers."""
     from lipt.common.network.tls import split_address
 
     served, port = split_address(listening)

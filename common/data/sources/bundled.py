@@ -1,8 +1,7 @@
-"""Bundled data: sets that installed packages carry, for tests and first steps.
+"""Bundled data: sets that come with installed packages, for tests and first steps.
 
-scikit-learn's files are read without importing it: with scipy and pandas that takes a second, in
-every process of a demo or a test. A name ends in "-test" for every fifth row of each class, in
-"-train" for the rest.
+scikit-learn's files are read without importing it, which would take a second in every process of a
+demo. A name ends in "-test" for every fifth row of each class, in "-train" for the rest.
 
 Shapes: N rows, D columns.
 """
@@ -13,7 +12,7 @@ import ast
 import csv
 import re
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -24,18 +23,12 @@ from numpy.typing import NDArray
 
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows
-from lipt.common.data.sources.table_files import Cell
 from lipt.common.data.sources.texts import hashing_tokenizer, text_columns
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError, MissingExtraError
 from lipt.common.inputs.specs import Column, ColumnType
 
-_FILES: Mapping[str, str] = MappingProxyType(
-    {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}
-)
-BUNDLED_TABLES = tuple(f"{name}{part}" for name in _FILES for part in ("", "-train", "-test"))
-PYDOCS = ("pydocs", "pydocs-train", "pydocs-test")
-
+_TABLES = {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}
 _TEST_EVERY = 5
 # The digits' brightnesses are 0..16.
 _MAX_BRIGHTNESS = 16
@@ -52,17 +45,17 @@ _LENGTH = 32
 _VOCABULARY = 2**13
 
 
-def _bundled_file(name: str, *, needed_for: str) -> Path:
+def _bundled_file(source: str, name: str) -> Path:
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        raise MissingExtraError("scikit-learn", extra="demo", needed_for=needed_for)
+        raise MissingExtraError("scikit-learn", extra="demo", needed_for=f"the data set {source}")
     return Path(package.submodule_search_locations[0]) / "datasets" / "data" / name
 
 
 def _rows_of_part(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
     if "-" not in source:
         return np.arange(len(labels_N))
-    places_N = np.empty_like(labels_N)  # each row's place among those of its class
+    places_N = np.empty_like(labels_N)  # of each row among those of its class
     for label in np.unique(labels_N):
         of_class = labels_N == label
         places_N[of_class] = np.arange(of_class.sum())
@@ -71,15 +64,13 @@ def _rows_of_part(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def digits_rows(source: str) -> ArrayRows:
-    """1,797 handwritten digits as 1 x 8 x 8 images, their brightness spread over 0..255.
+    """1,797 handwritten digits as 1 x 8 x 8 images with brightness scaled to 0..255.
 
-    Args:
-        source: "digits", "digits-train" or "digits-test"; "digits-mislabelled" for the training
-            part with 5% of the labels made wrong on purpose, always the same ones.
+    Of "digits-mislabelled", the training part, 5% of the labels are wrong, always the same ones.
 
     Source: Alpaydin & Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI.
     """
-    file = _bundled_file("digits.csv.gz", needed_for="the data set digits")
+    file = _bundled_file("digits", "digits.csv.gz")
     stamp = Stamp.of([file])
     # A line has 64 brightnesses and the label.
     lines_NL = np.loadtxt(file, delimiter=",")
@@ -99,7 +90,6 @@ def _with_wrong_labels(labels_N: torch.Tensor) -> torch.Tensor:
     generator = derive_generator(0, "digits-mislabelled")
     num_wrong = round(_MISLABELLED_SHARE * len(labels_N))
     rows_W = torch.randperm(len(labels_N), generator=generator)[:num_wrong]
-    # Never by a whole turn, which would end where it began.
     further_W = torch.randint(1, _NUM_DIGITS, (num_wrong,), generator=generator)
     wrong_N = labels_N.clone()
     wrong_N[rows_W] = (labels_N[rows_W] + further_W) % _NUM_DIGITS
@@ -107,19 +97,15 @@ def _with_wrong_labels(labels_N: torch.Tensor) -> torch.Tensor:
 
 
 def bundled_table_rows(source: str) -> ColumnRows:
-    """Measurements by physicians and chemists.
-
-    Args:
-        source: "breast_cancer", 569 tumours by 30 measurements, malignant or benign; "wine", 178
-            wines by 13 measurements, from three growers; either with "-train" or "-test".
+    """569 tumours by 30 measurements in two classes, or 178 wines by 13 in three.
 
     Source: Wolberg, Mangasarian, Street & Street 1995 and Forina et al. 1991, UCI.
     """
     name = source.partition("-")[0]
-    file = _bundled_file(_FILES[name], needed_for=f"the data set {name}")
+    file = _bundled_file(name, _TABLES[name])
     stamp = Stamp.of([file])
     with file.open(encoding="utf-8", newline="") as opened:
-        # The first line has the numbers of rows and columns, and the classes' names.
+        # The first line has the numbers of rows and columns, and the class names.
         (_, num_columns, *names), *lines = csv.reader(opened)
     values_NL = np.array(lines, dtype=np.float64)
     labels_N = values_NL[:, -1].astype(np.int64)
@@ -133,12 +119,12 @@ def bundled_table_rows(source: str) -> ColumnRows:
 def pydocs_rows(source: str) -> ColumnRows:
     """Paragraphs of the docstrings of Python's standard library, by package, as tokens.
 
-    They are read from the sources of eight packages, which are not imported: every paragraph of 8
-    words and more, once. Another version of Python has other data, with another fingerprint.
+    They are read from the sources of eight packages: every paragraph of 8 words and more, once.
+    Another version of Python has other paragraphs, and another fingerprint.
     """
     files = {topic: _files(topic) for topic in _TOPICS}
     stamp = Stamp.of([file for of_topic in files.values() for file in of_topic])
-    # What two packages say word for word is the later one's.
+    # A paragraph of two packages is the later one's.
     labelled = {
         text: label
         for label, of_topic in enumerate(files.values())
@@ -148,12 +134,11 @@ def pydocs_rows(source: str) -> ColumnRows:
     texts = list(labelled)
     labels_N = np.array(list(labelled.values()), dtype=np.int64)
     rows = _rows_of_part(source, labels_N)
-    chunk: list[list[Cell]] = [[texts[row] for row in rows]]
     tokenizer = hashing_tokenizer(_LENGTH, _VOCABULARY)
+    chunk = [[texts[row] for row in rows]]
     columns, tensors = text_columns("", [chunk], tokenizer, num_texts=len(rows), length=_LENGTH)
-    return ColumnRows(
-        source, _TOPICS, torch.from_numpy(labels_N[rows]), columns, tensors, stamp=stamp
-    )
+    given_N = torch.from_numpy(labels_N[rows])
+    return ColumnRows(source, _TOPICS, given_N, columns, tensors, stamp=stamp)
 
 
 def _files(topic: str) -> list[Path]:
@@ -174,3 +159,18 @@ def _paragraphs(file: Path) -> Iterator[str]:
             for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
                 if len(re.findall(r"\w+", paragraph)) >= _FEWEST_WORDS:
                     yield " ".join(paragraph.split())
+
+
+BUNDLED: Mapping[str, Callable[[str], ArrayRows | ColumnRows]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("digits", "digits-train", "digits-test", "digits-mislabelled"), digits_rows
+        ),
+        **{
+            f"{name}{part}": bundled_table_rows
+            for name in _TABLES
+            for part in ("", "-train", "-test")
+        },
+        **dict.fromkeys(("pydocs", "pydocs-train", "pydocs-test"), pydocs_rows),
+    }
+)

@@ -1,11 +1,11 @@
-"""Feature file: examples that another model has made into vectors, in one file with their labels.
+"""Feature file: vectors that another model has made, in one file with their labels.
 
     X                 N x d, or N x anything: numbers of any type
-    y                 N class numbers from 0
+    y                 N class numbers from 0; floats for regression; N x C of 0 and 1 for labels
     paired_features   N x p, where each example is a pair, such as an image and its caption: the
-                      other half, for strategies on pairs; no model is given it
-    class_names       the classes' names: a JSON list in the metadata of a safetensors file, or
-                      an array of texts in an npz file
+                      other half, for strategies on pairs; not a model's input
+    class_names       the class names: a JSON list in the metadata of a safetensors file, or an
+                      array of texts in an npz file
 
 Nothing is allocated before the header was compared with the file's size, and nothing unpickled.
 
@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.query import split_query
 from lipt.common.data.sources.rows import ColumnRows, numbered_classes
-from lipt.common.data.sources.table_files import named_rows
+from lipt.common.data.sources.storage import split_query
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values
@@ -37,7 +36,7 @@ from lipt.common.weights.files import read_container
 _EXAMPLES, _LABELS, _PAIRED, _NAMES = "X", "y", "paired_features", "class_names"
 _KNOWN = {_EXAMPLES, _LABELS, _PAIRED, _NAMES}
 
-# A file of one's own may be of any size; its header may not.
+# The file may be of any size, its header may not.
 _MAX_BYTES = 2**50
 _MAX_TENSORS = 16
 _MAX_NAMES_BYTES = 2**22
@@ -58,14 +57,15 @@ class FeatureRows(ColumnRows):
     paired_NP: Tensor | None = None
 
     def raw(self, row: int) -> bytes:
-        """The bytes of the row's values, and behind them those of its other half."""
+        """The bytes of the row's values, then those of its other half."""
         paired = b"" if self.paired_NP is None else self.paired_NP[row].numpy().tobytes()
         return super().raw(row) + paired
 
 
-def features_rows(source: str, path: Path) -> FeatureRows:
+def features_rows(source: str, path: str) -> FeatureRows:
     """The examples of a file, float32, standardized unless `?standardize=no` follows its name."""
-    file, query = split_query(source, path, ("standardize",))
+    name, query = split_query(source, path, ("standardize",))
+    file = Path(name)
     standardized = query.one_of("standardize", ("yes", "no")) == "yes"
     stamp = Stamp.of([file])
     tensors, names = _read_npz(file) if file.suffix == ".npz" else _read_safetensors(file)
@@ -79,10 +79,11 @@ def features_rows(source: str, path: Path) -> FeatureRows:
     paired_NP = None
     if _PAIRED in tensors:
         paired_NP = _floats(file, _PAIRED, tensors[_PAIRED], len(labels_N))
-        if paired_NP.ndim != 2:
-            raise DataError(f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions. Give N x p.")
-    if targets is not None:
-        names = targets.strata_names
+        if paired_NP.ndim != 2 or not bool(paired_NP.isfinite().all()):
+            raise DataError(
+                f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions, or values that are not "
+                "finite. Give finite numbers, N x p."
+            )
     column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
     return FeatureRows(
         source=source,
@@ -105,22 +106,22 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             max_metadata_bytes=_MAX_NAMES_BYTES,
         )
     except (WeightsError, BlobTooLargeError) as error:
-        # What else these say is about a model's weights.
+        # Their remedy is about a model's weights.
         raise DataError(f"{error.problem}. {_HOW}") from error
-    names: Any = ()
-    if _NAMES in container.metadata:
-        try:
-            names = json.loads(container.metadata[_NAMES])
-        except (ValueError, RecursionError):
-            names = None
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise DataError(
-                f"{path}: {_NAMES} in its metadata is not a JSON list of texts. Write "
-                f"metadata={{'{_NAMES}': json.dumps(names)}}."
-            )
-    known = container.specs.keys() & _KNOWN
-    tensors = {name: container.tensor(name) for name in known}
-    return tensors | dict.fromkeys(container.specs.keys() - known, torch.empty(0)), tuple(names)
+    try:
+        names: Any = json.loads(container.metadata.get(_NAMES, "[]"))
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(
+            f"{path}: {_NAMES} in its metadata is not a JSON list of texts. Write "
+            f"metadata={{'{_NAMES}': json.dumps(names)}}."
+        )
+    # Unknown tensors are refused by their names, and not read.
+    return {
+        name: container.tensor(name) if name in _KNOWN else torch.empty(0)
+        for name in container.specs
+    }, tuple(names)
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
@@ -140,24 +141,21 @@ def _require_sizes(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.compress_type != zipfile.ZIP_STORED:
-                raise ValueError(
-                    "it is compressed, so that its size is not known before it is read"
-                )
+                raise ValueError("it is compressed, which hides its size")
             with archive.open(member) as file:
                 major, _ = np.lib.format.read_magic(file)
                 if major not in read_header:
                     raise ValueError(f"{member.filename} has version {major} of the format")
                 shape, _, dtype = read_header[major](file)
-                declared = math.prod(shape) * dtype.itemsize
-                if dtype.hasobject or declared != member.file_size - file.tell():
+                declared, found = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
+                if dtype.hasobject or declared != found:
                     raise ValueError(
-                        f"{member.filename} declares {declared} bytes of {dtype}, but has "
-                        f"{member.file_size - file.tell()}"
+                        f"{member.filename} declares {declared} bytes of {dtype}, but has {found}"
                     )
 
 
 def _targets(path: Path, labels: Tensor, names: tuple[str, ...]) -> TargetValues | None:
-    """Numbers or labels; None where they are classes."""
+    """Numbers or labels; None for classes."""
     if labels.ndim == 2:
         binary = bool(((labels == 0) | (labels == 1)).all())
         values_of = number_values if labels.is_floating_point() and not binary else label_values
@@ -171,14 +169,8 @@ def _labels(path: Path, labels_N: Tensor) -> Tensor:
     if labels_N.ndim != 1 or labels_N.is_floating_point() or not len(labels_N):
         raise DataError(
             f"{path}: {_LABELS} is {labels_N.dtype} of the shape {list(labels_N.shape)}. Give a "
-            "class's whole number for each example, floats (regression), or N x C of 0 and 1 "
+            "class number for each example, floats (regression), or N x C of 0 and 1 "
             "(multi-label)."
-        )
-    negative = torch.nonzero(labels_N < 0).flatten().tolist()
-    if negative:
-        raise DataError(
-            f"{path}: {len(negative)} of {len(labels_N)} examples have a label below 0: rows "
-            f"{named_rows(negative)}. Classes are counted from 0: correct or remove them."
         )
     return labels_N.to(torch.int64)
 
@@ -190,11 +182,4 @@ def _floats(path: Path, name: str, values: Tensor, num_examples: int) -> Tensor:
             f"{path}: {name} has the shape {list(shape)}, but {_LABELS} has {num_examples} labels. "
             f"Give a row of numbers for each: [{num_examples}, d]."
         )
-    floats = values.to(torch.float32).contiguous()
-    bad = torch.nonzero(~floats.flatten(1).isfinite().all(dim=1)).flatten().tolist()
-    if bad:
-        raise DataError(
-            f"{path}: {name} has values that are not finite in float32 in {len(bad)} of "
-            f"{num_examples} rows: {named_rows(bad)}. Give finite numbers."
-        )
-    return floats
+    return values.to(torch.float32).contiguous()

@@ -13,6 +13,7 @@ Shapes: N images, C channels, H x W pixels.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import warnings
@@ -37,7 +38,7 @@ FILE_NAME = "synthetic.safetensors"
 IMAGES, LABELS, STAGES = "images_NCHW", "labels_N", "stages_N"
 CLASS_NAMES, MANIFEST = "class_names", "manifest"
 
-# A file of one's own; its header may still not take more than this.
+# The file may be of any size, its header may not.
 _MAX_BYTES = 2**40
 _MAX_METADATA_BYTES = 2**22
 
@@ -51,7 +52,7 @@ class EncodedRows(ImageRows):
     """Labelled image files; errors name the row and the file.
 
     Attributes:
-        open: gives a row's file, seekable, in any thread; raises OSError or DataError.
+        open: a row's file, seekable, from any thread; raises OSError or DataError.
         where: a row's file, for messages.
     """
 
@@ -61,25 +62,26 @@ class EncodedRows(ImageRows):
 
     def raw(self, row: int) -> bytes:
         """The file's bytes."""
-        with self._located(row), self.open(row) as file:
+        with self._file(row) as file:
             return file.read()
 
     def check(self, row: int) -> Header:
         """The image's format, after a look at the file's header and end."""
-        with self._located(row), self.open(row) as file:
+        with self._file(row) as file:
             return check_file(file)
 
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
-        """Decode the image and fit it to `channels` x `size`."""
-        with self._located(row), self.open(row) as file:
-            return decode_file(file, channels, size)
+        """Read the file at once, decode the image and fit it to `channels` x `size`."""
+        with self._file(row) as file:
+            return decode_file(io.BytesIO(file.read()), channels, size)
 
     @contextmanager
-    def _located(self, row: int) -> Iterator[None]:
+    def _file(self, row: int) -> Iterator[BinaryIO]:
         try:
-            yield
+            with self.open(row) as file:
+                yield file
         except (DataError, OSError) as error:
             raise DataError(
                 f"image {row} of {self.source} ({self.where(row)}) cannot be used: "
@@ -87,7 +89,7 @@ class EncodedRows(ImageRows):
             ) from error
 
 
-def cifar_rows(source: str, path: Path) -> ArrayRows:
+def cifar_rows(source: str, path: str) -> ArrayRows:
     """CIFAR's images, 3 x 32 x 32, in their files' order; CIFAR-100's labels are the fine ones.
 
     torchvision's reader compares every file's digest before it unpickles it.
@@ -95,15 +97,14 @@ def cifar_rows(source: str, path: Path) -> ArrayRows:
     Args:
         source: CIFAR-100 where it begins with "cifar100"; the 10,000 test images where it has
             "-test" before its colon, else the 50,000 training images.
-        path: the directory that holds `cifar-10-batches-py` or `cifar-100-python`, or that
-            directory itself.
+        path: `cifar-10-batches-py` or `cifar-100-python`, or the directory that holds it.
 
     Source: Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images".
     """
     from torchvision import datasets  # noqa: PLC0415 - slow to import, and not always needed
 
     reader = datasets.CIFAR100 if source.startswith("cifar100") else datasets.CIFAR10
-    root = path.parent if path.name == reader.base_folder else path
+    root = Path(path).parent if Path(path).name == reader.base_folder else Path(path)
     stamp = Stamp.of(sorted((root / reader.base_folder).glob("*")))
     try:
         with warnings.catch_warnings():
@@ -120,20 +121,20 @@ def cifar_rows(source: str, path: Path) -> ArrayRows:
     return ArrayRows(source, tuple(data.classes), labels_N, images_NCHW, stamp=stamp)
 
 
-def imagefolder_rows(source: str, path: Path) -> EncodedRows:
-    """The images in a directory per class, classes and files in sorted order.
+def imagefolder_rows(source: str, path: str) -> EncodedRows:
+    """The images in a directory per class, in the order of torchvision's `ImageFolder`.
 
-    They are listed as torchvision's `ImageFolder` does, so that ids mean the same images in a
-    training script that uses it. To import torchvision itself takes as long as torch.
+    So ids mean the same images in a training script that uses it. torchvision itself is not
+    imported: that takes as long as torch.
     """
-    if not path.is_dir():
+    if not Path(path).is_dir():
         raise DataError(
             f"{source}: there is no directory {path}. Name one that holds a directory of images "
             "for each class."
         )
     try:
         classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-        by_class = [_images_in(path / name) for name in classes]
+        by_class = [_images_in(Path(path) / name) for name in classes]
     except OSError as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
     empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
@@ -164,7 +165,7 @@ def _images_in(folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class DistilledFile:
-    """The file's contents, checked."""
+    """The contents of `synthetic.safetensors`, checked."""
 
     images_NCHW: Tensor
     labels_N: Tensor
@@ -211,9 +212,9 @@ def read_distilled(folder: Path) -> DistilledFile:
     return DistilledFile(images, labels, stages, tuple(names), manifest)
 
 
-def distilled_rows(source: str, path: Path) -> ArrayRows:
-    """The synthetic images of a folder as a data set; raises as `read_distilled`."""
-    stamp = Stamp.of([path / FILE_NAME])
-    found = read_distilled(path)
+def distilled_rows(source: str, path: str) -> ArrayRows:
+    """The synthetic images of a folder as a data set."""
+    stamp = Stamp.of([Path(path) / FILE_NAME])
+    found = read_distilled(Path(path))
     images_NCHW = found.images_NCHW.numpy()
     return ArrayRows(source, found.class_names, found.labels_N, images_NCHW, stamp=stamp)

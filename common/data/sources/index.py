@@ -1,9 +1,9 @@
-"""Kept indexes: what a scan of many files found, stamped with the files and kept on disk.
+"""Index cache: the results of scans over many files, in the user's cache directory.
 
-    NAME.DIGEST.safetensors    NAME says what the content depends on, DIGEST what it is
+    NAME.DIGEST.safetensors    NAME is a digest of the dependencies, DIGEST that of the content
 
-A file appears as a whole, two processes that make one at once write the same, and a damaged one
-does not have its digest any more and is made again. They lie in the user's cache directory.
+A file appears as a whole, and two processes that make one at once write the same. A damaged one no
+longer has its digest, and is made again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lipt.common.weights.files import write_packed
 
 logger = logging.getLogger(__name__)
 
-# Those used last stay. An index of a million images takes about 60 MB, a million pairs of 512
+# The files used last stay. An index of a million images takes about 60 MB, a million pairs of 512
 # features 4 GB.
 MOST_FILES = 64
 MOST_BYTES = 32 * 2**30
@@ -39,15 +39,15 @@ MOST_BYTES = 32 * 2**30
 # A stamp of so many takes 0.1 to 0.3 s on a local disk.
 MAX_FILES = 20_000
 
-# Larger values made of all rows are in a mapped file of the cache directory.
+# Larger values of all rows are in a mapped file of the cache directory.
 MEMORY_BYTES = 2**28
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """Names, sizes, inodes and times of files at one moment; of URLs what the server says.
+    """Names, sizes, inodes and times of files at one moment; sizes and versions of URLs.
 
-    A copy that keeps the time of a file's content (mtime) has another time of its own (ctime).
+    ctime counts as well as mtime, which a copy may keep.
     """
 
     paths: tuple[str, ...]
@@ -57,10 +57,8 @@ class Stamp:
     def of(cls, files: Sequence[str | os.PathLike[str]], folders: Sequence[str] = ()) -> Stamp:
         """The stamp now.
 
-        Args:
-            files: those that a data set is read from. Of too many, evenly spaced ones count.
-            folders: of the files, which count where there are too many: a replaced file changes
-                its folder's times.
+        Of too many files, evenly spaced ones count, and `folders`: a replaced file changes its
+        folder's times.
         """
         step = max(1, -(-len(files) // MAX_FILES))
         paths = (*(os.fspath(file) for file in files[::step]), *(folders if step > 1 else ()))
@@ -91,10 +89,10 @@ def _digest(paths: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class PackedNames:
-    """Very many texts as one block of bytes, which a file can be mapped to.
+    """Very many texts as one block of bytes, which can be mapped from a file.
 
     Attributes:
-        letters: uint8, all texts one behind the other, as UTF-8.
+        letters: uint8, all texts as UTF-8.
         ends_N: int64, where each ends in `letters`.
     """
 
@@ -103,7 +101,7 @@ class PackedNames:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
-        """Pack names; of any bytes, where they are a file system's."""
+        """Pack texts, also file names that are not UTF-8."""
         encoded = [name.encode(errors="surrogateescape") for name in names]
         lengths_N = torch.tensor([len(name) for name in encoded], dtype=torch.int64)
         joined = bytearray(b"".join(encoded))
@@ -119,19 +117,18 @@ class PackedNames:
         return len(self.ends_N)
 
 
-def index_folder() -> Path:
-    """Where indexes are kept."""
+def _folder() -> Path:
     return user_cache_path("lipt") / "indexes"
 
 
 def kept(
     kind: str, depends_on: tuple[object, ...], make: Callable[[], Mapping[str, Tensor]]
 ) -> Mapping[str, Tensor]:
-    """The tensors that were kept, mapped into memory; or those of `make`, kept from then on.
+    """The tensors in the cache, mapped into memory; else those of `make`, which are then cached.
 
-    `depends_on` is everything that they depend on, told apart by `repr`.
+    `depends_on` is everything that they depend on, compared by `repr`.
     """
-    folder = index_folder()
+    folder = _folder()
     name = f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
     found = _find(folder, name)
     if found is not None:
@@ -147,7 +144,7 @@ def kept(
     except (OSError, SafetensorError) as error:
         logger.warning(
             "the index of the data is not kept in %s, so the next opening scans again: %s. "
-            "Name a directory that can be written with XDG_CACHE_HOME",
+            "Name a writable directory with XDG_CACHE_HOME",
             folder,
             error,
         )
@@ -170,7 +167,7 @@ def _find(folder: Path, name: str) -> Mapping[str, Tensor] | None:
 
 
 def _file_name(name: str, path: Path) -> str:
-    """The name that a file should have for what it holds."""
+    """The name that a file should have for its content."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return f"{name}.{digest[:32]}.safetensors"
@@ -187,7 +184,7 @@ def _forget_oldest(folder: Path) -> None:
     num_bytes = 0
     for place, (_, path, size) in enumerate(sorted(found, reverse=True)):
         num_bytes += size
-        # The last one is wanted now, however large it is.
+        # The newest is in use, however large it is.
         if place >= MOST_FILES or (place and num_bytes > MOST_BYTES):
             path.unlink(missing_ok=True)
 
@@ -195,27 +192,20 @@ def _forget_oldest(folder: Path) -> None:
 def make_room(
     shape: tuple[int, ...], dtype: torch.dtype, folder: Path | None, *, memory_bytes: int
 ) -> Tensor:
-    """An uninitialized tensor on the CPU: in memory, or where it is large in a mapped file.
+    """An uninitialized tensor on the CPU: in memory, or above `memory_bytes` in a mapped file.
 
     Pages of a file go to the disk when memory runs short. The file has no name: it is gone with
-    the last tensor on it, however the process ends.
-
-    Args:
-        shape: of the tensor.
-        dtype: of its values.
-        folder: where the file is made; None for memory alone, which is also taken where the folder
-            has no room.
-        memory_bytes: what is held in memory at the most, where a file can be made.
+    the last tensor on it, however the process ends. Memory is taken without a folder, where it
+    has no room, and where room cannot be reserved, as on macOS.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
-    # Where room cannot be taken at once, as on macOS, there is no file.
-    can_be_taken = hasattr(os, "posix_fallocate")
-    if folder is None or not can_be_taken or num_bytes <= memory_bytes:
+    can_reserve = hasattr(os, "posix_fallocate")
+    if folder is None or not can_reserve or num_bytes <= memory_bytes:
         return torch.empty(shape, dtype=dtype)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            # Taken at once: a full disk would end the process when a page is written.
+            # Reserved at once: a full disk would end the process when a page is written.
             os.posix_fallocate(file.fileno(), 0, num_bytes)
             mapped = mmap.mmap(file.fileno(), num_bytes)
     except OSError as error:
@@ -231,4 +221,4 @@ def make_room(
 
 def room_for(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """An uninitialized tensor; a large one is in a file of the cache directory."""
-    return make_room(shape, dtype, index_folder(), memory_bytes=MEMORY_BYTES)
+    return make_room(shape, dtype, _folder(), memory_bytes=MEMORY_BYTES)

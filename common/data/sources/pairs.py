@@ -1,10 +1,14 @@
-"""Image-text pairs: the rows of two towers, made once and kept, and latent classes as labels.
+"""Image-text pairs: the features of two towers, made once and kept, and latent classes as labels.
 
-The rows are those of a features file with `paired_features`. They are made again when the pairs'
+    FOLDER/any/name.jpg      FOLDER/any/name.txt       the whole text is the caption
+    FOLDER/captions.csv      or .tsv, .jsonl, .parquet, also named itself: a row for each pair, with
+                             the file's name, from the table's folder on, and its caption
+
+The rows are those of a feature file with `paired_features`. They are made again when the pairs'
 files, the towers' names, the files of their modules or those of `weights=` have changed.
 
-A tower's name is `module:function`. The function is called once, without arguments, and returns
-what is called with batches, such as a module of PyTorch's, which is set to `eval`:
+A tower's name is `module:function`. The function is called once, without arguments, and returns an
+encoder of batches, such as a module of PyTorch's, which is set to `eval`:
 
     image tower    float32, B x 3 x S x S, RGB, 0 to 1, on the CPU    ->  B x D, floating point
     text tower     a list of B texts                                  ->  B x D, floating point
@@ -13,15 +17,16 @@ The result may be on any device, and is divided by its length here. Row i must d
 alone.
 
 Named classes are zero-shot: each image's is the nearest text. Without names they are clusters:
-spherical k-means on a sample of the images, 256 for each cluster at the most.
+spherical k-means on a sample of the images, at most 256 for each cluster.
 
 Shapes: N pairs, B of a batch, C classes, M of the sample, S pixels a side, D features.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,17 +39,29 @@ from torch.nn import functional
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
-from lipt.common.data.sources.pair_files import FoundPairs, find_pairs
-from lipt.common.data.sources.query import Query, split_query
+from lipt.common.data.sources.storage import Query, split_query
+from lipt.common.data.sources.table_files import (
+    Cell,
+    CsvTable,
+    JsonlTable,
+    ParquetTable,
+    Table,
+    named_rows,
+    require_columns,
+)
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import decode_file
 from lipt.common.imports import TOWERS, load_factory, module_of
 from lipt.common.inputs.specs import Column, ColumnType
 
-# What the kept tensors mean; raised whenever the same pairs would be given other ones.
-FORMAT = 1
-OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
+_OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
+_TABLES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.parquet")
+_HOW = "Put name.txt beside each name.jpg, or name a table with a column of files and of captions."
+
+# What the kept tensors mean; raised whenever the same pairs would get other ones.
+_FORMAT = 1
 _SIZE, _BATCH = 224, 256
 _MOST_CLUSTERS, _PAIRS_PER_CLUSTER = 100, 50
 _SAMPLED_PER_CLUSTER = 256
@@ -52,35 +69,161 @@ _ROUNDS = 20
 _BLOCK_VALUES = 2**24
 
 
-def pairs_rows(
-    source: str, path: Path, allowed_modules: Collection[str], progress: Progress | None = None
-) -> FeatureRows:
-    """The rows of all pairs, with their latent classes as labels.
+@dataclass(frozen=True)
+class FoundPairs:
+    """Image files and captions by row number.
 
-    Args:
-        source: the name under which the user opens them.
-        path: a folder or a table, and after a question mark the options, of `OPTIONS`.
-        allowed_modules: those that towers may be imported from.
-        progress: called with (done, total) pairs while they are embedded.
+    `captions` is None where each is in a file beside its image, which is read when asked for.
     """
-    place, query = split_query(source, path, OPTIONS)
-    specs = [query.text(option, "") for option in TOWERS]
+
+    source: str
+    images: Sequence[str]
+    captions: Sequence[str] | None
+    stamp: Stamp
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> tuple[str, str]:
+        """A row's image file and caption."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"there is no row {row} in {self.source} with {len(self)} pairs")
+        return self.images[row], self.caption(row)
+
+    def caption(self, row: int) -> str:
+        """A row's caption."""
+        if self.captions is not None:
+            return self.captions[row]
+        path = _caption_file(self.images[row])
+        try:
+            return Path(path).read_text(encoding="utf-8-sig").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{self.source}: the caption of row {row}, {path}, cannot be read: {error}. Write "
+                "it as UTF-8."
+            ) from error
+
+
+def open_pairs(source: str) -> FoundPairs:
+    """The image files and captions themselves, in the order of the rows; no tower is imported."""
+    kind, _, path = source.partition(":")
+    if kind != "pairs" or not path:
+        raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")
+    place, query = split_query(source, str(Path(path).expanduser()), _OPTIONS)
+    return _find_pairs(query, Path(place))
+
+
+def _find_pairs(query: Query, path: Path) -> FoundPairs:
+    """All pairs: of a folder by their sorted paths, of a table in its order."""
+    if not path.exists():
+        raise DataError(f"{query.source}: there is no folder or table {path}. {_HOW}")
+    tables = [path / name for name in _TABLES if (path / name).exists()]
+    if len(tables) > 1:
+        raise DataError(
+            f"{query.source}: {path} holds {' and '.join(table.name for table in tables)}. Name "
+            f"the one to use: pairs:{tables[0]}"
+        )
+    if path.is_dir() and not tables:
+        return _pairs_of_folder(query.source, path)
+    return _pairs_of_table(query, tables[0] if tables else path)
+
+
+def _pairs_of_folder(source: str, folder: Path) -> FoundPairs:
+    files, lonely = list[str](), list[str]()
+    for at, _, names in sorted(os.walk(folder, followlinks=True)):
+        there = set(names)
+        for name in sorted(names):
+            if name.lower().endswith(_IMAGES):
+                (files if _caption_file(name) in there else lonely).append(f"{at}{os.sep}{name}")
+    if lonely:
+        raise DataError(
+            f"{source}: {len(lonely)} images have no caption beside them: "
+            f"{', '.join(lonely[:20])}. {_HOW}"
+        )
+    if not files:
+        raise DataError(f"{source}: there is no image with a caption in {folder}. {_HOW}")
+    stamp = Stamp.of([*files, *map(_caption_file, files)], _folders(files))
+    return FoundPairs(source, files, None, stamp)
+
+
+def _caption_file(image: str) -> str:
+    return f"{os.path.splitext(image)[0]}.txt"  # noqa: PTH122 - of a million names
+
+
+def _folders(files: list[str]) -> list[str]:
+    return sorted({os.path.dirname(file) for file in files})  # noqa: PTH120 - of a million names
+
+
+def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
+    table = _opened(query.source, path)
+    image, caption = _columns(query)
+    require_columns(table, (image,), "image")
+    require_columns(table, (caption,), "caption")
+    files, captions, missing = list[str](), list[str](), list[int]()
+    for names, texts in table.chunks([image, caption]):
+        for name, text in zip(names, texts, strict=True):
+            if not _text(name) or text is None:
+                missing.append(len(files))
+            files.append(str(path.parent / str(name)))
+            captions.append(_text(text))
+    if missing:
+        raise DataError(
+            f"{query.source}: {len(missing)} of {len(files)} rows of {table.name} lack a file name "
+            f"or a caption: rows {named_rows(missing)}. Fill them in or remove them."
+        )
+    if not files:
+        raise DataError(f"{query.source}: {table.name} has no rows. {_HOW}")
+    stamp = Stamp.of([*files, *table.files], [str(path), *_folders(files)])
+    return FoundPairs(query.source, files, captions, stamp)
+
+
+def _text(cell: Cell) -> str:
+    return "" if cell is None else str(cell).strip()
+
+
+def _opened(source: str, path: Path) -> Table:
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith((".csv", ".tsv")):
+        return CsvTable(path, "\t" if name.endswith(".tsv") else ",")
+    if name.endswith((".jsonl", ".ndjson")):
+        return JsonlTable(path)
+    if name.endswith(".parquet"):
+        return ParquetTable(source, str(path))
+    raise DataError(
+        f"{source}: {path} is no table of pairs. Name a .csv, .tsv, .jsonl or .parquet file, or a "
+        "folder."
+    )
+
+
+def _columns(query: Query) -> tuple[str, str]:
+    return query.text("image", "file_name"), query.text("caption", "caption")
+
+
+def pairs_rows(
+    source: str, path: str, allowed_modules: Collection[str], progress: Progress | None = None
+) -> FeatureRows:
+    """The features of all pairs, with their latent classes as labels.
+
+    `progress` is called with (done, total) pairs while they are embedded.
+    """
+    place, query = split_query(source, path, _OPTIONS)
+    specs = [query.text(option) for option in TOWERS]
     for option, spec in zip(TOWERS, specs, strict=True):
         if not spec:
             raise ConfigError(f"{source} names no {option}. Add {option}=module:function.")
     makers = [find_tower(spec, allowed_modules) for spec in specs]
-    pairs = _found(query, place)
+    pairs = _find_pairs(query, Path(place))
     classes = _classes(query)
     usual = max(2, min(_MOST_CLUSTERS, len(pairs) // _PAIRS_PER_CLUSTER))
     asked = query.number("clusters", usual, minimum=2, maximum=2**16)
     num_clusters = max(2, min(asked, len(pairs)))
-    size = query.number("size", _SIZE, minimum=1, maximum=4096)
-    batch = query.number("batch", _BATCH, minimum=1, maximum=2**16)
+    size = query.number("size", _SIZE, maximum=4096)
+    batch = query.number("batch", _BATCH, maximum=2**16)
     # The towers' modules are imported by now.
     modules = [getattr(sys.modules[module_of(spec)], "__file__", None) or "" for spec in specs]
     towers = Stamp.of([*modules, *query.names("weights")])
     depends_on = (
-        *(FORMAT, tuple(specs), towers.digest, pairs.stamp.digest, str(place.resolve())),
+        *(_FORMAT, tuple(specs), towers.digest, pairs.stamp.digest, str(Path(place).resolve())),
         *(_columns(query), size, batch, classes, num_clusters),
     )
 
@@ -109,31 +252,13 @@ def pairs_rows(
     )
 
 
-def open_pairs(source: str) -> FoundPairs:
-    """The image files and captions themselves, in the order of the rows; no tower is imported."""
-    kind, _, path = source.partition(":")
-    if kind != "pairs" or not path:
-        raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")
-    place, query = split_query(source, Path(path).expanduser(), OPTIONS)
-    return _found(query, place)
-
-
-def _found(query: Query, place: Path) -> FoundPairs:
-    image, caption = _columns(query)
-    return find_pairs(query.source, place, image=image, caption=caption)
-
-
-def _columns(query: Query) -> tuple[str, str]:
-    return query.text("image", "file_name"), query.text("caption", "caption")
-
-
 def _classes(query: Query) -> tuple[str, ...]:
-    """The lines of the file that names the classes; none without one."""
+    """The lines of the file of class prompts; none without one."""
     if "classes" not in query:
         return ()
     if "clusters" in query:
         raise ConfigError(f"{query.source}: classes= and clusters= are two ways. Leave one out.")
-    file = Path(query.text("classes", "")).expanduser()
+    file = Path(query.text("classes")).expanduser()
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -216,16 +341,15 @@ class Tower:
     encode: Callable[[Any], Any]
 
     def rows(self, batch: Any, size: int) -> Tensor:
-        """A batch's rows of length 1, size x D, float32 on the CPU; one of zeros stays one."""
+        """A batch's rows of length 1, size x D, float32 on the CPU; zeros stay zeros."""
         try:
             with torch.no_grad():
-                given = self.encode(batch)
+                found = torch.as_tensor(self.encode(batch))
         except Exception as error:
             raise DataError(
                 f"the tower {self.spec} failed on a batch of {size} with {type(error).__name__}: "
                 f"{error}. Try it alone on such a batch."
             ) from error
-        found = torch.as_tensor(given)
         if found.ndim != 2 or len(found) != size or not found.is_floating_point():
             raise DataError(
                 f"the tower {self.spec} gives {found.dtype} of shape {list(found.shape)} for a "
@@ -242,7 +366,7 @@ class Tower:
 
 
 def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Tower]:
-    """What makes the tower, when it is needed."""
+    """Import a tower's factory; the tower is made when it is needed."""
     factory = load_factory(spec, allowed_modules=allowed_modules)
 
     def make() -> Tower:
@@ -251,7 +375,7 @@ def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Towe
         except Exception as error:
             raise ConfigError(
                 f"{spec!r} called without arguments failed with {type(error).__name__}: {error}. "
-                "Define it as def tower(), returning what encodes a batch."
+                "Define it as def tower(), returning the encoder of a batch."
             ) from error
         if not callable(encode):
             raise ConfigError(
@@ -264,7 +388,7 @@ def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Towe
 
 
 def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
-    """The centre with the largest inner product, the first where several have it; N, int64."""
+    """The centre with the largest inner product, the first of equals; N, int64."""
     labels_N = torch.empty(len(rows_ND), dtype=torch.int64)
     step = max(1, _BLOCK_VALUES // max(centres_CD.shape))
     with pinned_kernels(1):
@@ -285,7 +409,7 @@ def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
         for _ in range(_ROUNDS):
             labels_M = nearest(sample_MD, centres_CD)
             sums_CD = torch.zeros_like(centres_CD).index_add_(0, labels_M, sample_MD)
-            # A centre that nothing is nearest to stays where it is.
+            # A centre without rows stays where it is.
             found_C = sums_CD.norm(dim=1) > 0
             centres_CD[found_C] = functional.normalize(sums_CD[found_C], dim=1)
     return centres_CD
@@ -298,7 +422,7 @@ def _spread(rows_MD: Tensor, num_clusters: int, generator: torch.Generator) -> T
     while len(chosen) < num_clusters:
         to_last_M = (2 - 2 * rows_MD @ rows_MD[chosen[-1]]).clamp(min=0)
         distances_M = torch.minimum(distances_M, to_last_M)
-        # What is left are copies: any will do.
+        # Only duplicates are left: any will do.
         weights_M = distances_M if bool(distances_M.sum() > 0) else torch.ones_like(distances_M)
         chosen.append(int(weights_M.multinomial(1, generator=generator)))
     return rows_MD[chosen].clone()

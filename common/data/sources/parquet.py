@@ -2,19 +2,19 @@
 
 The image column is a `struct<bytes: binary, path: string>` called img or image, or the only one of
 that type. The labels are integers in a column called label, labels, fine_label or fine_labels.
-Class names come from the "huggingface" entry of the schema's metadata, where there is one.
+Class names come from the "huggingface" entry of the schema's metadata.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import re
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -37,41 +37,31 @@ _LARGEST = np.iinfo(np.int64).max
 class RowGroups:
     """The `bytes` field of a struct column, by row number over several files.
 
-    A row group is the least that Parquet can read. The last ones used stay in memory, up to a
-    budget that holds all of a small set, so that a pass in order reads every group once.
+    A row group is the least that Parquet can read. As many as fit a budget stay in memory, those of
+    a small set all, so that a pass in order reads every group once.
     """
 
     def __init__(
         self, readers: Mapping[str, Any], column: str, *, max_bytes: int = _CACHE_BYTES
     ) -> None:
-        self._readers = readers
-        self._names = list(readers)
-        self._column = column
-        self._max_bytes = max_bytes
+        self._readers, self._column = readers, column
         self._groups = [
-            (name, group)
+            (name, group, reader.metadata.row_group(group))
             for name, reader in readers.items()
             for group in range(reader.metadata.num_row_groups)
         ]
-        # Row r is in the group k with starts[k] <= r < starts[k + 1]; so for files.
-        self._starts = _starts(
-            readers[name].metadata.row_group(group).num_rows for name, group in self._groups
-        )
-        self._file_starts = _starts(reader.metadata.num_rows for reader in readers.values())
+        largest = max((found.total_byte_size for *_, found in self._groups), default=1)
+        self._values = lru_cache(max(1, max_bytes // max(1, largest)))(self._load)
+        # Row r is in the group k with starts[k] <= r < starts[k + 1].
+        sizes = (found.num_rows for *_, found in self._groups)
+        self._starts: list[int] = list(accumulate(sizes, initial=0))
         self._lock = threading.Lock()
-        self._cache: OrderedDict[int, list[bytes | None]] = OrderedDict()
-        self._cached_bytes = 0
 
     def read(self, row: int) -> bytes:
         """The bytes of a row, from any thread."""
         group = bisect_right(self._starts, row) - 1
         with self._lock:
-            values = self._cache.get(group)
-            if values is None:
-                values = self._load(group)
-            else:
-                self._cache.move_to_end(group)
-        value = values[row - self._starts[group]]
+            value = self._values(group)[row - self._starts[group]]
         if value is None:
             raise DataError(
                 f"its {self._column}.bytes is null; images have to be inside the Parquet file"
@@ -80,64 +70,38 @@ class RowGroups:
 
     def where(self, row: int) -> str:
         """The file, and the row's number in it."""
-        file = bisect_right(self._file_starts, row) - 1
-        return f"{self._names[file]}, row {row - self._file_starts[file]}"
+        group = bisect_right(self._starts, row) - 1
+        name, number, _ = self._groups[group]
+        return f"{name}, row {row - self._starts[group - number]}"
 
     def _load(self, index: int) -> list[bytes | None]:
-        name, group = self._groups[index]
+        name, group, _ = self._groups[index]
         try:
             table = self._readers[name].read_row_group(group, columns=[f"{self._column}.bytes"])
         except (OSError, ValueError) as error:
             raise DataError(f"row group {group} of {name} is broken: {error}") from error
         values: list[bytes | None] = table.flatten().column(0).to_pylist()
-        self._cache[index] = values
-        self._cached_bytes += _size(values)
-        while self._cached_bytes > self._max_bytes and len(self._cache) > 1:
-            _, dropped = self._cache.popitem(last=False)
-            self._cached_bytes -= _size(dropped)
         return values
 
 
-def _starts(lengths: Iterable[int]) -> list[int]:
-    return list(itertools.accumulate(lengths, initial=0))
-
-
-def _size(values: list[bytes | None]) -> int:
-    return sum(len(value) for value in values if value is not None)
-
-
 def parquet_rows(source: str, path: str) -> EncodedRows:
-    """The rows of one Parquet file, or of a directory's training split, files in sorted order.
+    """The images of one Parquet file, or of a directory's training split, files in sorted order.
 
-    Args:
-        source: the name under which the user opens them.
-        path: a path or a URL, as in `find_files`; of a URL only the row groups that are read are
-            fetched.
+    Of a URL only the row groups that are read are fetched.
     """
     paths = find_files(source, path)
     stamp = Stamp.of(paths)
-    parquet = import_extra(
-        "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=f"the data set {source}"
-    )
-    readers = {file: open_file(parquet, source, file) for file in paths}
-    schema = readers[paths[0]].schema_arrow
-    columns = _columns_of(schema, paths[0])
-    for name, reader in readers.items():
-        if _columns_of(reader.schema_arrow, name) != columns:
-            raise DataError(
-                f"{name} has the columns {_listed(reader.schema_arrow)}, not those of the first "
-                f"file: {' and '.join(columns)}. Name files of one data set."
-            )
-    image_column, label_column = columns
+    readers, (image_column, label_column) = open_files(source, paths, _columns_of)
     labels_N = torch.cat(
         [_read_labels(name, reader, label_column) for name, reader in readers.items()]
     )
     if len(labels_N) == 0:
         raise DataError(f"{source} has no rows. Name the file that holds the training images.")
     groups = RowGroups(readers, image_column)
+    names = class_names(readers[paths[0]].schema_arrow, label_column)
     return EncodedRows(
         source=source,
-        names=class_names(schema, label_column) or numbered_classes(labels_N, source),
+        names=names or numbered_classes(labels_N, source),
         labels_N=labels_N,
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,
@@ -173,18 +137,37 @@ def find_files(source: str, path: str) -> list[str]:
     return train or found
 
 
-def open_file(parquet: Any, source: str, path: str) -> Any:
-    """A reader of a file, by the module `pyarrow.parquet`."""
-    try:
-        return parquet.ParquetFile(open_remote(source, path).open(path) if is_url(path) else path)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} cannot be read as a Parquet file: {error}. Fetch it again, or name another."
-        ) from error
+def open_files(
+    source: str, paths: list[str], columns_of: Callable[[Any, str], tuple[str, ...]]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Readers of files by name, and the columns that `columns_of` finds in each one's schema."""
+    parquet = import_extra(
+        "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=f"the data set {source}"
+    )
+    readers: dict[str, Any] = {}
+    expected: tuple[str, ...] | None = None
+    for path in paths:
+        try:
+            file = open_remote(source, path).open(path) if is_url(path) else path
+            readers[path] = parquet.ParquetFile(file)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{path} cannot be read as a Parquet file: {error}. Fetch it again, or name "
+                "another."
+            ) from error
+        columns = columns_of(readers[path].schema_arrow, path)
+        expected = columns if expected is None else expected
+        if columns != expected:
+            raise DataError(
+                f"{path} has the columns {', '.join(columns)}, not those of the first file: "
+                f"{', '.join(expected)}. Name files of one data set."
+            )
+    return readers, expected or ()
 
 
 def _columns_of(schema: Any, name: str) -> tuple[str, str]:
     """The names of the image and the label column."""
+    listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
     struct = re.compile(r"struct<(.*, )?bytes: (large_)?binary\b")
     images = [str(field.name) for field in schema if struct.match(str(field.type))]
     image = next((candidate for candidate in IMAGE_COLUMNS if candidate in images), None)
@@ -193,40 +176,30 @@ def _columns_of(schema: Any, name: str) -> tuple[str, str]:
     if image is None:
         raise DataError(
             f"{name} has {len(images)} columns of the type struct<bytes: binary, path: string> "
-            f"among {_listed(schema)}. Call the images' column image."
+            f"among {listed}. Call the images' column image."
         )
     integers = {field.name for field in schema if re.fullmatch(r"u?int\d+", str(field.type))}
     label = next((candidate for candidate in LABEL_COLUMNS if candidate in integers), None)
     if label is None:
         raise DataError(
-            f"{name} has no integer column called {', '.join(LABEL_COLUMNS)} among "
-            f"{_listed(schema)}. Call the class numbers' column label."
+            f"{name} has no integer column called {', '.join(LABEL_COLUMNS)} among {listed}. "
+            "Call the class numbers' column label."
         )
     return image, label
 
 
-def _listed(schema: Any) -> str:
-    return ", ".join(f"{field.name} ({field.type})" for field in schema)
-
-
 def _read_labels(name: str, reader: Any, label_column: str) -> Tensor:
     try:
-        column = reader.read(columns=[label_column]).column(0)
-        if column.null_count:
-            row = column.is_null().to_pylist().index(True)
-            raise DataError(
-                f"{name}, row {row}: the {label_column} is null. Label or remove the row."
-            )
-        labels = column.to_pylist()
+        labels = reader.read(columns=[label_column]).column(0).to_pylist()
     except (OSError, ValueError) as error:
         raise DataError(
             f"the column {label_column} of {name} cannot be read: {error}. Fetch the file again."
         ) from error
     for row, label in enumerate(labels):
-        if label > _LARGEST:  # of uint64; a tensor's are signed
+        if label is None or label > _LARGEST:  # of uint64; a tensor's are signed
             raise DataError(
-                f"{name}, row {row}: the {label_column} is {label}, which is no class's. "
-                "Labels must be class numbers counted from 0."
+                f"{name}, row {row}: the {label_column} is {'null' if label is None else label}. "
+                "Give it a class number, counted from 0, or remove the row."
             )
     return torch.from_numpy(np.array(labels, dtype=np.int64))
 

@@ -1,6 +1,6 @@
 """Rows: a source's examples by number, before anything is resized.
 
-Pixels are NumPy arrays here, because Pillow's are; data sets hand out tensors.
+Pixels are NumPy arrays here, because Pillow's are; data sets return tensors.
 
 Shapes: N examples, C channels, H x W pixels.
 """
@@ -23,7 +23,7 @@ from lipt.common.images.formats import Header, fit_pixels
 from lipt.common.inputs.specs import Column
 from lipt.common.targets.values import TargetValues
 
-# More classes than any labelled image set has: such a label is a mistake, not a class.
+# No labelled image set has more classes: a larger label is a mistake.
 _MAX_CLASSES = 100_000
 
 
@@ -31,17 +31,17 @@ _MAX_CLASSES = 100_000
 class Rows(ABC):
     """Labelled examples by row number.
 
-    `labels_N` and `class_names` are complete once every row was checked or read, or by
-    `complete_labels`.
+    A user's images may bring their labels: `labels_N` and `class_names` are then complete once
+    every row was read, or after `complete_labels`.
 
     Attributes:
         source: the name under which the user opened the data.
-        names: a name for every label; None numbers them.
-        labels_N: int64, on the CPU; where there are `targets`, the stratum of each example.
-        stamp: of the files that they are read from, taken before; None without files.
+        names: the class names; None numbers the classes.
+        labels_N: int64, on the CPU; with `targets`, the stratum of each example.
+        stamp: of the source's files, taken before they are read; None without files.
         targets: of examples without a single class.
         encoded: whether rows are image files rather than pixels or other values.
-        concurrent: whether rows may be read from several threads.
+        concurrent: whether several threads may read rows.
     """
 
     source: str
@@ -61,47 +61,39 @@ class Rows(ABC):
 
     @property
     def whole(self) -> Rows:
-        """The rows of the whole set, where these are only some of it; else these."""
+        """The rows of the whole set, where images are excluded from this one."""
         return self
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
     def complete_labels(self) -> None:
-        """Read every row, where labels come with the rows and are not there yet."""
+        """Read every row where labels are still missing."""
         if bool((self.labels_N < 0).any()):
             for row in range(len(self)):
                 self.raw(row)
 
     @abstractmethod
     def raw(self, row: int) -> bytes:
-        """The row as the source has it: an image file, or all of its values' bytes."""
+        """The row as the source has it: an image file, or the bytes of all its values."""
 
 
 class ImageRows(Rows):
-    """Labelled images by row number."""
+    """Labelled images; a broken one raises a DataError that names it."""
 
     @abstractmethod
     def check(self, row: int) -> Header:
-        """The image's format, after a check that it is whole, as far as that is cheap.
-
-        Raises:
-            DataError: the image is broken; the message names it.
-        """
+        """The image's format, after a check of its file as far as that is cheap."""
 
     @abstractmethod
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
-        """Decode the image and fit it to `channels` x `size` (height, width).
-
-        Raises:
-            DataError: the image is broken; the message names it.
-        """
+        """Decode the image and fit it to `channels` x `size` (height, width)."""
 
 
 class PixelRows(ImageRows):
-    """Images that are pixels already; to check one is to read it."""
+    """Images that are pixels already."""
 
     @abstractmethod
     def pixels(self, row: int) -> NDArray[np.uint8]:
@@ -113,13 +105,13 @@ class PixelRows(ImageRows):
         return data
 
     def check(self, row: int) -> Header:
-        """The image's format."""
+        """Read the image."""
         return _header(self.pixels(row))
 
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
-        """The image, fitted to `channels` x `size`."""
+        """Fit the image to `channels` x `size`."""
         pixels_CHW = self.pixels(row)
         return _header(pixels_CHW), fit_pixels(pixels_CHW, channels, size)
 
@@ -131,7 +123,7 @@ def _header(pixels_CHW: NDArray[np.uint8]) -> Header:
 
 @dataclass(frozen=True)
 class ArrayRows(PixelRows):
-    """Images of one size that are in memory already."""
+    """Images of one size in memory."""
 
     images_NCHW: NDArray[np.uint8]
 
@@ -143,11 +135,11 @@ class ArrayRows(PixelRows):
 
 @dataclass(frozen=True)
 class ColumnRows(Rows):
-    """Examples that are no images, in memory: a tensor of all N for each of the columns.
+    """Examples other than images, in memory.
 
     Attributes:
         columns: the tensors' formats, in the order of a row's bytes.
-        tensors: by the columns' names, N x shape, contiguous, on the CPU.
+        tensors: by column name, N x shape, contiguous, on the CPU.
     """
 
     columns: tuple[Column, ...]
@@ -162,19 +154,18 @@ class ColumnRows(Rows):
 
 
 def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
-    """Names "0", "1", ... up to the largest label, for a source that names no classes."""
+    """Names "0", "1", ... up to the largest label, for a source without class names."""
     largest = int(labels_N.max())
     if largest >= _MAX_CLASSES:
-        row = int(labels_N.argmax())
         raise DataError(
-            f"{source}: row {row} has the label {largest}, which would make {largest + 1} "
-            "classes. Labels must be class numbers counted from 0."
+            f"{source}: row {int(labels_N.argmax())} has the label {largest}, which would make "
+            f"{largest + 1} classes. Labels must be class numbers counted from 0."
         )
     return tuple(str(number) for number in range(largest + 1))
 
 
 def require_labels(labels_N: Tensor, num_classes: int, source: str) -> None:
-    """Check that every label is the number of a class, and that there is a choice."""
+    """Check that every label is a class number and that there are two classes."""
     outside_N = (labels_N < 0) | (labels_N >= num_classes)
     if bool(outside_N.any()):
         row = int(outside_N.to(torch.uint8).argmax())

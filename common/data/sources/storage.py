@@ -1,20 +1,28 @@
-"""Storage: files on a disk or behind a URL of fsspec's, listed and read in ranges."""
+"""Storage: files on a disk or behind a URL of fsspec's, and the options behind a source's path.
+
+Files are listed and read in ranges. Options follow a question mark, as in
+`csv:PATH?label=grade&drop=id,name`. Values are percent-decoded, each part of a list on its own: a
+comma in a column's name is `%2C`.
+"""
 
 # ruff: noqa: D102 - methods of io and of `LocalFiles` are described once
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 _URL = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET = re.compile(r"://[^/@]*:[^/@]*@")
 
-# By which servers tell versions of a file apart; each has its own.
+# Attributes by which servers tell versions of a file apart.
 _MARKS = ("etag", "mtime", "lastmodified", "last_modified", "created", "md5hash", "generation")
 
 _STAT_THREADS = 16
@@ -39,14 +47,14 @@ _KEPT_PARTS = 3
 
 
 class Window(io.RawIOBase):
-    """A seekable file over a part of another, which reads no more than it is asked for."""
+    """A seekable file over a part of another, which reads nothing ahead."""
 
     def __init__(self, read: Callable[[int, int], bytes], offset: int, size: int) -> None:
         super().__init__()
         self._read, self._offset, self._size, self._place = read, offset, size, 0
 
     def buffered(self) -> io.BufferedReader:
-        """The same with a small buffer, so that short reads cost little."""
+        """With a small buffer, so that short reads cost little."""
         return io.BufferedReader(self, _BUFFER_BYTES)
 
     def readable(self) -> bool:
@@ -70,7 +78,7 @@ class Window(io.RawIOBase):
         return len(part)
 
     def readall(self) -> bytes:
-        """All that is left, in one read where the file allows that."""
+        """The rest, in one read where the file allows that."""
         return b"".join(iter(lambda: self._next(self._size), b""))
 
     def _next(self, size: int) -> bytes:
@@ -112,18 +120,17 @@ class LocalFiles:
         self._open = lru_cache(_OPEN_FILES)(_Descriptor)
 
     def is_file(self, name: str) -> bool:
-        """Whether there is a file of that name."""
         return Path(name).is_file()
 
     def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
-        """The names of a folder's files that end so, sorted; None where there is no such folder."""
+        """The files of a folder whose names end in `suffix`, sorted; None without a folder."""
         path = Path(folder)
         if not path.is_dir():
             return None
         return sorted(str(file) for file in (path.rglob if below else path.glob)(f"*{suffix}"))
 
     def size(self, name: str) -> int:
-        """A file's bytes; raises OSError where there is none."""
+        """A file's bytes; raises OSError."""
         return Path(name).stat().st_size
 
     def read(self, name: str, offset: int, size: int) -> bytes:
@@ -149,11 +156,10 @@ class RemoteFiles:
     threads = 16
 
     def __init__(self, files: Any) -> None:
-        self._files = files
+        self.files = files
         self._ranges = lru_cache(_OPEN_FILES)(lambda url: Ranges(partial(self.fetch, url)))
 
     def is_file(self, name: str) -> bool:
-        """Whether there is such a file."""
         try:
             return str(self._info(name)["type"]) == "file"
         except FileNotFoundError:
@@ -161,22 +167,22 @@ class RemoteFiles:
         except OSError as error:
             raise DataError(
                 f"{name} cannot be read: {error}. Give the store's address and credentials in the "
-                "environment, as its own tools want them."
+                "environment, as its own tools take them."
             ) from error
 
     def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
         try:
             with _os_errors():
-                found = self._files.find(self._path(folder), maxdepth=None if below else 1)
+                found = self.files.find(self._path(folder), maxdepth=None if below else 1)
         except OSError:
             return None
-        names = sorted(str(self._files.unstrip_protocol(path)) for path in found)
+        names = sorted(str(self.files.unstrip_protocol(path)) for path in found)
         return [name for name in names if name.endswith(suffix)] if names else None
 
     def size(self, name: str) -> int:
         size = self._info(name).get("size")
         if not isinstance(size, int):
-            raise OSError(f"the server does not say how large {name} is")
+            raise OSError(f"the server does not give the size of {name}")
         return size
 
     def read(self, name: str, offset: int, size: int) -> bytes:
@@ -185,17 +191,17 @@ class RemoteFiles:
     def fetch(self, url: str, start: int, end: int) -> bytes:
         """A range of a file from the server; raises OSError."""
         with _os_errors():
-            content: bytes = self._files.cat_file(self._path(url), start=start, end=end)
+            content: bytes = self.files.cat_file(self._path(url), start=start, end=end)
         if len(content) > end - start:
-            raise OSError(f"the server sends all of {url} where a part is asked for")
+            raise OSError(f"the server sends all of {url}, not the part that was asked for")
         return content
 
     def open(self, url: str) -> Window:
-        """A seekable file, which fetches what is read of it and nothing more; raises OSError."""
+        """A seekable file; raises OSError."""
         return Window(lambda start, size: self.fetch(url, start, start + size), 0, self.size(url))
 
     def stat(self, url: str) -> tuple[str, ...]:
-        """A file's size and version, as the server gives them."""
+        """A file's size and version."""
         try:
             info = self._info(url)
         except OSError as error:
@@ -203,17 +209,13 @@ class RemoteFiles:
         known = {name.lower().replace("-", ""): value for name, value in info.items()}
         return (f"size={known.get('size')}", *(f"{n}={known[n]}" for n in _MARKS if n in known))
 
-    def forget(self) -> None:
-        """Ask the server anew from here on."""
-        self._files.invalidate_cache()
-
     def _info(self, url: str) -> Mapping[str, Any]:
         with _os_errors():
-            info: Mapping[str, Any] = self._files.info(self._path(url))
+            info: Mapping[str, Any] = self.files.info(self._path(url))
         return info
 
     def _path(self, url: str) -> str:
-        return str(self._files._strip_protocol(url))  # noqa: SLF001 - as fsspec's own functions do
+        return str(self.files._strip_protocol(url))  # noqa: SLF001 - as fsspec's own functions do
 
 
 @contextmanager
@@ -236,7 +238,7 @@ def is_url(name: str) -> bool:
 
 
 def storage_of(source: str, name: str) -> Storage:
-    """The storage of a path or a URL; `source` is for messages."""
+    """The storage of a path or a URL."""
     return open_remote(source, name) if is_url(name) else LocalFiles()
 
 
@@ -245,8 +247,7 @@ def open_remote(source: str, url: str) -> RemoteFiles:
     if _SECRET.search(url):
         raise ConfigError(
             f"{_SECRET.sub('://', source)}: everybody on this machine could read the password in "
-            "this URL. Put it where the store's tools look, such as AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY in the environment."
+            "this URL. Put it into the environment, such as AWS_SECRET_ACCESS_KEY."
         )
     match = _URL.match(url)
     kind = match["kind"] if match is not None else ""
@@ -264,11 +265,11 @@ def open_remote(source: str, url: str) -> RemoteFiles:
 
 
 def stat_remote(urls: Sequence[str]) -> list[tuple[str, ...]]:
-    """Sizes and versions of remote files now, many at once."""
+    """Current sizes and versions of remote files, many at once."""
     kinds = {url.partition("://")[0]: url for url in urls}
     opened = {kind: open_remote(url, url) for kind, url in kinds.items()}
     for remote in opened.values():
-        remote.forget()
+        remote.files.invalidate_cache()
     with ThreadPoolExecutor(_STAT_THREADS, thread_name_prefix="stat") as executor:
         return list(executor.map(lambda url: opened[url.partition("://")[0]].stat(url), urls))
 
@@ -283,8 +284,72 @@ def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
             raise DataError(f"{name} cannot be read: {error}") from error
         if not part:
             raise DataError(
-                f"{name} ends {size - len(content)} bytes before the end of what lies at {offset}: "
-                "it has changed since it was opened"
+                f"{name} ends {size - len(content)} bytes too early at {offset}: it has changed "
+                "since it was opened"
             )
-        content = content + part if content else part
+        content += part
     return content
+
+
+@dataclass(frozen=True)
+class Query:
+    """The options of one source."""
+
+    source: str
+    values: Mapping[str, str]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def text(self, name: str, default: str = "") -> str:
+        """An option's value."""
+        return unquote(self.values[name]) if name in self.values else default
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """The parts of a list between commas; none without the option."""
+        return tuple(unquote(part) for part in self.values.get(name, "").split(",") if part)
+
+    def number(self, name: str, default: int, *, minimum: int = 1, maximum: int) -> int:
+        """A whole number."""
+        text = self.text(name, str(default))
+        if not text.isascii() or not text.isdigit() or not minimum <= int(text) <= maximum:
+            raise ConfigError(
+                f"{self.source}: {name}={text} is not a whole number in {minimum}..{maximum}. "
+                f"Write {name}={default}, which is the default, or leave it out."
+            )
+        return int(text)
+
+    def one_of(self, name: str, choices: Sequence[str]) -> str:
+        """One of some words, the first by default."""
+        text = self.text(name, choices[0])
+        if text not in choices:
+            raise ConfigError(
+                f"{self.source}: {name}={text} is none of {', '.join(choices)}. Write one of them."
+            )
+        return text
+
+
+def split_query(source: str, path: str, options: Collection[str]) -> tuple[str, Query]:
+    """The path or URL of a source, and its options."""
+    before, _, query = path.partition("?")
+    values: dict[str, str] = {}
+    for part in query.split("&") if query else ():
+        name, _, value = part.partition("=")
+        if name not in options:
+            raise ConfigError(
+                f"{source}: there is no option {name!r}.{did_you_mean(name, options)} There are: "
+                f"{', '.join(options)}."
+            )
+        if not value or name in values:
+            raise ConfigError(
+                f"{source}: the option {name} needs one value. Write {name}=VALUE, once."
+            )
+        values[name] = value
+    return before, Query(source, values)
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """A sentence with the closest names, after a space; empty where none is close."""
+    close = difflib.get_close_matches(name.lower(), [other.lower() for other in known], n=3)
+    meant = [other for other in known if other.lower() in close]
+    return f" Did you mean {' or '.join(meant)}?" if meant else ""

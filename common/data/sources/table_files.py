@@ -1,7 +1,6 @@
 """Table files: CSV, JSON lines and Parquet, by columns of cells.
 
-A file gives its cells in chunks of rows, and is read again for each pass: it is never in memory as
-a whole.
+A file is read again for each pass, in chunks of rows: it is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from lipt.common.data.sources.parquet import class_names, find_files, open_file
-from lipt.common.data.sources.query import did_you_mean
+from lipt.common.data.sources.parquet import class_names, find_files, open_files
+from lipt.common.data.sources.storage import did_you_mean
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.imports import import_extra
 
-# None where the file has nothing there, also where it has a null or not-a-number.
+# None for a null, for not-a-number, and where a line has nothing.
 Cell = str | int | float | None
 
 CHUNK_ROWS = 8192
 
-# As people and programs write it; in any case, and also with spaces around it.
+# As people and programs write it; in any case, and with spaces around it.
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 
@@ -39,18 +38,24 @@ class Table(ABC):
     columns: tuple[str, ...]
     class_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
-    @abstractmethod
     def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
         """The cells of some columns, in chunks of rows: a list for each of `names`."""
+        rows = self._rows(names)
+        while chunk := list(islice(rows, CHUNK_ROWS)):
+            yield [list(column) for column in zip(*chunk, strict=True)]
+
+    @abstractmethod
+    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
+        """The cells of some columns, row by row."""
 
 
 def is_missing(cell: Cell) -> bool:
-    """Whether a cell holds nothing: one of NA, N/A, NaN, null, None, ? or spaces alone."""
+    """Whether a cell is empty, or one of NA, N/A, NaN, null, None and ?."""
     if cell is None:
         return True
     if isinstance(cell, str):
         return cell.strip().lower() in _MISSING
-    return cell != cell  # noqa: PLR0124 - not-a-number alone differs from itself
+    return math.isnan(cell)
 
 
 def require_columns(table: Table, names: Sequence[str], option: str) -> None:
@@ -64,18 +69,18 @@ def require_columns(table: Table, names: Sequence[str], option: str) -> None:
 
 
 def named_rows(rows: Sequence[int]) -> str:
-    """The first 20 of some numbers of rows or lines, and how many there are."""
+    """The first 20 row numbers, and how many more there are."""
     more = f" and {len(rows) - 20} more" if len(rows) > 20 else ""
     return ", ".join(map(str, rows[:20])) + more
 
 
 class CsvTable(Table):
-    """Lines of cells below a line with the columns' names, UTF-8, also gzipped.
+    """Lines of cells below a line of column names, UTF-8, also gzipped.
 
-    A column without a name, such as the row numbers that pandas writes, is left out.
+    Columns without a name, such as the row numbers that pandas writes, are left out.
     """
 
-    def __init__(self, path: Path, delimiter: str) -> None:
+    def __init__(self, path: Path, delimiter: str = ",") -> None:
         """Read the line of names."""
         if len(delimiter) != 1 or delimiter in '"\r\n':
             raise ConfigError(
@@ -95,23 +100,16 @@ class CsvTable(Table):
                 "a name for each column at the top of the file."
             )
 
-    def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
-        """The cells of some columns; empty lines are passed over."""
+    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         places = [self._header.index(name) for name in names]
-        lines: list[list[str]] = []
         ragged: list[int] = []
         with self._opened() as reader:
             next(reader)
             for line in reader:
                 if len(line) == len(self._header):
-                    lines.append(line)
+                    yield [line[place] for place in places]
                 elif line:
                     ragged.append(reader.line_num)
-                if len(lines) == CHUNK_ROWS:
-                    yield [[line[place] for line in lines] for place in places]
-                    lines = []
-            if lines:
-                yield [[line[place] for line in lines] for place in places]
         if ragged:
             raise DataError(
                 f"{self.name}: {len(ragged)} lines do not have the {len(self._header)} cells that "
@@ -159,6 +157,8 @@ def _cell(value: Any, where: str, name: str) -> Cell:
     """A value of JSON or Parquet as a cell."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if value is None or isinstance(value, str | int | float):
         return value
     raise DataError(
@@ -168,11 +168,7 @@ def _cell(value: Any, where: str, name: str) -> Cell:
 
 
 class JsonlTable(Table):
-    """An object of names and values on each line, UTF-8, also gzipped.
-
-    The columns are the names of all lines, in the order in which they come up; what a line lacks is
-    missing there.
-    """
+    """An object on each line, UTF-8, also gzipped; its columns are the names of all lines."""
 
     def __init__(self, path: Path) -> None:
         """Read the names on all lines."""
@@ -180,17 +176,10 @@ class JsonlTable(Table):
         # A dictionary keeps the order, and a set does not.
         self.columns = tuple(dict.fromkeys(name for line in self._objects() for name in line))
 
-    def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
-        """The cells of some columns."""
-        rows: list[list[Cell]] = []
+    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         for number, line in enumerate(self._objects(), start=1):
             where = f"{self.name}, object {number}"
-            rows.append([_cell(line.get(name), where, name) for name in names])
-            if len(rows) == CHUNK_ROWS:
-                yield [list(column) for column in zip(*rows, strict=True)]
-                rows = []
-        if rows:
-            yield [list(column) for column in zip(*rows, strict=True)]
+            yield [_cell(line.get(name), where, name) for name in names]
 
     def _objects(self) -> Iterator[dict[str, Any]]:
         with _text_file(self._path) as file:
@@ -216,41 +205,25 @@ class ParquetTable(Table):
     """A file, or those of a directory's training split, one below the other."""
 
     def __init__(self, source: str, path: str) -> None:
-        """Read the columns' names."""
-        parquet = import_extra(
-            "pyarrow.parquet",
-            package="pyarrow",
-            extra="parquet",
-            needed_for=f"the data set {source}",
-        )
+        """Read the column names."""
         self.name, self.files = path, find_files(source, path)
-        self._readers = {file: open_file(parquet, source, file) for file in self.files}
+        self._readers, self.columns = open_files(
+            source, self.files, lambda schema, _: tuple(schema.names)
+        )
         schema = self._readers[self.files[0]].schema_arrow
-        self.columns = tuple(schema.names)
         self.class_names = {name: class_names(schema, name) for name in self.columns}
-        for file, reader in self._readers.items():
-            if tuple(reader.schema_arrow.names) != self.columns:
-                raise DataError(
-                    f"{file} has the columns {', '.join(reader.schema_arrow.names)}, not those of "
-                    f"the first file: {', '.join(self.columns)}. Name files of one data set."
-                )
 
-    def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
-        """The cells of some columns."""
+    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         for file, reader in self._readers.items():
             try:
                 for batch in reader.iter_batches(batch_size=CHUNK_ROWS, columns=list(names)):
-                    yield [
-                        [self._cell(value, name) for value in batch.column(name).to_pylist()]
+                    columns = (
+                        [_cell(value, self.name, name) for value in batch.column(name).to_pylist()]
                         for name in names
-                    ]
+                    )
+                    yield from zip(*columns, strict=True)
             except (OSError, ValueError) as error:
                 raise DataError(
                     f"the columns {', '.join(names)} of {file} cannot be read: {error}. Fetch the "
                     "file again."
                 ) from error
-
-    def _cell(self, value: object, name: str) -> Cell:
-        if isinstance(value, float) and math.isnan(value):
-            return None
-        return _cell(value, self.name, name)

@@ -1,13 +1,13 @@
-"""Rows of a table: its label or targets, and its texts or features as columns.
+"""Tables: a label or targets, and texts or features as columns.
 
-Classes are in the order of their names, those that look like numbers by value, so that a training
-and a test file agree where both have all of them; `classes=a,b,c` names them for files that do not.
+Classes are in the order of their names, numbers by value, so that a training and a test file agree
+where both have all classes; `classes=a,b,c` names them for files that lack some.
 
-A column of features is of numbers where all its cells are, but for missing ones; they are
-standardized. Every other one is of categories: a cell's code is its text's digest, salted with its
-column's name, modulo the number of buckets. So files that are opened apart agree without a
-vocabulary, and one table of embeddings serves all columns. A missing category is a category; a
-missing number is the mean of the others in its column of the same file.
+A column whose cells are all numbers or missing is numeric and is standardized. Every other one is
+categorical: a cell's code is its text's digest, salted with its column's name, modulo the number
+of buckets. So files that are opened apart agree without a vocabulary, and one embedding table
+serves all columns. A missing category is a category; a missing number is the mean of its column in
+the same file.
 
 Shapes: N rows, D columns of numbers, C columns of categories, T targets.
 """
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.query import Query, read_query, split_query
 from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.storage import Query, split_query
 from lipt.common.data.sources.table_files import (
     Cell,
     CsvTable,
@@ -55,35 +55,29 @@ logger = logging.getLogger(__name__)
 _TARGETS = ("label", "target", "labels")
 _OF_FEATURES = ("drop", "numbers", "categories", "buckets")
 _OF_TEXT = ("text", "max_length", "tokenizer", "vocabulary", "names")
-OPTIONS = (*_TARGETS, "classes", *_OF_FEATURES, *_OF_TEXT)
+_OPTIONS = (*_TARGETS, "classes", *_OF_FEATURES, *_OF_TEXT)
 _DEFAULT_BUCKETS = 2**12
 
-# A column of more fractions than this is measured, not chosen from a list.
+# A column with more different fractions than this is a measurement, not a class.
 _MOST_FRACTIONS = 100
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def csv_rows(source: str, path: Path) -> ColumnRows:
-    """The rows of a CSV file.
-
-    Args:
-        source: the name under which the user opens them.
-        path: the file, and after a question mark its options, which are those of `OPTIONS`, and
-            `delimiter`.
-    """
-    file, query = split_query(source, path, (*OPTIONS, "delimiter"))
-    return _rows(query, lambda: CsvTable(file, query.text("delimiter", ",")))
+def csv_rows(source: str, path: str) -> ColumnRows:
+    """The rows of a CSV file."""
+    file, query = split_query(source, path, (*_OPTIONS, "delimiter"))
+    return _rows(query, lambda: CsvTable(Path(file), query.text("delimiter", ",")))
 
 
-def jsonl_rows(source: str, path: Path) -> ColumnRows:
-    """The rows of a file of JSON lines; as `csv_rows`, without `delimiter`."""
-    file, query = split_query(source, path, OPTIONS)
-    return _rows(query, lambda: JsonlTable(file))
+def jsonl_rows(source: str, path: str) -> ColumnRows:
+    """The rows of a file of JSON lines."""
+    file, query = split_query(source, path, _OPTIONS)
+    return _rows(query, lambda: JsonlTable(Path(file)))
 
 
 def parquet_table_rows(source: str, path: str) -> ColumnRows:
-    """The rows of Parquet files without images, by a path or a URL; as `jsonl_rows`."""
-    file, query = read_query(source, path, OPTIONS)
+    """The rows of Parquet files without images, by a path or a URL."""
+    file, query = split_query(source, path, _OPTIONS)
     return _rows(query, lambda: ParquetTable(source, file))
 
 
@@ -91,9 +85,8 @@ def _rows(query: Query, opened: Callable[[], Table]) -> ColumnRows:
     with_text = "text" in query
     for name in _OF_FEATURES if with_text else _OF_TEXT:
         if name in query:
-            of = "columns of numbers and categories" if with_text else "text"
             raise ConfigError(
-                f"{query.source}: the option {name} is for {of}, which are not read "
+                f"{query.source}: the option {name} cannot be used "
                 f"{'with' if with_text else 'without'} text=COLUMN. Leave it out."
             )
     kinds = [name for name in _TARGETS if name in query]
@@ -126,8 +119,8 @@ def _rows(query: Query, opened: Callable[[], Table]) -> ColumnRows:
 def read_labels(
     table: Table, column: str, classes: Sequence[str] = ()
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """The labels as numbers from 0, int64, and the classes' names."""
-    # Every row's label by its place among those that came up, and these places.
+    """The labels as numbers from 0, int64, and the class names."""
+    # Each row's label by its place in `found`.
     codes, found = array("q"), dict[str, int]()
     missing: list[int] = []
     for (cells,) in table.chunks([column]):
@@ -156,7 +149,7 @@ def read_labels(
         raise DataError(
             f"{table.name}: {len(unknown)} labels of the column {column} are none of the "
             f"{len(known)} classes, the first of them {unknown[0]!r:.80} in the rows "
-            f"{named_rows(rows)}. Correct them, or name all classes: classes=a,b,c"
+            f"{named_rows(rows)}. Name all classes: classes=a,b,c"
         )
     place_of = np.array([known[name] for name in found], dtype=np.int64)
     return torch.from_numpy(place_of[np.asarray(codes, dtype=np.int64)]), names
@@ -173,16 +166,11 @@ def _label_name(cell: Cell) -> str:
 def _require_classes(found: dict[str, int], num_rows: int, table: Table, column: str) -> None:
     numbers = [_number(name) for name in found]
     fractions = sum(number is not None and not number.is_integer() for number in numbers)
-    if fractions > _MOST_FRACTIONS:
-        raise DataError(
-            f"{table.name}: the column {column} holds {len(found)} different numbers, {fractions} "
-            f"of them fractions. For regression write target={column}, else name the column of "
-            "the classes: label=COLUMN"
-        )
-    if len(found) > max(_MOST_FRACTIONS, num_rows // 2):
+    if fractions > _MOST_FRACTIONS or len(found) > max(_MOST_FRACTIONS, num_rows // 2):
         raise DataError(
             f"{table.name}: the column {column} holds {len(found)} different labels in {num_rows} "
-            "rows. Name the column of the classes: label=COLUMN"
+            f"rows, {fractions} of them fractions. Name the column of the classes, label=COLUMN; "
+            f"for regression write target={column}"
         )
 
 
@@ -196,7 +184,7 @@ def _number(name: str) -> float | None:
 def _order(name: str) -> tuple[bool, float, str]:
     """Numbers by value, before words by their letters."""
     number = _number(name)
-    return number is None, 0.0 if number is None else number, name
+    return number is None, number or 0.0, name
 
 
 def _features(
@@ -205,7 +193,7 @@ def _features(
     for option in ("drop", "numbers", "categories"):
         require_columns(table, query.names(option), option)
     left_out = {*target_columns, *query.names("drop")}
-    # Sorted, so that files agree whose columns stand in another order.
+    # Sorted: another order of columns in a file is no difference.
     used = sorted(set(table.columns) - left_out)
     if not used:
         raise DataError(
@@ -239,7 +227,7 @@ def _features(
 def read_numbers(
     table: Table, columns: Sequence[str], *, required: Sequence[str]
 ) -> dict[str, NDArray[np.float32]]:
-    """The columns of numbers among some, N values each, not-a-number where a cell is missing."""
+    """The columns of numbers among some, N values each, NaN where a cell is missing."""
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in columns}
     begin = 0
     for chunk in table.chunks(columns):
@@ -251,16 +239,22 @@ def read_numbers(
                 row = next(row for row, cell in enumerate(cells) if _numbers([cell]) is None)
                 raise DataError(
                     f"{table.name}: the column {name} is to be of numbers, but holds "
-                    f"{cells[row]!r:.80} in row {begin + row}. Correct the row, or take the column "
-                    "out of numbers="
+                    f"{cells[row]!r:.80} in row {begin + row}. Correct the row, or do not name the "
+                    "column in numbers="
                 )
             if values is None:
                 del parts[name]
             else:
-                parts[name].append(_float32(values, table, name, begin))
+                values_N = np.array(values)
+                if bool((np.abs(values_N) > _LARGEST).any()):
+                    raise DataError(
+                        f"{table.name}: the column {name} has numbers that are not finite in "
+                        f"float32. Correct them, or take it as categories: categories={name}"
+                    )
+                parts[name].append(values_N.astype(np.float32))
         begin += len(chunk[0]) if chunk else 0
     found = {name: np.concatenate(values) for name, values in parts.items() if values}
-    # A column of which nothing is known holds no number.
+    # A column of missing cells alone is categorical.
     return {
         name: values_N
         for name, values_N in found.items()
@@ -277,18 +271,6 @@ def _numbers(cells: Sequence[Cell]) -> list[float] | None:
         return [float("nan") if is_missing(cell) else float(cell) for cell in cells]  # type: ignore[arg-type]
     except (ValueError, OverflowError):
         return None
-
-
-def _float32(values: list[float], table: Table, name: str, begin: int) -> NDArray[np.float32]:
-    values_N = np.array(values, dtype=np.float64)
-    bad = np.flatnonzero(np.abs(values_N) > _LARGEST)
-    if len(bad):
-        raise DataError(
-            f"{table.name}: the column {name} has numbers that are not finite in float32, the "
-            f"first {values_N[bad[0]]:g}, in the rows {named_rows((bad + begin).tolist())}. Give "
-            f"finite numbers, or take the column as categories: categories={name}"
-        )
-    return values_N.astype(np.float32)
 
 
 def numbers_tensor(numbers: Sequence[NDArray[np.float32]]) -> Tensor:
@@ -328,7 +310,7 @@ def _text(
     length = query.number("max_length", DEFAULT_LENGTH, minimum=1, maximum=2**16)
     huggingface = query.one_of("names", ("none", "huggingface")) == "huggingface"
     if "tokenizer" in query:
-        path = Path(query.text("tokenizer", "")).expanduser()
+        path = Path(query.text("tokenizer")).expanduser()
         tokenizer = file_tokenizer(path, length, keep_numbers=huggingface)
     else:
         vocabulary = query.number("vocabulary", DEFAULT_VOCABULARY, minimum=2, maximum=2**24)

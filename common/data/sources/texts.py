@@ -1,7 +1,7 @@
-"""Text columns: texts as tokens of one length, cut or filled up.
+"""Text columns: texts as tokens of one length, cut or padded.
 
-The built-in tokenizer needs no file and no vocabulary: lower-cased words and single marks, each
-with the number of its text's digest, so that files that are opened apart agree; 0 is padding.
+The built-in tokenizer needs no file and no vocabulary: a lower-cased word or a single mark has the
+number of its digest, so that files that are opened apart agree; 0 is padding.
 
 A user's is a file of Hugging Face's `tokenizers`. Its own padding token and number 0 change places;
 without a padding token, all numbers are 1 more. With `names=huggingface` the numbers stay, for a
@@ -39,7 +39,7 @@ _PADDING_TOKENS = ("[PAD]", "<pad>", "<PAD>", "<|pad|>", "<|padding|>", "PAD")
 
 
 def bucket_of(salt: str, text: str, buckets: int) -> int:
-    """The bucket of a text, the same in every process: its BLAKE2b digest modulo their number."""
+    """The bucket of a text, the same in every process: its BLAKE2b digest modulo `buckets`."""
     # A key has at most 64 bytes, and a column's name any number.
     key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
     digest = hashlib.blake2b(text.encode(), digest_size=8, key=key).digest()
@@ -48,11 +48,10 @@ def bucket_of(salt: str, text: str, buckets: int) -> int:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Makes texts into numbers.
+    """Turns texts into numbers.
 
     Attributes:
-        encode: each text's numbers, at most as many as it was made for, and whether some were
-            cut off.
+        encode: each text's numbers, up to a length, and whether some were cut off.
         padding: the number that fills a row up.
         num_values: all numbers are below it.
     """
@@ -81,10 +80,7 @@ def hashing_tokenizer(max_length: int, vocabulary: int = DEFAULT_VOCABULARY) -> 
 
 
 def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokenizer:
-    """A user's tokenizer.json; padding may have another number than 0 with `keep_numbers`.
-
-    Special tokens count, and those at the end stay when a text is cut.
-    """
+    """A user's tokenizer.json; special tokens count, and those at the end survive a cut."""
     tokenizers = import_extra(
         "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"
     )
@@ -122,15 +118,13 @@ def text_columns(
     length: int,
     huggingface: bool = False,
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
-    """Texts as tokens, N x L, with a warning about what is cut off.
-
-    L does not depend on the texts, so that files agree that are opened apart.
+    """Texts as tokens, N x L; L does not depend on the texts, so that files opened apart agree.
 
     Args:
         name: of their file, for the log; empty logs nothing.
-        chunks: rows of cells by column; the columns' texts follow each other with a space between.
+        chunks: rows of cells by column; the columns' texts are joined with a space.
         tokenizer: made for this length.
-        num_texts: N, which the chunks have together.
+        num_texts: N, the rows of all chunks.
         length: L.
         huggingface: whether the columns are input_ids and attention_mask.
     """

@@ -1,13 +1,20 @@
 """Users' own data: any map-style data set, lists and torchvision's included, or a factory of one.
 
-It needs `len()` and `data[row]`, a pair of example and label. Row 0 says what examples are: images
-(see `is_image`), or tensors of other kinds, which are given to models as they are. Attributes may
+It needs `len()` and `data[row]`, a pair of example and label. Row 0 decides what examples are:
+images (see `is_image`), or tensors of other kinds, which models get as they are. Attributes may
 say more:
 
     targets        the labels of all rows, which saves a pass
-    classes        the names of the classes
+    classes        the class names
     standardize    True, or the names of the columns that are standardized
     num_values     how many values whole numbers may have, by column or for all
+
+The type of a row's target decides the kind:
+
+    an int                                one class                   single-label
+    a vector of 0 and 1                   a place for every label     multi-label
+    a list of names                       the labels that it has      multi-label
+    a float, or a vector of floats        numbers to predict          regression
 
 Shapes: N examples.
 """
@@ -15,6 +22,7 @@ Shapes: N examples.
 from __future__ import annotations
 
 import logging
+import numbers
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,12 +38,17 @@ from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import fit_image, is_grayscale
 from lipt.common.imports import load_factory
 from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
-from lipt.common.targets.reading import LEFT_OUT, is_class, read_targets
-from lipt.common.targets.values import TargetValues
+from lipt.common.targets.kinds import ALL_KINDS, kinds_in_words
+from lipt.common.targets.values import TargetValues, label_values, number_values
 
 logger = logging.getLogger(__name__)
 
 _TYPES = {kind.dtype: kind for kind in ColumnType}
+_RANDOM = "row 0 differs between two reads. Leave out random transforms: the workers augment."
+_KINDS = (
+    f"Targets are {kinds_in_words(ALL_KINDS)}: a class number, labels, or numbers. Of other data "
+    "choose by features, one vector for each example."
+)
 
 
 def rows_of_data(
@@ -60,10 +73,9 @@ def data_of_factory(source: str, allowed_modules: Collection[str]) -> Any:
 
 
 def is_image(example: object) -> bool:
-    """Whether an example is an image: one of Pillow's, or uint8 brightnesses.
+    """Whether an example is an image: one of Pillow's, or uint8 of H x W or with 1 or 3 channels.
 
-    These are of H x W, or have 1 or 3 channels; with the channels at the wrong end it is an image
-    too, to be refused as one.
+    Channels at the wrong end make it an image too, which is then refused.
     """
     if isinstance(example, Image.Image):
         return True
@@ -78,15 +90,14 @@ def is_image(example: object) -> bool:
 
 def _length(source: str, data: Any) -> int:
     try:
-        num_rows: int | None = len(data)
+        if hasattr(data, "__getitem__"):
+            return len(data)
     except TypeError:
-        num_rows = None
-    if num_rows is None or not hasattr(data, "__getitem__"):
-        raise ConfigError(
-            f"{source!r} returned a {type(data).__name__}, which is not a map-style data set. "
-            "Return one with len() and data[row] -> (example, label), such as a list of pairs."
-        )
-    return num_rows
+        pass
+    raise ConfigError(
+        f"{source!r} returned a {type(data).__name__}, which is not a map-style data set. Return "
+        "one with len() and data[row] -> (example, label), such as a list of pairs."
+    )
 
 
 def _read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
@@ -119,19 +130,10 @@ def _read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def _refuse_random(source: str) -> DataError:
-    return DataError(
-        f"{source}: row 0 differs between two reads. Leave random transforms out of the data set: "
-        "the workers augment."
-    )
-
-
 # Labels: class numbers or names, or targets of other kinds.
 
 
 class _Labels(NamedTuple):
-    """Labels of all rows: int64, strata where there are targets; `names` are of the classes."""
-
     labels_N: Tensor
     names: tuple[str, ...] | None
     targets: TargetValues | None = None
@@ -144,7 +146,7 @@ def _classes(data: Any) -> tuple[str, ...] | None:
 
 
 def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
-    """What a data set's `targets` say of all rows; None where it has none."""
+    """The labels of a data set's `targets`; None without them."""
     targets: Any = getattr(data, "targets", None)
     if targets is None:
         return None
@@ -163,7 +165,7 @@ def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
 
 def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source: str) -> _Labels:
     try:
-        # All at once, where all are whole numbers, as most often.
+        # Most often all are whole numbers.
         numbers_N = np.asarray(labels)
     except (TypeError, ValueError, RuntimeError):
         numbers_N = np.empty(0)
@@ -171,27 +173,27 @@ def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source
         return _Labels(torch.from_numpy(numbers_N.astype(np.int64)), names)
     if labels and all(isinstance(label, str) for label in labels):
         return _Labels(*labels_of_names([str(label) for label in labels], names, source))
-    targets = read_targets(labels, names, source)
-    if targets is not None:
+    if not all(map(is_class, labels)):
+        targets = read_targets(labels, names, source)
         return _Labels(targets.strata_N, None, targets)
-    numbers = [_class_number(label, source, row) for row, label in enumerate(labels)]
-    return _Labels(torch.tensor(numbers, dtype=torch.int64), names)
+    class_numbers = [_class_number(label, source, row) for row, label in enumerate(labels)]
+    return _Labels(torch.tensor(class_numbers, dtype=torch.int64), names)
 
 
 def labels_of_names(
     labels: Sequence[str], names: tuple[str, ...] | None, source: str
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """The number of each label, int64, and the classes' names."""
+    """The number of each label, int64, and the class names."""
     names = tuple(sorted(set(labels))) if names is None else names
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers_of = {name: number for number, name in enumerate(names)}
     for row, label in enumerate(labels):
-        if label not in numbers:
+        if label not in numbers_of:
             raise DataError(
                 f"{source}: row {row} has the label {label!r:.80}, which is none of its classes "
                 f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}. Correct the row, or "
                 "the data set's `classes`."
             )
-    return torch.tensor([numbers[label] for label in labels], dtype=torch.int64), names
+    return torch.tensor([numbers_of[label] for label in labels], dtype=torch.int64), names
 
 
 def _class_number(label: Any, source: str, row: int) -> int:
@@ -203,28 +205,103 @@ def _class_number(label: Any, source: str, row: int) -> int:
     if not exact or abs(number) >= 2**63:
         raise DataError(
             f"{source}: row {row} has the label {label!r:.80}, a {type(label).__name__}. Return "
-            f"the number of its class, an int from 0. {LEFT_OUT}"
+            f"the number of its class, an int from 0. {_KINDS}"
         )
     return number
+
+
+def is_class(target: Any) -> bool:
+    """Whether a row's target is a whole number, and so a class."""
+    if isinstance(target, Tensor | np.ndarray | np.generic):
+        array = _array(target)
+        return array.size == 1 and array.ndim <= 1 and array.dtype.kind in "biu"
+    return isinstance(target, numbers.Integral)
+
+
+def read_targets(targets: Sequence[Any], names: Sequence[str] | None, source: str) -> TargetValues:
+    """The targets of all rows, which are not all classes; `names` of labels or numbers."""
+    if any(_is_names(target) for target in targets):
+        return _named_labels(targets, names, source)
+    vectors = [_vector(target, source, row) for row, target in enumerate(targets)]
+    widths = sorted({vector.size for vector in vectors})
+    if len(widths) > 1:
+        raise DataError(
+            f"{source}: the targets of its rows have {widths[0]} to {widths[-1]} numbers. Give as "
+            "many for every row."
+        )
+    stacked = torch.from_numpy(np.stack(vectors).astype(np.float64))
+    single = all(isinstance(t, numbers.Real) or _array(t).ndim == 0 for t in targets)
+    whole = all(vector.dtype.kind in "biu" for vector in vectors)
+    binary = bool(((stacked == 0) | (stacked == 1)).all())
+    # A whole number alone is a class; among floats it is a number like them.
+    if not single and (whole or binary):
+        return label_values(stacked, names, source)
+    return number_values(stacked, names, source)
+
+
+def _is_names(target: Any) -> bool:
+    listed = isinstance(target, list | tuple | set | frozenset)
+    return listed and len(target) > 0 and all(isinstance(name, str) for name in target)
+
+
+def _named_labels(targets: Sequence[Any], names: Sequence[str] | None, source: str) -> TargetValues:
+    for row, target in enumerate(targets):
+        if not _is_names(target) and not (hasattr(target, "__len__") and not len(target)):
+            raise DataError(
+                f"{source}: row {row} has the target {target!r:.80}, and others have lists of "
+                "names. Give the list of an example's labels for every row, [] for none."
+            )
+    found = sorted({name for target in targets for name in target})
+    labels = found if names is None else list(names)
+    unknown = [name for name in found if name not in set(labels)]
+    if unknown:
+        raise DataError(
+            f"{source}: its rows have the label {unknown[0]!r}, which is none of its "
+            f"{len(labels)} `classes`. Name it there, or leave `classes` out."
+        )
+    places = {name: place for place, name in enumerate(labels)}
+    values_NC = torch.zeros(len(targets), len(labels), dtype=torch.uint8)
+    for row, target in enumerate(targets):
+        values_NC[row, [places[name] for name in target]] = 1
+    return label_values(values_NC, labels, source)
+
+
+def _vector(target: Any, source: str, row: int) -> np.ndarray:
+    try:
+        array = _array(target)
+    except (TypeError, ValueError, RuntimeError):
+        array = np.empty((0, 0, 0))
+    if array.ndim > 1 or not array.size or array.dtype.kind not in "biuf":
+        kind = type(target).__name__
+        raise DataError(f"{source}: the target of row {row} is a {kind}. {_KINDS}")
+    return array.reshape(-1)
+
+
+def _array(target: Any) -> np.ndarray:
+    if isinstance(target, Tensor):
+        detached = target.detach().cpu()
+        # NumPy has no bfloat16.
+        return (detached.float() if detached.is_floating_point() else detached).numpy()
+    return np.asarray(target)
 
 
 # Images: rows read when they are asked for.
 
 
 class FactoryRows(PixelRows):
-    """The images of a user's data set, read in one thread: it need not be ready for more.
+    """The images of a user's data set, which need not be thread-safe.
 
-    Without `targets`, labels come from the rows, as they are read.
+    Without `targets`, class numbers come from the rows, as they are read.
     """
 
     concurrent = False
 
     def __init__(self, source: str, data: Any) -> None:
-        """Look at a data set's length, labels and first row."""
+        """Read a data set's length, labels and first row."""
         num_rows = _length(source, data)
         given = _labels_of_targets(source, data, num_rows)
         if given is None and num_rows and not is_class(_read_row(source, data, 0)[1]):
-            # All of them have to be known before the first means anything.
+            # Names and other targets mean nothing before all are known.
             labels = [_read_row(source, data, row)[1] for row in range(num_rows)]
             given = _labels_of_rows(labels, _classes(data), source)
         self._labels_known = given is not None
@@ -234,7 +311,7 @@ class FactoryRows(PixelRows):
         super().__init__(source, given.names, given.labels_N, targets=given.targets)
         self._data = data
         if num_rows and self.raw(0) != self.raw(0):
-            raise _refuse_random(source)
+            raise DataError(f"{source}: {_RANDOM}")
 
     def pixels(self, row: int) -> NDArray[np.uint8]:
         """The image; its label is noted where there are no `targets`."""
@@ -271,12 +348,12 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
     return pixels
 
 
-# Columns: tensors, or dictionaries of tensors, put together. What is shorter than the longest along
-# its first dimension is padded with zeros at its end.
+# Columns: tensors, or dictionaries of tensors, stacked. Those shorter than the longest along their
+# first dimension are padded with zeros at their end.
 
 
 def column_rows(source: str, data: Any, progress: Progress | None = None) -> ColumnRows:
-    """All rows of a user's data set, in memory; arguments and errors as `rows_of_data`."""
+    """All rows of a user's data set, in memory."""
     num_rows = _length(source, data)
     parts: dict[str, list[Tensor]] = {}
     labels: list[Any] = []
@@ -308,7 +385,7 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
 
 
 def bytes_of_first(source: str, data: Any) -> int:
-    """What row 0 takes as columns; 0 where it is an image, or there is none."""
+    """The bytes of row 0 as columns; 0 for an image, or without rows."""
     if _length(source, data) == 0:
         return 0
     example, _ = _read_row(source, data, 0)
@@ -328,8 +405,8 @@ def _tensors_of(example: Any, source: str, row: int) -> dict[str, Tensor]:
 def _tensor_of(value: Any, what: str) -> Tensor:
     if isinstance(value, str | bytes):
         raise DataError(
-            f"{what} is text, {value!r:.60}. Return the numbers of its tokens, or, where it is a "
-            "file of an image, the opened image."
+            f"{what} is text, {value!r:.60}. Return the numbers of its tokens, or the opened image "
+            "of an image file."
         )
     try:
         tensor = torch.as_tensor(value).detach().cpu()
@@ -350,15 +427,12 @@ def _stacked(name: str, tensors: list[Tensor], source: str) -> Tensor:
     """All rows' tensors of a column, N x shape, padded at their ends."""
     first, what = tensors[0], f"{source}: {_what(name)}"
     for row, tensor in enumerate(tensors):
-        if tensor.dtype != first.dtype:
+        same = tensor.dtype == first.dtype and tensor.ndim == first.ndim
+        if not same or tensor.shape[1:] != first.shape[1:]:
             raise DataError(
-                f"{what} of row {row} is {tensor.dtype}, and {first.dtype} in row 0. Give all rows "
-                "the same type."
-            )
-        if tensor.ndim != first.ndim or tensor.shape[1:] != first.shape[1:]:
-            raise DataError(
-                f"{what} of row {row} has the shape {tuple(tensor.shape)}, and "
-                f"{tuple(first.shape)} in row 0. Only lengths along the first dimension may differ."
+                f"{what} of row {row} is {tensor.dtype} of shape {tuple(tensor.shape)}, and "
+                f"{first.dtype} of shape {tuple(first.shape)} in row 0. Only lengths along the "
+                "first dimension may differ."
             )
     if first.ndim == 0:
         return torch.stack(tensors)
@@ -411,10 +485,10 @@ def _require_same(tensors: Mapping[str, Tensor], again: Mapping[str, Tensor], so
     same = tensors.keys() == again.keys() and all(
         torch.equal(tensor, again[name]) for name, tensor in tensors.items()
     )
-    # What is not finite equals nothing, and is refused by its row later.
+    # NaN equals nothing, and is refused by its row later.
     finite = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
     if finite and not same:
-        raise _refuse_random(source)
+        raise DataError(f"{source}: {_RANDOM}")
 
 
 def _what(name: str) -> str:

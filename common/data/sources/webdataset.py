@@ -1,11 +1,11 @@
-"""WebDataset: images and labels in tar shards, read where they lie, in any order.
+"""WebDataset: images and labels in tar shards, read in place, in any order.
 
 `photos/0001.jpg` and `photos/0001.cls` are the image and the label of the sample `photos/0001`: a
-name ends at the first dot behind the last slash, and what follows says what the member is. Names
+name ends at the first dot after the last slash, and the rest is the member's extension. Names
 that begin with a dot, or have none, belong to no sample.
 
-An index of the images' places is made in one pass over the headers, and kept. The standard library
-reads the headers; what it passes over in silence is refused here: a file that is cut off or goes on
+An index of the images' offsets is made in one pass over the headers, and kept. The standard library
+reads the headers. What it silently passes over is refused here: a file that is cut off or goes on
 with something else, and sizes that lead outside of it.
 
 Shapes: N samples, S shards, C classes that have names.
@@ -21,33 +21,35 @@ import json
 import posixpath
 import re
 import tarfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from lipt.common.data.parallel import Progress
+from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import PackedNames, Stamp, kept
-from lipt.common.data.sources.query import read_query
 from lipt.common.data.sources.rows import numbered_classes
-from lipt.common.data.sources.storage import Storage, Window, is_url, read_exactly, storage_of
+from lipt.common.data.sources.storage import (
+    Storage,
+    Window,
+    is_url,
+    read_exactly,
+    split_query,
+    storage_of,
+)
 from lipt.common.data.sources.user_data import labels_of_names
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import Header, decode_file
 
-OPTIONS = ("image", "label", "classes_file")
-# Beside the shards, it names their classes where no other file is said to.
+_OPTIONS = ("image", "label", "classes_file")
+# The file beside the shards that names their classes, unless `classes_file` names another.
 CLASSES = "classes.txt"
 
 # What the index's tensors mean; raised whenever shards would be read otherwise.
-_FORMAT = 1
+_FORMAT = 2
 _MOST_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
@@ -57,63 +59,44 @@ _IMAGES = frozenset(
 )
 _MOST_LABEL_BYTES = 2**20
 _LARGEST_LABEL = 2**63 - 1
-# Headers take 512 bytes; a long name, or what PAX has to say of a member, some more.
+# Headers take 512 bytes; a long name, or a member's PAX records, some more.
 _MOST_AT_ONCE = 2**20
-_REPORT_SECONDS = 0.2
 _AGAIN = "Make the shard again, or fetch it again."
 
 
-@dataclass(frozen=True)
-class Convention:
-    """Names of members.
-
-    Attributes:
-        image: the extension of image members; empty takes the only one that is an image's.
-        label: the key of the label in .json members; empty takes .cls members where there are
-            any, else the key "label".
-    """
-
-    image: str = ""
-    label: str = ""
-
-
-@dataclass(frozen=True)
-class ShardRows(EncodedRows):
-    """Image files inside shards."""
-
-    def read(
-        self, row: int, channels: int, size: tuple[int, int]
-    ) -> tuple[Header, NDArray[np.uint8]]:
-        """Decode the image, which is fetched in one read, and fit it to `channels` x `size`."""
-        with self._located(row), self.open(row) as file:
-            return decode_file(io.BytesIO(file.read()), channels, size)
-
-
-def webdataset_rows(source: str, path: str, progress: Progress | None = None) -> ShardRows:
+def webdataset_rows(source: str, path: str, progress: Progress | None = None) -> EncodedRows:
     """The samples of tar shards, shards in sorted order and samples as they stand in them.
 
     Args:
         source: the name under which the user opens them.
         path: a .tar, a directory of them, or several as `shards-{000000..000099}.tar`; a path or
-            a URL. After a question mark its options: `image` and `label`, as in `Convention`;
-            `classes_file`, a text file with the name of a class on each line, else `classes.txt`
-            where it lies beside the shards.
-        progress: called with (done, total) samples while the index is made.
+            a URL. After a question mark its options: `image`, the extension of image members;
+            `label`, the key of the label in .json members, else .cls members have it; and
+            `classes_file`, a text file with a class name on each line.
+        progress: called with (done, total) shards while the index is made.
     """
-    path, query = read_query(source, path, OPTIONS)
+    path, query = split_query(source, path, _OPTIONS)
     storage = storage_of(source, path)
     shards = _shards(source, storage, path)
     if "classes_file" in query:
-        named = [query.text("classes_file", "")]
+        named = [query.text("classes_file")]
     else:
         named = _classes_beside(storage, shards)
     of_shards = Stamp.of(shards)
-    convention = Convention(query.text("image", ""), query.text("label", ""))
-    index = kept(
-        "webdataset",
-        (_FORMAT, convention, shards, of_shards.digest),
-        lambda: _build_index(storage, shards, convention, progress),
-    )
+    image, label = query.text("image"), query.text("label")
+
+    def build_index() -> Mapping[str, Tensor]:
+        readers = [_Shard(storage, shard, _size(storage, shard), image, label) for shard in shards]
+
+        def samples(number: int) -> list[_Sample]:
+            return list(readers[number].samples())
+
+        rows, num_threads = range(len(readers)), storage.threads
+        return _tensors(
+            shards, list(map_rows(samples, rows, num_threads=num_threads, progress=progress))
+        )
+
+    index = kept("webdataset", (_FORMAT, image, label, shards, of_shards.digest), build_index)
     offsets_N, sizes_N, labels_N, ends_S = (
         index[name] for name in ("offsets", "sizes", "labels", "ends")
     )
@@ -137,7 +120,7 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
             int(sizes_N[row]),
         ).buffered()
 
-    return ShardRows(
+    return EncodedRows(
         source=source,
         names=names or classes or numbered_classes(labels_N, source),
         labels_N=labels_N,
@@ -173,7 +156,7 @@ def _shards(source: str, storage: Storage, path: str) -> list[str]:
 
 def expand_braces(source: str, pattern: str) -> Iterator[str]:
     """The names that a pattern stands for: {000..099} counts, {train,val} lists."""
-    # Every second part is what stands in braces.
+    # Every second part is the content of braces.
     parts = _BRACES.split(pattern)
     if any("{" in text or "}" in text for text in parts[::2]):
         raise ConfigError(f"{source}: a brace is left open in {pattern}. Close it.")
@@ -187,22 +170,17 @@ def _choices(source: str, text: str) -> list[str]:
     counted = _RANGE.fullmatch(text)
     if counted is None and "," in text:
         return text.split(",")
-    if counted is None:
+    first, last = (int(counted[1]), int(counted[2])) if counted else (0, -1)
+    if counted is None or not first <= last < first + _MOST_SHARDS:
         raise ConfigError(
-            f"{source}: {{{text}}} stands for nothing. Write a range such as {{000000..000099}}, "
-            "or a list such as {a,b}."
-        )
-    first, last = int(counted[1]), int(counted[2])
-    if not first <= last < first + _MOST_SHARDS:
-        raise ConfigError(
-            f"{source}: {{{text}}} counts {last - first + 1} shards. Write the lower number first, "
-            f"and at most {_MOST_SHARDS}."
+            f"{source}: {{{text}}} stands for no shards. Write a list such as {{a,b}}, or a range "
+            f"of at most {_MOST_SHARDS} such as {{000000..000099}}, the lower number first."
         )
     return [f"{number:0{len(counted[1])}}" for number in range(first, last + 1)]
 
 
 def _classes_beside(storage: Storage, shards: list[str]) -> list[str]:
-    """The file that names the classes, where shards lie in one folder and it is listed there."""
+    """The file of class names in the shards' folder, where they are in one."""
     folders = {posixpath.dirname(shard) for shard in shards}
     if len(folders) > 1:
         return []
@@ -222,45 +200,7 @@ def _lines(source: str, name: str) -> tuple[str, ...]:
     return tuple(content.splitlines())
 
 
-# Index: the places of all images and their labels.
-
-
-def _build_index(
-    storage: Storage, shards: Sequence[str], convention: Convention, progress: Progress | None
-) -> Mapping[str, Tensor]:
-    readers = [_Shard(storage, shard, _size(storage, shard), convention) for shard in shards]
-    total_bytes = sum(reader.size for reader in readers)
-    # How far each shard has been read, in samples and in bytes.
-    samples_S, bytes_S = [0] * len(shards), [0] * len(shards)
-    stopped = threading.Event()
-
-    def walk(number: int) -> list[_Sample]:
-        found: list[_Sample] = []
-        for sample in readers[number].samples():
-            found.append(sample)
-            samples_S[number], bytes_S[number] = len(found), sample.offset
-            if stopped.is_set():
-                break
-        bytes_S[number] = readers[number].size
-        return found
-
-    with ThreadPoolExecutor(storage.threads, thread_name_prefix="index") as executor:
-        futures = [executor.submit(walk, number) for number in range(len(shards))]
-        try:
-            while True:
-                done, pending = wait(futures, _REPORT_SECONDS, return_when=FIRST_EXCEPTION)
-                so_far, num_bytes = sum(samples_S), sum(bytes_S)
-                if progress is not None and so_far and num_bytes:
-                    # The total is estimated: the rest has as many per byte.
-                    progress(so_far, max(so_far, round(so_far * total_bytes / num_bytes)))
-                if not pending or any(future.exception() for future in done):
-                    break
-            # The first failure in the shards' order: those before it are waited for.
-            found = [future.result() for future in futures]
-        finally:
-            stopped.set()
-            executor.shutdown(wait=True, cancel_futures=True)
-    return _tensors(shards, found)
+# Index: the offsets of all images and their labels.
 
 
 def _size(storage: Storage, shard: str) -> int:
@@ -308,15 +248,22 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class _Shard:
-    """One tar file, read by its headers and the members of labels."""
+    """One tar file, of which the headers and the members of labels are read.
+
+    Attributes:
+        image: the extension of image members; empty takes the only one that is an image's.
+        label: the key of the label in .json members; empty takes .cls members where there are
+            any, else the key "label".
+    """
 
     storage: Storage
     name: str
     size: int
-    convention: Convention
+    image: str
+    label: str
 
     def samples(self) -> Iterator[_Sample]:
-        """Members whose names begin alike, in order."""
+        """Members that share a name, in order."""
         named = (
             (match["key"], match["extension"].lower(), member)
             for member in self._members()
@@ -332,63 +279,59 @@ class _Shard:
             if key in seen:
                 raise self._refused(
                     f"{_called(member)} stands apart from others of its sample, or its sample is "
-                    "there twice. Write a sample's members one behind the other, under one name."
+                    "there twice. Write a sample's members one after another, under one name."
                 )
             seen.add(key)
-            image, extension = self._image_of(key, members), self._label_extension(key, members)
-            label = self._label_of(members[extension], is_json=extension == "json")
-            yield _Sample(image.name, image.offset_data, image.size, label)
+            image = self._image_of(key, members)
+            yield _Sample(image.name, image.offset_data, image.size, self._label_of(key, members))
 
     def _image_of(self, key: str, members: Mapping[str, tarfile.TarInfo]) -> tarfile.TarInfo:
-        wanted = self.convention.image.lower().removeprefix(".")
+        wanted = self.image.lower().removeprefix(".")
         fitting = [
             extension
             for extension in members
             if extension == wanted or (not wanted and extension.rpartition(".")[2] in _IMAGES)
         ]
-        if len(fitting) == 1:
-            return self._require_file(members[fitting[0]])
-        if fitting:
-            what = f"that is the only image: there are .{' and .'.join(fitting)}"
-            remedy = f"Name the one to use, such as image={fitting[0]}."
-        else:
-            what = f"called .{wanted}" if wanted else "that is an image"
-            remedy = "Give every sample one, or name its extension with image=EXTENSION."
-        raise self._refused(
-            f"the sample {key!r:.200}, with .{', .'.join(members)}, has no member {what}. {remedy}"
-        )
+        if len(fitting) != 1:
+            raise self._refused(
+                f"the sample {key!r:.200}, with .{', .'.join(members)}, has {len(fitting)} "
+                f"{f'members called .{wanted}' if wanted else 'images'}. Give every sample one, "
+                "and name its extension with image=EXTENSION."
+            )
+        return self._require_file(members[fitting[0]])
 
-    def _label_extension(self, key: str, members: Mapping[str, tarfile.TarInfo]) -> str:
-        for extension in ("json",) if self.convention.label else ("cls", "json"):
-            if extension in members:
-                return extension
-        lacking = ".json" if self.convention.label else ".cls or .json"
-        raise self._refused(
-            f"the sample {key!r:.200}, with .{', .'.join(members)}, has no label: there is no "
-            f"{lacking} of that name. Add it, or leave the sample out."
-        )
-
-    def _label_of(self, member: tarfile.TarInfo, *, is_json: bool) -> int | str:
-        called = _called(self._require_file(member))
+    def _label_of(self, key: str, members: Mapping[str, tarfile.TarInfo]) -> int | str:
+        extensions = ("json",) if self.label else ("cls", "json")
+        extension = next((name for name in extensions if name in members), None)
+        if extension is None:
+            raise self._refused(
+                f"the sample {key!r:.200}, with .{', .'.join(members)}, has no label: there is no "
+                f".{' or .'.join(extensions)} of that name. Add it, or leave the sample out."
+            )
+        member = self._require_file(members[extension])
+        called = _called(member)
         if member.size > _MOST_LABEL_BYTES:
             raise self._refused(
                 f"{called} has {member.size} bytes, a label's has at most {_MOST_LABEL_BYTES}. "
                 "Keep the rest in another member."
             )
         content = read_exactly(self.storage, self.name, member.offset_data, member.size)
-        if not is_json:
-            text = content.strip()
-            if re.fullmatch(rb"-?[0-9]{1,19}", text) and abs(int(text)) <= _LARGEST_LABEL:
-                return int(text)
-            raise self._refused(
-                f"{called} holds {content[:40]!r} in place of a class's number. Write the number "
-                "as text, or the class's name in a .json member."
-            )
+        if extension == "json":
+            return self._label_of_json(content, called)
+        text = content.strip()
+        if re.fullmatch(rb"-?[0-9]{1,19}", text) and abs(int(text)) <= _LARGEST_LABEL:
+            return int(text)
+        raise self._refused(
+            f"{called} holds {content[:40]!r} in place of a class number. Write the number as "
+            "text, or the class name in a .json member."
+        )
+
+    def _label_of_json(self, content: bytes, called: str) -> int | str:
         try:
             values = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise self._refused(f"{called} is no JSON: {error}. Write it again.") from error
-        key = self.convention.label or "label"
+        key = self.label or "label"
         if not isinstance(values, dict) or key not in values:
             has = ", ".join(map(repr, values if isinstance(values, dict) else [type(values)]))
             raise self._refused(
@@ -398,20 +341,15 @@ class _Shard:
         if isinstance(label, str) or (type(label) is int and abs(label) <= _LARGEST_LABEL):
             return label
         raise self._refused(
-            f"{called} has {key!r}: {label!r:.80}, which is neither a class's number nor its name. "
+            f"{called} has {key!r}: {label!r:.80}, which is neither a class number nor a name. "
             "Write one of them."
         )
 
     def _require_file(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
-        if member.issparse():
-            kind = "a sparse file, whose holes are left out of the shard"
-        elif member.issym() or member.islnk():
-            kind = f"a link to {member.linkname!r:.200}"
-        elif member.isreg():
+        if member.isreg() and not member.issparse():
             return member
-        else:
-            kind = "no file, but a device or a pipe"
-        raise self._refused(f"{_called(member)} is {kind}. Store the file.")
+        kind = "a link" if member.issym() or member.islnk() else "a sparse file or a device"
+        raise self._refused(f"{_called(member)} is {kind}. Store the file itself.")
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
         """All entries but folders, from one pass over the headers, which reads no content."""
@@ -441,10 +379,9 @@ class _Shard:
                 "one has to be unpacked to a plain .tar."
             ) from error
         if len(block) < tarfile.BLOCKSIZE or any(block):
-            what = "something that is no header" if block else "nothing"
             raise self._refused(
-                f"at byte {after}{behind} there is {what} in place of a tar file's end: the shard "
-                f"is cut off or damaged. {_AGAIN}"
+                f"at byte {after}{behind} there is {'no header' if block else 'nothing'} in place "
+                f"of a tar file's end: the shard is cut off or damaged. {_AGAIN}"
             )
 
     def _read(self, offset: int, size: int) -> bytes:
@@ -457,7 +394,7 @@ class _Shard:
 
     def _require_inside(self, info: tarfile.TarInfo, last: int) -> None:
         end = info.offset_data + info.size
-        # Each lies behind the one before: a size below 0 would lead back to it for ever.
+        # Each lies behind the one before: a negative size would lead back to it for ever.
         if info.size < 0 or info.offset_data <= last or end > self.size:
             raise self._refused(
                 f"{_called(info)} ends at byte {end} of {self.size}: the shard is cut off or "

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.data import all_labels, pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.specs import InputFormat, InputSpec
@@ -32,11 +31,9 @@ from lipt.core.results import Ingredient, LearnerReader, pack_initial
 class DataDescription:
     """The data set without its examples.
 
-    Attributes:
-        fingerprint: of the kind in the settings; new runs are bound to it.
-        sampled_fingerprint: that of older runs, if it is another one.
-        labels: of every id, as little-endian int32; they count the quarantined ids as well.
-        other_target: where models give no single class; classes are strata then.
+    Runs are bound to `fingerprint`, older ones perhaps to `sampled_fingerprint`. `labels` are of
+    every id, the quarantined as well, as little-endian int32. With an `other_target`, classes are
+    strata.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""Jobs for trainers: choose a subset, recheck one, diagnose the data, show and map examples."""
+"""Jobs for trainers: choose a subset, recheck one, diagnose the data, show examples."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
 from lipt.common.inputs.model_input import columns_in, images_in
 from lipt.common.inputs.specs import ImageSpec, InputFormat
-from lipt.common.maps import placed, principal_components
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
@@ -27,11 +25,11 @@ from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
-from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.choice import Chosen, Question, choose, told_of
+from lipt.core.stages.choice import Chosen, choose, told_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.proxy import ProxyQuestion
+from lipt.core.stages.question import Question
 from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.workspace import Workspace
 
@@ -40,12 +38,8 @@ from lipt.core.workspace import Workspace
 class Selected:
     """A stored subset.
 
-    Attributes:
-        num_classes: of its soft labels; 0 without.
-        told: its manifest's account of the question and the choice.
-        seconds: of the job, without its turn in the queue.
-        warm_up_seconds: of training an ordinary warm-up; None without one.
-        warming_seconds: of `seconds`, those of training a warm-up.
+    `told` is its manifest's account of the choice. `seconds` are the job's without its turn in the
+    queue, `warming_seconds` of them those of training the warm-up that took `warm_up_seconds`.
     """
 
     blob: BlobName
@@ -161,26 +155,6 @@ _MAX_VALUES, _MAX_CHARACTERS = 12, 300
 
 
 @dataclass(frozen=True)
-class MapExamples:
-    """Place M examples in the unit square by two principal components of their D features."""
-
-    config: RunConfig
-    inputs: InputFormat
-    weights: BlobName
-    ids: tuple[int, ...]
-
-    def run(self, context: Context) -> tuple[tuple[float, float], ...]:
-        """Compute their features with the model of these weights, and place them."""
-        model = context.loaded_model(self.config, self.weights)
-        rows_M = context.numbering.places(torch.tensor(self.ids))
-        with pinned_kernels(self.config.evaluation_threads):
-            batches = context.batches(self.inputs, "computing features", some=rows_M)
-            places_M2 = principal_components(compute_signals(model, batches).features_ND.float())
-        square_M2 = placed(places_M2, width=1.0, height=1.0, margin=0.02)
-        return tuple((x, y) for x, y in square_M2.tolist())
-
-
-@dataclass(frozen=True)
 class ShownExample:
     """An example: a data URL where it is an image, or else its first values as text."""
 
@@ -200,7 +174,7 @@ class ShowExamples:
         if not self.ids:
             return ()
         context.report("reading examples", 0, len(self.ids))
-        stored_B = dataset.examples(context.numbering.places(torch.tensor(self.ids)))
+        stored_B = dataset.examples(dataset.numbering.places(torch.tensor(self.ids)))
         if isinstance(dataset.inputs, ImageSpec):
             return tuple(
                 ShownExample(data_url(image_CHW, _MAX_PIXELS), "")

@@ -1,9 +1,8 @@
-// Charts in real pixels: the soup, a timeline of learners, classes, a map of examples.
+// Charts in real pixels: the soup, a timeline of learners, classes.
 
 import { alphaOf, count, duration, fateOf, percent, plural, tried } from "./format.js";
 import { html } from "./parts.js";
 import { now, state } from "./store.js";
-import { useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 
 const LEFT = 46; // room for the labels of the y axis
 
@@ -33,11 +32,11 @@ const chart = (kind, width, height, summary, content) => html`
   </svg>`;
 
 /** The soup as it grows: a dot for each learner's own accuracy, a step for the soup's after it. */
-export function soupChart(run, room = state.width) {
+export function soupChart(run) {
   const [height, bottom] = [230, 194];
   const learners = tried(run);
   if (learners.length === 0) return null;
-  const width = Math.max(Math.min(room, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
+  const width = Math.max(Math.min(state.width, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
   const slot = (width - LEFT - 12) / run.learners.length;
   const values = learners.flatMap(({ ingredient }) => [ingredient.accuracy, ingredient.soup_accuracy]);
   const low = Math.max(0, Math.floor((Math.min(...values) - 0.01) * 20) / 20);
@@ -96,50 +95,21 @@ export function timeline(run) {
 
 const MOST_CLASSES = 200;
 
-/** Classes as bars; series: {name, counts}, one or two; inData: numbers in the data. */
-export function histogram(caption, names, series, inData) {
-  const most = Math.max(1, ...series.flatMap(({ counts }) => counts));
-  const height = 12 / series.length;
+/** Classes as bars; inData: numbers in the data. */
+export function histogram(caption, names, counts, inData) {
+  const most = Math.max(1, ...counts);
   const row = (name, place) => html`<tr key=${place}>
     <th scope="row" title=${name}>${name}</th>
-    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true">${series.map(({ counts }, at) => html`
-      <rect class="bar s${at}" y=${height * at} width=${counts[place]} height=${height} />`)}</svg></td>
-    ${series.map(({ counts }) => html`<td class="numeric">${count(counts[place])}</td>`)}
+    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width=${counts[place]} height="12" /></svg></td>
+    <td class="numeric">${count(counts[place])}</td>
     ${inData && html`<td class="numeric dim">${count(inData[place])}</td>`}
   </tr>`;
   return html`<div class="histogram"><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>
-      <th scope="col">class</th><th scope="col">examples</th>${series.map(({ name }, at) => html`<th scope="col" class="numeric"><span class="series s${at}">${name}</span></th>`)}
+      <th scope="col">class</th><th scope="col">examples</th><th scope="col" class="numeric">number</th>
       ${inData && html`<th scope="col" class="numeric">in the data</th>`}
     </tr></thead>
     <tbody>${names.slice(0, MOST_CLASSES).map(row)}</tbody>
   </table>${names.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(names.length)} classes.</p>`}</div>`;
-}
-
-const SIZE = 460;
-
-/** Examples as points, those that a subset takes over the others; drawn once for each answer. */
-export function ExampleMap({ map, place, name }) {
-  const canvas = useRef();
-  const chosen = map.chosen[place];
-  useLayoutEffect(() => {
-    const context = canvas.current.getContext("2d");
-    const dot = (at, radius) => {
-      const [x, y] = map.places[at];
-      context.beginPath();
-      context.arc(SIZE * x, SIZE * (1 - y), radius, 0, 7);
-      context.fill();
-    };
-    for (const taken of [false, true]) {
-      map.ids.forEach((_, at) => {
-        if (chosen[at] !== taken) return;
-        // Neighbouring classes get hues far apart.
-        context.fillStyle = `hsl(${(map.labels[at] * 137) % 360} 70% 50% / ${taken ? 1 : 0.3})`;
-        dot(at, taken ? 4 : 2.2);
-      });
-    }
-  }, [map]);
-  return html`<canvas ref=${canvas} width=${SIZE} height=${SIZE} class="map" role="img"
-    aria-label="Map of ${count(map.ids.length)} examples, alike ones close together; ${name} takes ${count(chosen.filter(Boolean).length)} of them." />`;
 }

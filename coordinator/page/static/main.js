@@ -1,13 +1,13 @@
 // The page: signing in, the frame around every view, and drawing it whenever the state has changed.
 
-import { relative } from "./format.js";
+import { relative, word } from "./format.js";
 import { button, commands, html, problem, retryPictures } from "./parts.js";
-import { follow, get, onCoordinatorBack, onSessionEnded, post, unfollow } from "./service.js";
-import { changed, closeDialog, followAddress, onChange, perform, runById, say, state, task, to } from "./store.js";
-import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
+import { call, follow, onCoordinatorBack, onSessionEnded, post, unfollow } from "./service.js";
+import { changed, followAddress, onChange, perform, runById, say, state, task, to } from "./store.js";
+import { render } from "./vendor/htm-preact.js";
 import { diagnosisView } from "./view_diagnosis.js";
 import { runView } from "./view_run.js";
-import { compareView, runsView } from "./view_runs.js";
+import { runsView } from "./view_runs.js";
 import { queueView, workersView } from "./view_service.js";
 import { subsetsView } from "./view_subsets.js";
 
@@ -21,8 +21,8 @@ function viewHere() {
     const name = runById(id)?.name ?? "Run";
     return part === "subsets" ? [subsetsView, `Subsets of ${name}`] : [runView, name];
   }
-  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView, compare: compareView };
-  return [views[first] ?? runsView, first === "compare" ? "Two runs" : VIEWS[first] ?? "Runs"];
+  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView };
+  return [views[first] ?? runsView, VIEWS[first] ?? "Runs"];
 }
 
 function draw() {
@@ -33,25 +33,10 @@ function draw() {
   render(isAway && state.me && banner(), place("banner"));
   render(isForm ? signInForm() : state.me && html`<${View} key=${state.route.parts.join("/")} view=${view} />`, place("content"));
   render(state.toasts.map(({ text, tone }) => html`<p class="toast ${tone}">${text}</p>`), place("toasts"));
-  render(state.dialog && html`<${Dialog} key=${state.dialog.title} ...${state.dialog} />`, place("dialogs"));
-  document.body.classList.toggle("stale", isAway && !isForm);
   document.title = isForm ? "Sign in · lipt" : `${isAway ? "Away · " : ""}${title} · lipt`;
 }
 
 const View = ({ view }) => view();
-
-/** The browser's own dialog, which keeps the focus inside and gives it back at the end. */
-function Dialog({ title, content }) {
-  const element = useRef();
-  useLayoutEffect(() => element.current.showModal(), []);
-  const closed = () => {
-    state.dialog = null;
-    changed();
-  };
-  return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${closed}>
-    <h2 id="dialog-title">${title}</h2>${content()}
-  </dialog>`;
-}
 
 function topBar() {
   const [here] = state.route.parts;
@@ -82,8 +67,10 @@ function signInForm() {
   const submit = async (event) => {
     event.preventDefault();
     const input = event.target.elements.token;
-    const me = await perform("sign in", () => post("/api/sign-in", { token: input.value.trim() }));
-    if (me) signedIn(me);
+    await perform("sign in", async () => {
+      await post("/api/sign-in", { token: input.value.trim() });
+      await enter();
+    });
   };
   return html`<section class="sign-in">
     <h1 tabindex="-1">Sign in</h1>
@@ -100,17 +87,19 @@ function signInForm() {
   </section>`;
 }
 
-function signedIn(me) {
-  state.me = me;
+/** Show the page to the signed-in caller. */
+async function enter() {
+  const { name, roles } = await call("AccessService/WhoAmI");
+  state.me = { name, roles: roles.map((role) => word(role, "ROLE_")) };
   state.signIn = { needed: false, message: "" };
   if (state.connection.kind !== "away") state.connection = { ...state.connection, kind: "connecting" };
-  follow();
+  void follow();
   void loadInfo();
   changed();
 }
 
 async function loadInfo() {
-  const info = await perform("info", () => get("/api/info"));
+  const info = await perform("info", () => call("InfoService/GetInfo"));
   if (info) state.info = info;
   changed();
 }
@@ -118,7 +107,6 @@ async function loadInfo() {
 function needSignIn() {
   if (state.signIn.needed) return;
   unfollow();
-  closeDialog();
   const refused = new URLSearchParams(location.search).has("refused");
   const usedLink = "That link was used before or is too old: a link is good for one minute and one time. Make a new one.";
   state.signIn = { needed: true, message: state.me ? "Your session has ended. Sign in again to go on where you were." : refused ? usedLink : "" };
@@ -141,7 +129,6 @@ onCoordinatorBack(() => {
   void loadInfo();
 });
 followAddress(() => {
-  closeDialog();
   draw();
   scrollTo(0, 0);
   // What is read next is the new view's heading.
@@ -155,7 +142,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 setInterval(changed, 1_000);
 
 try {
-  signedIn(await get("/api/me"));
+  await enter();
 } catch (error) {
   if (error.status === 401) needSignIn();
   else say(error.message, "bad");

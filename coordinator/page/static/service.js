@@ -12,15 +12,21 @@ class ApiError extends Error {
 }
 
 let sessionEnded = () => {};
-export function onSessionEnded(told) {
-  sessionEnded = told;
+let cameBack = () => {};
+
+export function onSessionEnded(act) {
+  sessionEnded = act;
 }
 
-async function send(path, body) {
+export function onCoordinatorBack(act) {
+  cameBack = act;
+}
+
+async function send(path, body, signal) {
   const request = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   let response;
   try {
-    response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...request });
+    response = await fetch(path, { credentials: "same-origin", cache: "no-store", signal, ...request });
   } catch {
     throw new ApiError(0, "The coordinator does not answer. Once it is back, ask again.");
   }
@@ -33,17 +39,17 @@ async function send(path, body) {
 export const get = async (path) => (await send(path)).json();
 export const post = async (path, body) => (await send(path, body)).json();
 
+/** A call of the contract, as "Service/Method". */
+export const call = (method, body = {}) => post(`/api/${method}`, body);
+
 /** Addresses of a run's requests. */
 export const ofRun = (run, ...rest) => ["/api/runs", ...[run.run_id, ...rest].map(encodeURIComponent)].join("/");
 
-/** A request that takes a while: one JSON object a line, the last one is the result. */
+/** A request that takes a while: lines with progress, the last one has the result. */
 export async function compute(path, body, onProgress) {
-  const response = await send(path, body);
   let last = null;
   try {
-    for await (const line of lines(response)) {
-      const answer = JSON.parse(line);
-      if (answer.error) throw new ApiError(response.status, answer.error.message);
+    for await (const answer of lines(path, body)) {
       if (answer.progress) onProgress(answer.progress);
       else last = answer;
     }
@@ -57,7 +63,9 @@ export async function compute(path, body, onProgress) {
   return last;
 }
 
-async function* lines(response) {
+/** The answers of a stream: one JSON object a line. */
+async function* lines(path, body, signal) {
+  const response = await send(path, body, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -65,77 +73,71 @@ async function* lines(response) {
     if (done) break;
     const parts = (rest + value).split("\n");
     rest = parts.pop();
-    yield* parts;
+    for (const part of parts) {
+      const answer = JSON.parse(part);
+      if (answer.error) throw new ApiError(response.status, answer.error.message);
+      yield answer;
+    }
   }
-  if (rest) yield rest;
 }
 
 const SILENCE_MS = 20_000; // the coordinator gives a sign of life every 5 seconds
 const PAUSE_MS = 1_000;
+const NUM_RUNS = 50;
 
-let source = null;
-let timer;
-let onBack = () => {};
+let stopping = new AbortController();
 
-export function onCoordinatorBack(told) {
-  onBack = told;
-}
-
-/** Follow the service until the session ends. */
-export function follow() {
+/** Follow the service until the session ends; ask again wherever the stream is cut. */
+export async function follow() {
   unfollow();
-  source = new EventSource("/api/live");
-  source.addEventListener("service", (event) => heard(JSON.parse(event.data)));
-  source.addEventListener("error", lost);
-  timer = setTimeout(lost, SILENCE_MS);
-}
-
-export function unfollow() {
-  source?.close();
-  clearTimeout(timer);
-}
-
-function lost() {
-  unfollow();
-  const { kind, lastHeard } = state.connection;
-  if (kind !== "away") state.connection = { kind: "away", since: Date.now(), lastHeard };
-  changed();
-  timer = setTimeout(tryAgain, PAUSE_MS);
-}
-
-/** An EventSource does not say why it ended: a plain request does. */
-async function tryAgain() {
-  try {
-    state.me = await get("/api/me");
-    follow();
-  } catch (error) {
-    // Without a session the sign-in form goes on from here.
-    if (error.status !== 401) lost();
+  const { signal } = stopping;
+  while (!signal.aborted) {
+    const cut = new AbortController();
+    signal.addEventListener("abort", () => cut.abort());
+    let timer = setTimeout(() => cut.abort(), SILENCE_MS);
+    try {
+      for await (const service of lines("/api/InfoService/WatchService", { num_runs: NUM_RUNS }, cut.signal)) {
+        clearTimeout(timer);
+        timer = setTimeout(() => cut.abort(), SILENCE_MS);
+        heard(service);
+      }
+    } catch (error) {
+      // Without a session the sign-in form goes on from here.
+      if (error.status === 401) break;
+    }
+    clearTimeout(timer);
+    if (signal.aborted) break;
+    const { kind, lastHeard } = state.connection;
+    if (kind !== "away") state.connection = { kind: "away", since: Date.now(), lastHeard };
+    changed();
+    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
   }
 }
 
+export function unfollow() {
+  stopping.abort();
+  stopping = new AbortController();
+}
+
 function heard(service) {
-  clearTimeout(timer);
-  timer = setTimeout(lost, SILENCE_MS);
   const { kind, since } = state.connection;
   state.connection = { kind: "live", since: kind === "live" ? since : Date.now(), lastHeard: Date.now() };
   state.clockSkew = Date.parse(service.now) - Date.now();
-  // The first event of a stream has all runs; the others have those that changed.
+  // The first answer of a stream has all runs; the others have those that changed.
   const before = new Map(state.runs.map((run) => [run.run_id, run]));
   const runs = new Map([...(kind === "live" ? before : []), ...service.runs.map((run) => [run.run_id, run])]);
-  if (state.hasService) for (const run of service.runs) tellOfRun(before.get(run.run_id), run);
+  if (state.hasService) for (const run of service.runs) announce(before.get(run.run_id), run);
   state.runs = [...runs.values()].sort((a, b) => Date.parse(b.created_at) - Date.parse(a.created_at));
+  for (const name of ["workers", "computations"]) state[name] = service[name];
   state.numRuns = service.num_runs;
-  state.workers = service.workers;
   state.numWorkers = service.num_workers;
-  state.computations = service.computations;
   state.hasService = true;
-  if (kind === "away") onBack();
+  if (kind === "away") cameBack();
   changed();
 }
 
 /** Toasts say which runs begin or end; steps and phases are seen in the views. */
-function tellOfRun(before, run) {
+function announce(before, run) {
   const { word, tone } = standingOf(run);
   if (!before) say(`Run ${run.name} has begun.`);
   else if (before.state !== run.state && ["ready", "failed", "cancelled", "held"].includes(word)) {

@@ -1,7 +1,7 @@
 // The page's state in one place, and its address. Whoever changes the state calls `changed`.
 
 export const state = {
-  me: null, // {name, roles}; null until /api/me has answered
+  me: null, // {name, roles}; null until the caller is known
   signIn: { needed: false, message: "" },
   info: null,
   runs: [], // newest first
@@ -15,7 +15,6 @@ export const state = {
   route: readRoute(),
   width: 960, // of the content in CSS pixels: charts are drawn in real ones
   tasks: new Map(), // requests by name: {value, progress, error, busy}
-  dialog: null, // {title, content}
   toasts: [],
 };
 
@@ -40,7 +39,7 @@ export function task(key) {
   return state.tasks.get(key) ?? { value: null, progress: null, error: "", busy: false };
 }
 
-export function setTask(key, news) {
+function setTask(key, news) {
   state.tasks.set(key, { ...task(key), ...news });
   changed();
 }
@@ -75,16 +74,6 @@ export function say(text, tone = "quiet") {
     changed();
   }, 7_000);
   changed();
-}
-
-export function openDialog(title, content) {
-  state.dialog = { title, content };
-  changed();
-}
-
-/** The browser's own closing gives the focus back; the dialog's event then clears the state. */
-export function closeDialog() {
-  document.querySelector("dialog[open]")?.close();
 }
 
 export const runById = (id) => state.runs.find((run) => run.run_id === id);

@@ -3,7 +3,7 @@
 import { histogram } from "./charts.js";
 import { count, fixed, percent } from "./format.js";
 import { button, field, gallery, head, html, problem, progressLine, section, table, tile, tiles } from "./parts.js";
-import { compute } from "./service.js";
+import { compute, get } from "./service.js";
 import { mayAct, perform, state, task, to } from "./store.js";
 
 const SHOWN = 32;
@@ -12,7 +12,10 @@ export function diagnosisView() {
   const runId = state.route.query.get("run") ?? "";
   const key = `diagnosis ${runId}`;
   const { value, busy, progress, error } = task(key);
-  const diagnose = () => perform(key, (onProgress) => compute("/api/diagnosis", { run_id: runId }, onProgress));
+  const diagnose = () => perform(key, async (onProgress) => {
+    const { diagnosis } = await compute("/api/DiagnosisService/Diagnose", { run_id: runId }, onProgress);
+    return get(`/api/diagnoses/${diagnosis.file.sha256}`);
+  });
   const change = (event) => { location.hash = to(["diagnosis"], { run: event.target.value }); };
   return html`
     ${head("Diagnosis")}
@@ -26,7 +29,7 @@ export function diagnosisView() {
       <p class="dim">Wrong labels, duplicates, outliers, imbalance, and how small a subset could be. It needs neither a run nor a worker.</p>
       ${busy && progressLine(progress)} ${problem(error)}
     </div>
-    ${value && findings(value.diagnosis)}`;
+    ${value && findings(value)}`;
 }
 
 const pictures = (id, title, ids, caption) => ids.length > 0 && section(id, title, gallery(title, ids.slice(0, SHOWN), caption), "the worst first");
@@ -50,6 +53,6 @@ function findings(found) {
       found.confusion.slice(0, 10).map((pair) => ({ key: `${pair.given} ${pair.suggested}`, cells: [names[pair.given], names[pair.suggested], count(pair.count), percent(pair.share)] }))))}
     ${duplicates.groups.length > 0 && section("duplicates", "Duplicates", duplicates.groups.slice(0, 8).map((group, place) =>
       gallery(`Group ${place + 1} of examples that are alike`, group.slice(0, 8))))}
-    ${section("balance", "Classes", histogram("Classes of the data", names, [{ name: "number", counts: found.class_counts }]))}
+    ${section("balance", "Classes", histogram("Classes of the data", names, found.class_counts))}
     ${pictures("outliers", "Outliers", outliers.ranked)}`;
 }

@@ -7,14 +7,14 @@ m is the identity, or another symmetric map that keeps lengths. The gain of addi
     own_e + scale * (z_e . m(sum_all z - 2 sum_S z) - z_e . m(z_e)),
 
 needs no matrix of similarities: O(N P) for all examples. Picks are made from a pool of the best
-gains, updated alone, until a gain outside may have risen above the pool's best; then all gains are
-updated. Picks whose mapped rows sum to u lower a gain by 2 scale z_e . u, and with c the direction
-of the mean mapped row,
+gains, which alone are updated, until a gain outside may have risen above the pool's best. Picks
+whose mapped rows sum to u lower a gain by 2 scale z_e . u. With c the direction of the mean mapped
+row,
 
-    z_e . u >= (z_e . c)(u . c) - |z_e across c| |u across c|,
+    z_e . u >= (z_e . c)(u . c) - |z_e across c| |u across c|
 
-so outside gains are bounded from above without looking at their rows. The answer is plain
-greedy's, ties by the lowest position, for a pass over all rows in about a hundred picks.
+bounds the gains outside without reading their rows. The answer is plain greedy's, ties by the
+lowest position, for a pass over all rows in about a hundred picks.
 
 Unit rows are rounded to multiples of 2**-bits, so that float64 adds their products without
 rounding: the answer does not depend on blocks, threads, the device or the order of the data. The
@@ -43,8 +43,7 @@ _MOST_BITS = 22
 _EXACT_BITS = 53
 _MOST_ROUNDS = 50
 POOL_SIZE = 256
-# Above what rounding can hide: in a gain relative to its size, and in a squared length
-# before its root.
+# Above what rounding can hide: relative to a gain, and in a squared length before its root.
 _GAIN_SLACK = 1e-9
 _SQUARE_SLACK = 1e-12
 
@@ -54,18 +53,15 @@ Map = Callable[[Tensor], Tensor]
 def exact_bits(num_rows: int) -> int:
     """The finest grid on which sums of products over `num_rows` rows are exact.
 
-    Products of pairs of rows are at most 2, and gains twice such a sum: the sums stay below
-    4 (num_rows + 1), with one bit to spare for rows rounded above 1.
+    Products are at most 2, and gains twice their sum: below 4 (num_rows + 1), with a bit to spare
+    for rows rounded above 1.
     """
     sum_bits = 3 + (num_rows + 1).bit_length()
     return min(_MOST_BITS, (_EXACT_BITS - sum_bits) // 2)
 
 
 def unit_rows(rows_ND: Tensor, bits: int) -> Tensor:
-    """Each row divided by its length and rounded to multiples of 2**-bits; float32.
-
-    A row of zeros stays one: it is similar to nothing.
-    """
+    """Each row at length 1, rounded to multiples of 2**-bits, float32; zeros stay zeros."""
     unit_ND = torch.empty(rows_ND.shape, device=rows_ND.device)
     for rows in row_blocks(len(rows_ND), rows_ND.shape[1] * 16):
         block_BD = rows_ND[rows].double()
@@ -83,16 +79,10 @@ def cut_picks(
     map_rows: Map = lambda rows_BP: rows_BP,
     pool_size: int = POOL_SIZE,
 ) -> Iterator[tuple[float, int]]:
-    """Every example once, in the order of greedy choice, each with its gain at its turn.
+    """Every example, on demand, in the order of greedy choice with its gain, negative or not.
 
-    Picks are computed on demand, and go on where gains are negative.
-
-    Args:
-        rows_NP: z, from `unit_rows` with `exact_bits(N)` at most.
-        own_N: float64.
-        scale: positive.
-        map_rows: m, of one row or several in float64.
-        pool_size: how many gains are kept up to date from pick to pick.
+    z is from `unit_rows` with `exact_bits(N)` at most, own_N float64, the scale positive. m maps
+    one row or several in float64.
     """
     blocks = list(row_blocks(len(rows_NP), rows_NP.shape[1] * 8))
     cut_N, falls = _first_pass(rows_NP, map_rows, blocks)
@@ -106,7 +96,6 @@ def cut_picks(
         outside_gains_O, outside_falls = gains_N[outside_O], falls.of(outside_O)
         mapped_sum_P = torch.zeros_like(pooled_MP[0])
         best = float(gains_M.max())
-        # The first pick is the best of all; each later one has to be above every doubt.
         while True:
             place = int(torch.nonzero(gains_M == best)[0])
             yield best, int(pool_M[place])
@@ -126,7 +115,7 @@ def cut_picks(
 
 @dataclass(frozen=True)
 class _Falls:
-    """By how much gains fall, bounded from below: each row's parts along c and across it."""
+    """Bounds of how much gains fall: each row's parts along c and across it."""
 
     common_P: Tensor
     along_N: Tensor
@@ -136,7 +125,7 @@ class _Falls:
         return _Falls(self.common_P, self.along_N[positions_O], self.across_N[positions_O])
 
     def at_least(self, mapped_sum_P: Tensor) -> Tensor:
-        """A bound of z_e . u from below, for every example e, given u; N."""
+        """A lower bound of z_e . u for every example e, given u; N."""
         along = mapped_sum_P @ self.common_P
         square = mapped_sum_P @ mapped_sum_P
         across = _root(square - along * along, square)
@@ -144,7 +133,7 @@ class _Falls:
 
 
 def _within_reach(best: float, gains_O: Tensor, falls_O: Tensor) -> bool:
-    """Whether a gain outside the pool may have become as large as the pool's best."""
+    """Whether a gain outside the pool may reach the pool's best."""
     if not len(gains_O):
         return False
     highest = float((gains_O - falls_O).max())
@@ -152,12 +141,12 @@ def _within_reach(best: float, gains_O: Tensor, falls_O: Tensor) -> bool:
 
 
 def _root(square: Tensor, scale: Tensor) -> Tensor:
-    """The root of a difference of squares, rather too large than too small."""
+    """The root of a difference of squares, rounded up."""
     return (square.clamp(min=0) + _SQUARE_SLACK * scale).sqrt()
 
 
 def _first_pass(rows_NP: Tensor, map_rows: Map, blocks: list[slice]) -> tuple[Tensor, _Falls]:
-    """The cut of each example alone, N in float64, and the bounds of its fall."""
+    """The cut of each example alone, N float64, and the bounds of its fall."""
     total_P = torch.zeros(rows_NP.shape[1], dtype=torch.float64, device=rows_NP.device)
     for rows in blocks:
         total_P += rows_NP[rows].double().sum(dim=0)
@@ -194,10 +183,7 @@ def spherical_kmeans(rows_ND: Tensor, num_clusters: int, *, generator: torch.Gen
 
 
 def _far_rows(unit_ND: Tensor, num_rows: int, generator: torch.Generator) -> Tensor:
-    """Rows drawn one by one, each by its distance from the nearest one so far; float64.
-
-    Half the squared Euclidean distance of unit rows is 1 - cosine.
-    """
+    """k-means++: rows drawn by 1 - cosine with the nearest one so far; float64."""
     distances_N = torch.ones(len(unit_ND), dtype=torch.float64)
     centres = []
     for _ in range(min(num_rows, len(unit_ND))):

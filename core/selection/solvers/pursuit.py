@@ -1,17 +1,16 @@
 """Matching pursuit: orthogonal, with non-negative weights, on last-layer gradients.
 
-Each round takes the atom that correlates best with the residual, then fits all weights anew.
-Weights that would turn negative leave DURING the pursuit, so the residual is always that of the
-exact non-negative optimum, and their places are filled again.
+Each round takes the atom that correlates best with the residual, then fits all weights anew. Atoms
+whose weights would turn negative leave during the pursuit, and their places are filled again: the
+residual is always that of the exact non-negative optimum.
 
 An atom is the gradient e_i (x) [h_i, 1] of one example, or the sum over consecutive ones. Products
-with the residual are estimated in single precision and computed in double for those that the
-rounding cannot tell apart: a choice depends neither on block sizes nor on the order of the atoms,
-and equal atoms resolve to the lowest number.
+with the residual are estimated in single precision, and computed in double where rounding could
+decide: the choice does not depend on blocks or the order of the atoms, and ties go to the lowest.
 
 The fit minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner products alone. The Gram
-matrix G of the vectors in use is kept as a root of its inverse, T with T' T = G^-1: a new vector
-costs two products with T and a dropped one, from any place, a reflection.
+matrix G of the atoms in use is kept as a root of its inverse, T with T' T = G^-1: a new atom
+costs two products with T, a dropped one a reflection.
 
 Shapes: N atoms of G examples, n examples, C classes, D features, K atoms in use, M asked about.
 Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Pati et al. 1993,
@@ -30,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import (
+from lipt.core.selection.vectors import (
     LayerGradient,
     Vectors,
     alignments,
@@ -54,7 +53,7 @@ class GradientAtoms:
 
     Each round needs the products of all atoms with a weighted sum of those in use. Either one
     row of products per atom in use is kept, N (C + D) once and N K a round; or the sum is
-    written out, one C x (D + 1) matrix, N C D a round. Squares and products are float64.
+    written out, one C x (D + 1) matrix, N C D a round: the faster way is taken.
     """
 
     def __init__(
@@ -64,28 +63,17 @@ class GradientAtoms:
         *,
         capacity: int,
         group_size: int = 1,
-        keep_rows: bool | None = None,
     ) -> None:
-        """Compute the atoms' norms and products with the target.
+        """Compute the atoms' norms and products with the target, float64.
 
-        Args:
-            gradients: of all examples.
-            target: the gradient to approximate, float64.
-            capacity: how many atoms can be in use at a time.
-            group_size: G; the last atom may have fewer.
-            keep_rows: which of the two ways, for G = 1; the faster one where None.
+        `capacity` is how many atoms can be in use at a time. The last atom may have fewer
+        examples than `group_size`.
         """
         self._gradients, self._target = gradients, target
         self._group_size = group_size
         self.target_square = target.square
         self.target_products_N = self._products_with(target)
         self.squares_N, self._norms_N = self._squares_and_norms()
-        if keep_rows is None:
-            multiplied = gradients[:0].outer_NC.shape[1] * gradients.features_ND.shape[1]
-            keep_rows = (
-                4 * capacity * len(gradients) <= _ROWS_BYTES
-                and _PRODUCTS_PER_READ * (gradients.width + capacity / 2) <= multiplied
-            )
         # Their examples, one atom's after another's.
         self._used = gradients.map(
             lambda factor: factor.new_empty(
@@ -95,7 +83,12 @@ class GradientAtoms:
         self._used_norms_K = self._norms_N.new_empty(capacity)
         self._num_used = 0
         self._rows_KN: Tensor | None = None
-        if keep_rows and group_size == 1:
+        multiplied = gradients[:0].outer_NC.shape[1] * gradients.features_ND.shape[1]
+        if (
+            group_size == 1
+            and 4 * capacity * len(gradients) <= _ROWS_BYTES
+            and _PRODUCTS_PER_READ * (gradients.width + capacity / 2) <= multiplied
+        ):
             self._rows_KN = self._norms_N.new_empty(capacity, len(gradients))
             self._target_estimates_N = self.target_products_N.float()
 
@@ -127,11 +120,7 @@ class GradientAtoms:
         return products_nm.reshape(shape).sum(dim=(1, 3))
 
     def estimate(self, weights_K: Tensor) -> tuple[Tensor, Tensor]:
-        """Products of all atoms with the target less the weighted sum of those in use.
-
-        Returns:
-            Float32 estimates, and a bound of each one's error; N each.
-        """
+        """All atoms' products with what is missing of the target, and error bounds; N float32."""
         if self._rows_KN is not None:
             size, weights_k = self._num_used, weights_K.float()
             products_N = weights_k @ self._rows_KN[:size]
@@ -152,8 +141,6 @@ class GradientAtoms:
 
     def _products_with(self, gradient: LayerGradient) -> Tensor:
         products_n = alignments(self._gradients, gradient, block_bytes=BLOCK_BYTES // 2)
-        if self._group_size == 1:
-            return products_n
         missing = -len(products_n) % self._group_size
         return functional.pad(products_n, (0, missing)).reshape(-1, self._group_size).sum(dim=1)
 
@@ -196,22 +183,20 @@ class Pursuit:
     """Atoms in the order of choice, int64, and their optimal weights, float64, all positive.
 
     residual: its norm as a share of the target's.
-    exhausted: whether it ended because no atom brings the sum closer to the target.
     """
 
     atoms_K: Tensor
     weights_K: Tensor
     residual: float
-    exhausted: bool
 
 
 def pursue(
     atoms: GradientAtoms, *, ridge: float, is_enough: Callable[[Sequence[int]], bool]
 ) -> Pursuit:
-    """Approximate the target by few atoms with positive weights.
+    """Approximate the target by few atoms with positive weights, until those in use are enough.
 
-    Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms. It ends when
-    `is_enough` of the atoms in use is true.
+    Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms. It ends early
+    where no atom brings the sum closer to the target.
     """
     return _Pursuer(atoms, ridge).run(is_enough)
 
@@ -234,15 +219,15 @@ class _Pursuer:
         self._zeros_N = _ZERO * atoms.target_square**0.5 * atoms.squares_N.sqrt()
 
     def run(self, is_enough: Callable[[Sequence[int]], bool]) -> Pursuit:
-        explained, num_rounds, exhausted = 0.0, 0, False
-        while not exhausted:
-            if is_enough(self._used):
+        explained, num_rounds = 0.0, 0
+        while True:
+            candidate = None
+            if not is_enough(self._used) and self._residual() > _REPRODUCED:
+                candidate = self._best()
+            if candidate is None:
+                # An atom that leaves makes room for another one.
                 if not self._refine():
                     break
-                continue
-            candidate = None if self._residual() <= _REPRODUCED else self._best()
-            if candidate is None:
-                exhausted = not self._refine()
                 continue
             num_rounds += 1
             if self._take(candidate, num_rounds) and (
@@ -256,11 +241,10 @@ class _Pursuer:
             atoms_K=self._in_use()[order_K],
             weights_K=self._fit.weights_K[order_K],
             residual=self._residual(),
-            exhausted=exhausted,
         )
 
     def _best(self) -> _Candidate | None:
-        """The atom whose product with the residual is largest; None where none is positive."""
+        """The atom with the largest product with the residual; None if none is positive."""
         estimates_N, rounding_N = self._atoms.estimate(self._fit.weights_K)
         estimates_N.masked_fill_(self._closed_N, -torch.inf)
         surely_N = torch.maximum((estimates_N - rounding_N).max(), self._zeros_N)
@@ -293,7 +277,7 @@ class _Pursuer:
         return self._atoms.target_products_N[atoms_M] - products_MK @ self._fit.weights_K
 
     def _take(self, candidate: _Candidate, num_round: int) -> bool:
-        """Fit with one more atom; false where it does not help."""
+        """Fit with one more atom; false if it does not help."""
         atom, _, products_K = candidate
         self._closed_N[atom] = True
         square = float(self._atoms.squares_N[atom]) + self._ridge
@@ -345,7 +329,7 @@ _FIRST_CAPACITY = 64
 
 
 class NonNegativeFit:
-    """The vectors in use, by position, and their weights, float64, optimal once settled."""
+    """The vectors in use, by position, and their weights, float64; optimal after `settle`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -363,10 +347,9 @@ class NonNegativeFit:
         return float(self._rotated_target_K.square().sum())
 
     def add(self, products_K: Tensor, square: float, target: float) -> bool:
-        """Take a vector into use, with weight 0 until `settle`; its square has the ridge added.
+        """Take a vector into use, with weight 0 until `settle`; its square includes the ridge.
 
-        False, and nothing is changed, where it depends on those in use or where a positive weight
-        would not bring the sum closer to b.
+        False, without a change, if it depends on those in use, or a positive weight does not help.
         """
         size = len(self)
         root_KK = self._root[:size, :size]
@@ -386,10 +369,10 @@ class NonNegativeFit:
         return True
 
     def settle(self) -> list[int]:
-        """Move to the optimum, dropping vectors that it would make negative; their positions.
+        """Move to the optimum; the positions of vectors dropped on the way.
 
-        The weights go straight towards the optimum without the sign constraint and stop where the
-        first becomes zero; that vector goes. The objective never rises.
+        The weights go straight towards the optimum without the sign constraint, and stop where the
+        first becomes zero; that vector leaves. The objective never rises.
         """
         dropped = []
         while len(self):
@@ -409,8 +392,7 @@ class NonNegativeFit:
     def refine(self, correlations_K: Tensor) -> list[int]:
         """Remove the rounding of the weights; the positions of those dropped as not positive.
 
-        correlations_K: half the objective's negative slope by each weight, zero at the exact
-        optimum.
+        Correlations are half the objective's negative slopes, zero at the exact optimum.
         """
         root_KK = self._root[: len(self), : len(self)]
         self.weights_K = self.weights_K + root_KK.T @ (root_KK @ correlations_K)

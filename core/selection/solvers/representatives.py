@@ -1,25 +1,25 @@
-"""Facility location: choose examples that are together as similar to all others as can be.
+"""Facility location: choose examples that together are as similar to all others as can be.
 
-The sum over all examples of the similarity with their most similar chosen one is monotone
-and submodular: greedy reaches 1 - 1/e of the optimum. Similarities (times weights, where there are
-any) are held as one of 2^b evenly spaced levels: whole numbers add up to the same sum in any
-order, and ties are ties. b = 24 resolves what float32 does; fewer take less memory and time.
+The sum over all examples of the similarity with their most similar chosen one is monotone and
+submodular: greedy reaches 1 - 1/e of the optimum. Similarities (times weights, if any) are held as
+one of 2^b evenly spaced levels. Whole numbers add up to the same sum in any order, so ties are
+ties. b = 24 resolves what float32 does; fewer bits take less memory and time.
 
-Lazy greedy: gains only shrink as others are chosen, so an old gain bounds the new one, and about
-five examples per pick have to be looked at instead of N.
+Lazy greedy: gains only shrink as others are chosen, so an old gain bounds the new one. About five
+examples per pick have to be evaluated instead of N.
 
 Where all pairs do not fit, partition greedy (GreeDi) takes two rounds. First each of P random
-parts chooses w examples among itself; then K are chosen among these, and the best part's own choice
-stands where that is better. Where the union would not fit, parts choose fewer each, down to their
-share of the budget, which is then the answer, without a bound. With f the mean over examples of the
-level with the most similar chosen one, in 0..1, and O the best K of all:
+parts chooses w of its examples; then K are chosen among these. The best part's own choice stands
+where it is better. Where the union would not fit, parts choose fewer each, down to their share of
+the budget: that is then the answer, without a bound. Otherwise, with f the mean level with the
+most similar chosen one, in 0..1, and O the best K of all:
 
     f(answer) >= (1 - e^(-w / K)) / min(P, K) f(O) - 2 epsilon
 
-O lies in at most min(P, K) parts; greedy reaches the first factor of a part's share by the part's
-own n examples, whose mean differs from that of all by no more than epsilon <= sqrt((K ln N + ln(2 P
-/ delta)) / (2 n)) with probability 1 - delta (Hoeffding). A second round that looks at T sampled
-examples costs another 2 epsilon, of n = T.
+O lies in at most min(P, K) parts. Greedy reaches the first factor of a part's share on the part's
+own n examples, whose mean differs from that of all by epsilon <= sqrt((K ln N + ln(2 P / delta)) /
+(2 n)) with probability 1 - delta (Hoeffding). A second round on T sampled examples costs another
+2 epsilon, of n = T.
 
 Shapes: N examples, P parts, n and m of the examples, K budget, B evaluated together, M candidates
 of the second round, T targets (all examples, but for the second round).
@@ -42,8 +42,8 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.pairs import PairwiseSimilarity, represented, weighted
-from lipt.core.selection.gradients.vectors import can_compile
+from lipt.core.selection.pairs import PairwiseSimilarity, represented, weighted
+from lipt.core.selection.vectors import can_compile
 
 Partitions = Annotated[
     int,
@@ -52,8 +52,7 @@ Partitions = Annotated[
 ]
 Precision = Literal["24-bit", "16-bit", "8-bit"]
 
-# Each one's type, and its highest level; finest first. Signed where torch has no arithmetic on
-# unsigned ones: of 16 bits 15 are used.
+# Type and highest level, finest first. torch has no unsigned 16-bit arithmetic: 15 bits are used.
 _TYPES: dict[Precision, tuple[torch.dtype, int]] = {
     "24-bit": (torch.int32, 2**24 - 1),
     "16-bit": (torch.int16, 2**15 - 1),
@@ -61,11 +60,11 @@ _TYPES: dict[Precision, tuple[torch.dtype, int]] = {
 }
 # 52,440 examples with 8-bit levels.
 MATRIX_BYTES = 2_750_000_000
-# Beyond these a coarser matrix is as good and faster, as reading it is what takes time.
+# Beyond these a coarser matrix is as good, and faster to read.
 _FINE_BYTES: dict[Precision, int] = {"24-bit": 2**28, "16-bit": 2**30}
-# How many examples' similarities with each other show the range.
+# Examples whose similarities with each other show the range.
 _NUM_OBSERVED = 1024
-# A tile of products and its levels stay in a CPU's cache; a GPU wants more at a time.
+# A tile of products stays in a CPU's cache.
 _CPU_TILE = 512
 _GPU_TILE = 4096
 # Examples whose bounds are refreshed together.
@@ -73,7 +72,7 @@ _BATCH_SIZE = 16
 
 
 def affordable_precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision | None:
-    """The finest levels whose matrix may be held; None where not even the coarsest may."""
+    """The finest levels whose matrix may be held; None if there are none."""
     for precision, (dtype, _) in _TYPES.items():
         limit = min(matrix_bytes, _FINE_BYTES.get(precision, matrix_bytes))
         if num_rows * num_columns * dtype.itemsize <= limit:
@@ -90,10 +89,10 @@ class Scale:
     precision: Precision
 
     def levels(self, similarities_nm: Tensor) -> Tensor:
-        """The nearest level of each similarity; the argument is overwritten."""
+        """The nearest level of each similarity, which is overwritten."""
         dtype, top = _TYPES[self.precision]
         reach = self.highest - self.lowest
-        # All similarities are the same where there is no range: any level will do.
+        # Without a range all similarities are the same.
         factor = top / reach if reach > 0 else 0.0
         similarities_nm.sub_(self.lowest).mul_(factor).round_().clamp_(0, top)
         return similarities_nm.to(dtype)
@@ -116,7 +115,7 @@ class StoredLevels:
 
 @dataclass(frozen=True)
 class ComputedLevels:
-    """The levels of pairs, computed each time: no more than the rows asked for is held."""
+    """The levels of pairs, computed for the rows asked for."""
 
     similarity: PairwiseSimilarity
     scale: Scale
@@ -139,8 +138,8 @@ class ComputedLevels:
 def fit_scale(similarity: PairwiseSimilarity, precision: Precision) -> Scale:
     """Levels between the similarity's bounds.
 
-    The high similarities decide who represents whom. So 8-bit levels start where a quarter of
-    some evenly spaced examples' similarities with each other lie below.
+    High similarities decide who represents whom: 8-bit levels start at the lower quartile of some
+    evenly spaced examples' similarities.
     """
     lowest = similarity.lowest
     if precision == "8-bit":
@@ -148,13 +147,13 @@ def fit_scale(similarity: PairwiseSimilarity, precision: Precision) -> Scale:
         observed_n = torch.arange(0, len(similarity), step, device=similarity.device)
         observed = represented(similarity, observed_n, observed_n).flatten().sort().values
         quartile, least = float(observed[len(observed) // 4]), float(observed[0])
-        # Where most pairs are the same, all that there is to tell apart lies below.
+        # Where most pairs are the same, what can be told apart lies below.
         lowest = quartile if quartile < float(observed[-1]) else least
     return Scale(min(lowest, similarity.highest), similarity.highest, precision)
 
 
 def store_levels(similarity: PairwiseSimilarity, scale: Scale) -> StoredLevels:
-    """The levels of all pairs; each pair of examples is compared once."""
+    """The levels of all pairs, each compared once."""
     num_examples, device = len(similarity), similarity.device
     matrix_NN = _room((num_examples, num_examples), scale.precision, device)
     sums_N = torch.zeros(num_examples, dtype=torch.int64, device=device)
@@ -173,11 +172,10 @@ def store_levels(similarity: PairwiseSimilarity, scale: Scale) -> StoredLevels:
 def _both_ways(
     similarity: PairwiseSimilarity, scale: Scale, rows: slice, columns: slice
 ) -> tuple[Tensor, Tensor]:
-    """The levels of some examples with others, and of these with them: n x m and m x n."""
+    """The levels of some examples with others, n x m, and the other way round, m x n."""
     similarities_nm = similarity.block(rows, columns)
     if rows == columns:
-        # Products round differently below the diagonal, and two examples that tie because
-        # each is the other's nearest would not.
+        # Products round differently below the diagonal: each other's nearest would not tie.
         similarities_nm = similarities_nm.triu() + similarities_nm.triu(diagonal=1).T
     if similarity.weights_N is None:
         levels_nm = scale.levels(similarities_nm)
@@ -191,7 +189,7 @@ def _both_ways(
 def store_levels_between(
     similarity: PairwiseSimilarity, scale: Scale, candidates_N: Tensor, targets_T: Tensor
 ) -> StoredLevels:
-    """The levels of the candidates with the targets, by ids; row i is that of candidates_N[i]."""
+    """The levels of candidates with targets, both given by ids."""
     device = similarity.device
     shape = (len(candidates_N), len(targets_T))
     matrix_NT = _room(shape, scale.precision, device)
@@ -207,7 +205,7 @@ def store_levels_between(
 
 
 def _room(shape: tuple[int, int], precision: Precision, device: torch.device) -> Tensor:
-    """An uninitialized matrix; on a CPU numpy's, which asks for huge pages where there are any."""
+    """An uninitialized matrix; on a CPU numpy's, which asks for huge pages."""
     dtype, _ = _TYPES[precision]
     if device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
@@ -215,7 +213,7 @@ def _room(shape: tuple[int, int], precision: Precision, device: torch.device) ->
 
 
 def _even_tiles(num_rows: int, device: torch.device) -> list[slice]:
-    """Consecutive slices of nearly equal length: products of a few rows round differently."""
+    """Slices of nearly equal length, as products of a few rows round differently."""
     count = -(-num_rows // (_CPU_TILE if device.type == "cpu" else _GPU_TILE))
     edges = [num_rows * number // count for number in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]
@@ -224,8 +222,7 @@ def _even_tiles(num_rows: int, device: torch.device) -> list[slice]:
 def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
     """Choose the examples that represent all T, each time the one that adds most; K int64.
 
-    Ties go to the lowest id, so the answer is the plain greedy algorithm's. Once nothing adds
-    anything, the lowest ids that are left follow.
+    Ties go to the lowest id, also where nothing adds anything: the answer is plain greedy's.
     """
     if not can_compile(levels.matrix_NT.device):
         return lazy_greedy_torch(levels, budget)
@@ -233,12 +230,13 @@ def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
         lazy_greedy_compiled,
     )
 
-    gains_N = levels.sums_N.clone().numpy()
-    return torch.from_numpy(lazy_greedy_compiled(levels.matrix_NT.numpy(), gains_N, budget))
+    return torch.from_numpy(
+        lazy_greedy_compiled(levels.matrix_NT.numpy(), levels.sums_N.numpy(), budget)
+    )
 
 
 def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:
-    """The same without compiled code, and on any device: bounds are refreshed some at a time."""
+    """The same without compiled code, on any device; some bounds are refreshed together."""
     matrix_NT = levels.matrix_NT
     device = matrix_NT.device
     bounds_N = levels.sums_N.clone()
@@ -256,14 +254,13 @@ def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:
             top = bounds_N.argmax()
         chosen_K[pick] = top
         torch.maximum(best_T, matrix_NT[top], out=best_T)
-        # Below every bound: never looked at again.
+        # Below every bound.
         bounds_N[top] = -1
         current_N.fill_(False)
     return chosen_K
 
 
 def _gains_over(rows_BT: Tensor, best_T: Tensor) -> Tensor:
-    """The sum of each row's levels above the best so far; B int64."""
     sums_B = torch.maximum(rows_BT, best_T).sum(dim=1, dtype=torch.int64)
     return sums_B - best_T.sum(dtype=torch.int64)
 
@@ -278,9 +275,9 @@ def choose_representatives(
 ) -> tuple[Tensor, StoredLevels | ComputedLevels]:
     """Choose `budget` of N examples by greedy facility location; K int64 in the order of choice.
 
-    One partition compares all pairs, whatever memory they take; 0 does where they fit in
-    `matrix_bytes`. The levels of all pairs that are returned are never of 8 bits, which leave too
-    many examples at the same level with two of the chosen.
+    One partition compares all pairs, whatever memory they take; 0 only if they fit in
+    `matrix_bytes`. The levels that come with the choice say who represents whom: never 8-bit ones,
+    in which too many examples are as near to two of the chosen.
     """
     affordable = affordable_precision(len(similarity), len(similarity), matrix_bytes)
     computed = ComputedLevels(similarity, fit_scale(similarity, "24-bit"))
@@ -309,10 +306,10 @@ def partition_greedy(
 ) -> Tensor:
     """Choose K examples that represent all, with no matrix larger than `matrix_bytes`; K int64.
 
-    P is two at least, and more where the parts would not fit. Where the second round's matrix of
-    candidates with all examples would be too large, it looks at a random sample of the examples.
+    P is at least two, and more if parts would not fit. The second round looks at a random sample of
+    the examples if its matrix would be too large.
     """
-    # All of so many examples can be compared with each other by levels of one byte.
+    # So many examples can be compared with each other by 8-bit levels.
     num_examples, capacity = len(similarity), max(1, math.isqrt(matrix_bytes))
     num_parts = min(num_examples, max(2, partitions, -(-num_examples // capacity)))
     edges = [num_examples * part // num_parts for part in range(num_parts + 1)]
@@ -349,10 +346,7 @@ def partition_greedy(
 
 
 def better_of(levels: StoredLevels, chosen_K: Tensor, choices: Sequence[Tensor]) -> Tensor:
-    """The chosen rows of the levels, or the best of the parts' choices where that represents more.
-
-    A part's choice of fewer rows is filled up by the chosen ones.
-    """
+    """The chosen rows, or the best part's choice, filled up by them, if that is better."""
     values = [_value(levels, choice_n) for choice_n in choices]
     if max(values) <= _value(levels, chosen_K):
         return chosen_K

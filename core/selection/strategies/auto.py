@@ -1,19 +1,19 @@
 """Auto: look at the data first, and choose by the findings.
 
 1. Evidence: leave-one-out outputs of a ridge head say which labels are trusted and how many are
-   wrong (read as in Northcutt et al. 2021, arXiv:1911.00068). Near-duplicate images are counted.
+   wrong (Northcutt et al. 2021, arXiv:1911.00068). Near-duplicate images are counted.
 2. Plan: the least trusted labels of each class are left out, a multiple of the share that the head
    gets wrong there. The multiple falls with the fraction kept. Wrong labels and near-duplicates
    are left out at any fraction, where it is sure that there are some.
-3. Choice: of the rest, facility location on the features (Wei et al. 2015, ICML) or random, in
-   equal shares of the classes unless told otherwise.
+3. Choice among the rest: facility location on the features (Wei et al. 2015, ICML) or random, in
+   equal shares of the classes by default.
 
 Where no gain over class-balanced random was measured, the plan is class-balanced random. For labels
 or numbers no gain is known: every stratum (rarest label, or quantile) gets its share.
 
 Figures below are accuracies in docs/results.md and docs/value.md: resnet8 on 50,000 images of
 cifar10-jpeg, 1,000 steps of 64 (short) or 6,000 (converged), one or two trainings each, so
-differences below two points say little.
+differences below two points say little. The head is wrong on 35% there.
 
 Shapes: N examples, n of one class, C classes, K budget.
 """
@@ -39,53 +39,56 @@ from lipt.core.selection.selection import (
 )
 from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
-from lipt.core.selection.strategy import SIGNALS, Need, Strategy
+from lipt.core.selection.strategy import SIGNALS, Need, built_in
 from lipt.core.signals.signals import Signals, given
 
-# How long main training is: to the end, or stopped early, as in a search of hyper-parameters.
+# Main training to the end, or stopped early as in a search of hyper-parameters.
 Training = Literal["converged", "short"]
 Method = Literal["facility_location", "random"]
 
-# Up to the first fraction `_STRICTEST` times the head's errors are left out; from the second on
-# none, in between linearly less. Converged, the gain on clean data ends at 5% (+0.2 points after
-# +11.0 at 1%), and at 10% nothing beats random (71.8; facility location 71.5, without the head's
-# errors 70.8). Short, it is +3.3 points at 10% and 0 at 30%.
+# Up to the first fraction `_STRICTEST` times the head's errors are left out, from the second on
+# none, in between linearly less. Converged, the gain on clean data is +11.0 points at 1%, +0.2 at
+# 5% and none at 10%. Short, it is +3.3 points at 10% and 0 at 30%.
 _FROM_FEW_TO_MANY: dict[Training, tuple[float, float]] = {
     "converged": (0.01, 0.1),
     "short": (0.05, 0.2),
 }
-# Short, the head wrong on 35%: at 5%, leaving out the worse 50% reaches 57.6, the 35% that the head
-# gets wrong 56.4, the 14% suspects 56.5, random 54.6.
+# At 5%, short, without the worst 50%: 57.6. Without the head's errors: 56.4; suspects (14%): 56.5;
+# random: 54.6.
 _STRICTEST = 1.5
-# At least so much of the head's errors is left out before facility location, which looks for odd
-# examples. Of 35%: 0.4 are the 14% suspects, 59.0 at 10%; facility location of all has 57.9.
+# Facility location looks for odd examples: at least so much of the head's errors is left out before
+# it. At 10%, short, without the suspects (0.4): 59.0, of all: 57.9.
 _MILDEST = 0.4
-# Below that fraction the rest is represented by facility location, else drawn at random: at 10%,
-# short, facility location of all reached 57.9 and random 58.2 and 55.7; without the head's errors
-# 60.5. At 30% with 36% wrong labels, random of the rest has 58.8, and of the right labels 58.4.
+# Below that fraction the rest is represented by facility location, else drawn at random. At 10%,
+# short, without the head's errors: 60.5; random: 58.2 and 55.7.
 _REPRESENTED = 0.2
 # A class keeps at least 30%: at 1%, leaving out three quarters was as good as half (50.7).
 _MOST = 0.7
-# Left out for each wrong label, as the least trusted are not all wrong: with 36% wrong, 19% of
-# facility location's choice was still wrong without suspects (53.9), 4% without all that the head
-# gets wrong (59.6), and leaving out half reached 58.5.
+# Left out for each wrong label, as the least trusted are not all wrong. With 36% wrong, leaving out
+# half reached 58.5, the suspects 53.9.
 _PER_WRONG_LABEL = 1.5
-# Wrong labels count from that lower end of the 95% interval on: cifar10-jpeg itself has 0.1%
-# (0.0 to 4.1%), and with so few, leaving out examples costs right ones.
+# Wrong labels count from that lower end of the 95% interval on: with the 0.1% (0.0 to 4.1%) of
+# cifar10-jpeg, leaving out examples costs right ones.
 _NOISY = 0.02
-# A head that is as seldom wrong as that, in all and in the class, is right where it contradicts a
-# label: on digits 70 of 71 suspects were wrong. On cifar10-jpeg it errs on 35%.
+# A head that is as seldom wrong, in all and in the class, is right where it contradicts a label: on
+# digits 70 of 71 suspects were wrong.
 _SELDOM_WRONG = 0.1
-# Near-duplicates are left out from that share on: with three copies of each image that is worth
-# +11.7, +6.8 and +6.6 points at 5%, 10% and 30%. Small images that only look alike (8% of
-# handwritten digits) are worth keeping.
+# Near-duplicates are left out from that share on. With three copies of each image that is worth
+# +11.7, +6.8 and +6.6 points at 5%, 10% and 30%; of handwritten digits 8% only look alike.
 REDUNDANT = 0.2
-# Of the way from guessing to knowing: below it the head's word on an example is noise.
+# Between guessing (0) and knowing (1): below it the head's word on an example is noise.
 _SKILL = 0.2
 # A manifest should stay a page that one can read; a diagnosis has all ids.
 _MAX_NAMED = 1000
 
 
+@built_in(
+    summary="by what is found in the data; class-balanced random where no gain is known",
+    cost="N (C + d) + N^2 d / C",
+    needs=SIGNALS | {Need.COPIES},
+    revision=1,
+    proxy="auto",
+)
 def auto(
     signals: Signals,
     budget: int,
@@ -96,12 +99,9 @@ def auto(
     balanced: bool,
     seed: int,
 ) -> Selection:
-    """Keep the examples that the findings in the data recommend; the answer has these findings.
+    """Keep the examples that the findings in the data recommend, and report these.
 
     The signals are those of a head that did not learn from the example it judges.
-
-    Raises:
-        SignalsError: there are no errors to judge labels by.
     """
     if signals.kind is not TargetKind.CLASS:
         return auto_strata(signals, budget, balanced=balanced, seed=seed)
@@ -136,10 +136,11 @@ def auto(
 class Evidence:
     """The plan's inputs.
 
-    fraction: share of the examples to keep. errors_C: share of each class that the head gets wrong,
-    on labels that it has not seen. num_classes: how many have examples. noise_rate, noise_low: the
-    probable share of wrong labels, and its lower bound; noise_C: by class. copies: share of the
-    examples that are near-duplicates of others.
+    fraction: share of the examples to keep.
+    errors_C: share of each class that the head gets wrong, on labels that it has not seen.
+    num_classes: classes with examples.
+    noise_rate, noise_low, noise_C: share of wrong labels, its lower bound, and by class.
+    copies: share of the examples that are near-duplicates of others.
     """
 
     fraction: float
@@ -153,13 +154,18 @@ class Evidence:
 
     @property
     def accuracy(self) -> float:
-        """Of the head on labels that it has not seen, the mean over classes."""
+        """Of the head, the mean over classes."""
         return 1.0 - sum(self.errors_C) / self.num_classes
 
     @property
     def seldom_wrong(self) -> bool:
         """Whether the head is probably right where it contradicts a label."""
         return 1.0 - self.accuracy <= _SELDOM_WRONG
+
+    @property
+    def gains(self) -> bool:
+        """Whether choosing so few gains on clean data."""
+        return self.fraction < _FROM_FEW_TO_MANY[self.training][1]
 
     @property
     def skill(self) -> float:
@@ -192,10 +198,10 @@ def gather(
 
 @dataclass(frozen=True)
 class Plan:
-    """Which examples are left out, and how the rest is chosen from.
+    """Which examples are left out, and how the rest is chosen.
 
-    left_out_C: share of each class that is left out, its least trusted labels.
-    wrong_C: share of each class that is left out as wrong: not counted in the class's quota.
+    left_out_C: share of each class, its least trusted labels.
+    wrong_C: share of each class that is wrong, and does not count for its quota.
     leaves_out_copies: whether one of each picture is enough.
     """
 
@@ -207,10 +213,9 @@ class Plan:
 
 
 def make_plan(evidence: Evidence) -> Plan:
-    """Which examples to leave out, and how to choose among the rest."""
+    """Decide which examples to leave out, and how to choose among the rest."""
     if evidence.copies < REDUNDANT:
         return _by_labels(evidence)
-    # Of what is left without copies.
     fraction = min(1.0, evidence.fraction / (1.0 - evidence.copies))
     plan = _by_labels(replace(evidence, fraction=fraction))
     why = f"{plan.why}; one of each picture, as {evidence.copies:.1%} are near copies of others"
@@ -239,8 +244,8 @@ def _by_labels(evidence: Evidence) -> Plan:
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
     mean = sum(left_out_C) / evidence.num_classes
     least = f"without the {mean:.0%} whose labels are trusted least"
-    chosen = _gains(evidence) or evidence.seldom_wrong or any(left_out_C)
-    if evidence.fraction < _REPRESENTED and chosen:
+    better = evidence.gains or evidence.seldom_wrong or any(left_out_C)
+    if evidence.fraction < _REPRESENTED and better:
         why = f"to keep {kept}: of each class those that represent it, {least}"
         return Plan(left_out_C, wrong_C, "facility_location", why)
     if any(left_out_C):
@@ -253,29 +258,24 @@ def _by_labels(evidence: Evidence) -> Plan:
     return Plan(nothing, nothing, "random", why)
 
 
-def _gains(evidence: Evidence) -> bool:
-    """Whether choosing so few gains on clean data."""
-    return evidence.fraction < _FROM_FEW_TO_MANY[evidence.training][1]
-
-
 def _strictness(evidence: Evidence, error: float) -> float:
-    """How many of a class are left out for each of it that the head gets wrong."""
+    """How many of a class are left out for each that the head gets wrong."""
     few, many = _FROM_FEW_TO_MANY[evidence.training]
     strictness = _STRICTEST * min(1.0, (many - evidence.fraction) / (many - few))
     if evidence.seldom_wrong and error <= _SELDOM_WRONG:
         return max(1.0, strictness)
-    return max(_MILDEST, strictness) if _gains(evidence) else 0.0
+    return max(_MILDEST, strictness) if evidence.gains else 0.0
 
 
 def _choose(
     signals: Signals, candidates: Iterable[tuple[Tensor, int]], method: Method, seed: int
 ) -> Selection:
-    """Of each class or stratum, given its candidates and its quota."""
+    """Choose from each class or stratum, given its candidates and its quota."""
     chosen = []
     for label, (rows, quota) in enumerate(candidates):
         if not quota:
             continue
-        # As for strategies that see one class at a time: plain random is that of them.
+        # As for strategies that see one class at a time: random is then `uniform_per_class`.
         own_seed = derive_seed(seed, "selection-class", label)
         taken = signals.take(rows)
         if method == "random":
@@ -289,7 +289,6 @@ def _choose(
 def _findings(
     evidence: Evidence, plan: Plan, found: LabelErrors, left_out: Tensor
 ) -> dict[str, Any]:
-    """Evidence, plan and the examples that were left out, as JSON."""
     noise = found.noise.overall
     least_trusted = left_out[found.quality_N[left_out].argsort(stable=True)]
     interval = f"95% interval {noise.low:.1%} to {noise.high:.1%}"
@@ -314,7 +313,7 @@ def _findings(
 
 
 def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
-    """Random examples of every stratum, of examples with labels or numbers."""
+    """Draw from every stratum of examples with labels or numbers."""
     labels_N = signals.labels_N
     surplus_N = surplus_pictures(given(signals.pictures_N, "near copies"))
     copies = float(surplus_N.double().mean())
@@ -350,13 +349,3 @@ def surplus_pictures(pictures_N: Tensor) -> Tensor:
     surplus_N = torch.zeros_like(pictures_N, dtype=torch.bool)
     surplus_N[order_N[1:]] = sorted_N[1:] == sorted_N[:-1]
     return surplus_N
-
-
-AUTO = Strategy(
-    function=auto,
-    summary="by what is found in the data; class-balanced random where no gain is known",
-    cost="N (C + d) + N^2 d / C",
-    needs=SIGNALS | {Need.COPIES},
-    revision=1,
-    proxy="auto",
-)

@@ -15,18 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.selection.options import Preset, between
-from lipt.core.selection.selection import (
-    Selection,
-    class_quotas,
-    draw_from_groups,
-    unweighted,
-)
+from lipt.core.selection.options import Preset
+from lipt.core.selection.selection import Selection, class_quotas, draw_from_groups, unweighted
 from lipt.core.selection.strategies.learners import mean_margins
 from lipt.core.selection.strategies.scores import (
     entropies,
@@ -34,12 +30,37 @@ from lipt.core.selection.strategies.scores import (
     last_layer_norms,
     probability_margins,
 )
-from lipt.core.selection.strategy import DYNAMICS, SIGNALS, Strategy
+from lipt.core.selection.strategy import DYNAMICS, SIGNALS, built_in
 from lipt.core.signals.signals import Signals
 
 Score = Literal["el2n", "grand", "entropy", "margin", "aum"]
+# The paper's beta, by the fraction that is kept.
+_FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
 
 
+@built_in(
+    summary="random, equal shares of every stratum of a score without its hardest end",
+    paper=(
+        'Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates" '
+        "(arXiv:2210.15809)"
+    ),
+    cost="N (C + log N)",
+    needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
+    presets={
+        "paper": Preset(
+            "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
+            "half of it on (straight lines between are ours); classes as they come; "
+            "needs learners",
+            lambda fraction: {
+                "score": "aum",
+                "beta": f"{np.interp(fraction, _FRACTIONS, _BETAS):.4g}",
+                "num_strata": "50",
+            },
+            balanced=False,
+        )
+    },
+    revision=1,
+)
 def ccs(
     signals: Signals,
     budget: int,
@@ -65,7 +86,7 @@ def ccs(
 
 
 def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
-    """The number of each score's interval of equal width; R, int64. All equal are one stratum."""
+    """Each score's interval of equal width; R, int64. Equal scores are one stratum."""
     lowest, highest = scores_R.double().aminmax()
     if lowest == highest:
         return torch.zeros(len(scores_R), dtype=torch.int64, device=scores_R.device)
@@ -74,7 +95,7 @@ def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
 
 
 def hardness(signals: Signals, score: Score) -> Tensor:
-    """A score of every example, turned so that a larger one is harder; N, float32."""
+    """A score of every example, larger for harder ones; N, float32."""
     return _HARDNESS[score](signals)
 
 
@@ -86,33 +107,3 @@ _HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
     "margin": lambda signals: -probability_margins(signals),
     "aum": lambda signals: -mean_margins(signals).float(),
 }
-
-
-# By the fraction that is kept.
-_BETAS = {0.1: 0.3, 0.2: 0.2, 0.5: 0.0}
-
-
-CCS = Strategy(
-    function=ccs,
-    summary="random, equal shares of every stratum of a score without its hardest end",
-    paper=(
-        'Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates" '
-        "(arXiv:2210.15809)"
-    ),
-    cost="N (C + log N)",
-    needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
-    presets={
-        "paper": Preset(
-            "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
-            "half of it on (straight lines between are ours); classes as they come; "
-            "needs learners",
-            lambda fraction: {
-                "score": "aum",
-                "beta": f"{between(_BETAS, fraction):.4g}",
-                "num_strata": "50",
-            },
-            balanced=False,
-        )
-    },
-    revision=1,
-)

@@ -1,15 +1,15 @@
 """CREST: mini-batch coresets, each chosen from a random set, of what is not learned yet.
 
-One coreset of the whole data set stops standing for it within a few steps of training. So a random
-set is drawn, and of it the mini-batch whose gradients represent the set's (facility location by
-the distance of the errors e, as in the paper), until the mini-batches fill the budget. Examples
-with a loss below `learned_loss` are left out; where too few are left, those of the highest loss
-come back. Re-selection asks `lipt.core.stages.recheck` whether the weights have moved too far.
+One coreset of the whole data set stops standing for it within a few steps of training. So random
+sets are drawn, and of each the mini-batch that represents it (facility location by the distance of
+the errors e, as in the paper), until the mini-batches fill the budget. Examples with a loss below
+`learned_loss` are left out; where too few are left, those of the highest loss come back.
+Re-selection asks `lipt.core.stages.recheck` whether the weights have moved too far.
 
-Decided here: the ids of all mini-batches are distinct. Random sets are stratified (a plain draw of
-a hundredth misses rare classes), every example of the pool is in one before any is in a second
-one, and they hold at least four times the mini-batch, at most 8,192. Where the classes get equal
-shares, they get them in every mini-batch.
+Decided here: mini-batches share no examples. Random sets are stratified, as a plain draw of a
+hundredth misses rare classes. They hold at least four times the mini-batch, at most 8,192, and
+every example of the pool is in one before any is in a second. Where the classes get equal shares,
+they get them in every mini-batch.
 
 Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one
     of all), M in a pool, R in a random set, B in a mini-batch, K budget.
@@ -26,11 +26,11 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.selection.gradients.pairs import proximity
-from lipt.core.selection.gradients.vectors import Vectors
+from lipt.core.selection.pairs import proximity
 from lipt.core.selection.selection import Selection, class_quotas
 from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
-from lipt.core.selection.strategy import CLASSES, Strategy
+from lipt.core.selection.strategy import CLASSES, built_in
+from lipt.core.selection.vectors import Vectors
 from lipt.core.signals.signals import Signals
 
 _MAX_BATCH_SIZE = 4096
@@ -38,6 +38,17 @@ _MAX_SET_SIZE = 2 * _MAX_BATCH_SIZE
 _MIN_SETS_PER_BATCH = 4
 
 
+@built_in(
+    summary="mini-batch coresets of stratified random sets of what is not learned yet",
+    paper=(
+        'Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep '
+        'Learning" (arXiv:2306.01244)'
+    ),
+    cost="N + k C",
+    returns_weights=True,
+    rechecks=True,
+    kinds=CLASSES,
+)
 def crest(
     signals: Signals,
     budget: int,
@@ -54,9 +65,8 @@ def crest(
 ) -> Selection:
     """Choose mini-batch after mini-batch, each as the coreset of a random set.
 
-    Returns:
-        Weights: cluster sizes, scaled to sum to M. Where the pool is no larger than the budget,
-        all of it with weight 1. Balanced, that holds for each class with its own pool and quota.
+    Weights are cluster sizes, scaled to sum to the pool. A pool no larger than the budget is taken
+    as it is. Balanced, that holds for each class with its own pool and quota.
     """
     labels_N, losses_N = signals.labels_N, own_losses(signals)
     indices, weights, groups = [], [], []
@@ -84,7 +94,6 @@ def crest(
 
 
 def _groups(labels_N: Tensor, budget: int, *, balanced: bool) -> Iterator[tuple[int, Tensor, int]]:
-    """Each group's number, row numbers and quota."""
     if not balanced:
         yield 0, torch.arange(len(labels_N), device=labels_N.device), budget
         return
@@ -102,18 +111,16 @@ def own_losses(signals: Signals) -> Tensor:
 
 
 def unlearned(losses_n: Tensor, budget: int, learned_loss: float) -> Tensor:
-    """The examples that are not learned, or the `budget` of highest loss; M rows, ascending."""
+    """The examples that are not learned, `budget` of the highest loss at least; M, ascending."""
     num_unlearned = int((losses_n >= learned_loss).sum())
     by_loss_n = losses_n.argsort(descending=True, stable=True)
     return by_loss_n[: max(budget, num_unlearned)].sort().values
 
 
 def batch_coreset(errors_RC: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    """The examples whose errors are closest to those of all, and how many each stands for.
+    """Rows whose errors are closest to those of all, in the order of choice, and cluster sizes.
 
-    Returns:
-        Positions in the order of choice, and the sizes of their clusters, which sum to R.
-        A chosen example belongs to itself, even where another one is its equal.
+    A chosen row belongs to its own cluster, even where another one is its equal.
     """
     num_rows = len(errors_RC)
     if num_rows == batch_size:
@@ -138,7 +145,7 @@ def batch_shares(quotas_G: Sequence[int], batch_size: int) -> Iterator[list[int]
 def mixed_evenly(labels_n: Tensor) -> Tensor:
     """Positions in an order in which every run has each class in proportion; n int64.
 
-    The k-th of a class goes to the share (k - 1/2) / count of the way; ties keep their order.
+    The k-th of a class is at (k - 1/2) / count of the way; ties keep their order.
     """
     counts_C = labels_n.bincount()
     by_label_n = labels_n.argsort(stable=True)
@@ -149,10 +156,9 @@ def mixed_evenly(labels_n: Tensor) -> Tensor:
 
 
 class RandomSets:
-    """Stratified random sets of a pool, without the examples that were taken.
+    """Stratified random sets of a pool, which is shuffled, mixed evenly and cut.
 
-    The pool is shuffled, mixed evenly and cut into sets; when it runs out, the examples that were
-    put back are shuffled.
+    When it runs out, the examples that were put back are shuffled.
     """
 
     def __init__(
@@ -165,7 +171,7 @@ class RandomSets:
         self._back: list[Tensor] = []
 
     def draw(self) -> Tensor:
-        """The next set; smaller than the others only where no more examples are left."""
+        """The next set, smaller than the others only if no more examples are left."""
         if len(self._ahead) < self._size and self._back:
             self._ahead = torch.cat([self._ahead, self._shuffled(torch.cat(self._back))])
             self._back = []
@@ -173,7 +179,7 @@ class RandomSets:
         return drawn_R
 
     def put_back(self, set_R: Tensor, *, without: Tensor) -> None:
-        """Let a set's examples come again, except those at some positions."""
+        """Return a set's examples to the pool, except those at some positions."""
         stays_R = torch.ones(len(set_R), dtype=torch.bool, device=set_R.device)
         stays_R[without] = False
         self._back.append(set_R[stays_R])
@@ -181,17 +187,3 @@ class RandomSets:
     def _shuffled(self, ids: Tensor) -> Tensor:
         order = torch.randperm(len(ids), generator=self._generator).to(ids.device)
         return ids[order][mixed_evenly(self._labels_N[ids[order]])]
-
-
-CREST = Strategy(
-    function=crest,
-    summary="mini-batch coresets of stratified random sets of what is not learned yet",
-    paper=(
-        'Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep '
-        'Learning" (arXiv:2306.01244)'
-    ),
-    cost="N + k C",
-    returns_weights=True,
-    rechecks=True,
-    kinds=CLASSES,
-)

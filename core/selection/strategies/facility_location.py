@@ -12,20 +12,24 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.pairs import proximity, scaled_cosine, weighing
-from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, Vectors, in_space
+from lipt.core.selection.pairs import proximity, scaled_cosine, weighing
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.solvers.neighbours import Search, approximate_neighbours, is_approximate
 from lipt.core.selection.solvers.representatives import Partitions, choose_representatives
-from lipt.core.selection.strategy import FEATURES, Strategy, needs_of_space
+from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
+from lipt.core.selection.vectors import Rows, ScaledCosine, Space, Vectors, in_space
 from lipt.core.signals.signals import Signals
 
-# Of radii: below what float32 features can say of them.
+# Below what float32 features can say of radii.
 _NO_SPREAD = 1e-7
-# Of squared norms: below it there is no direction.
-_TINY = 1e-300
 
 
+@built_in(
+    summary="one example like each of all others, by gradient or feature",
+    paper='Wei et al. 2015, "Submodularity in Data Subset Selection and Active Learning" (ICML)',
+    cost="N^2 (C + d)",
+    needs=needs_of_space,
+    revision=1,
+)
 def facility_location(
     signals: Signals,
     budget: int,
@@ -41,7 +45,7 @@ def facility_location(
     """Keep the examples that together are similar to every other one, greedily.
 
     Maximizes the sum over all i of max over chosen j of s_ij. A random subset already has 0.99 of
-    the greedy value, so values should be compared above that of random.
+    the greedy value: compare values above that.
     """
     vectors = in_space(signals, space)
     chosen_K, _ = choose_representatives(
@@ -53,6 +57,17 @@ def facility_location(
     return unweighted(chosen_K)
 
 
+@built_in(
+    summary="one example like each of all others, weighed by how usual its density is",
+    paper=(
+        'Moser et al. 2025, "SubZeroCore: A Submodular Approach with Zero Training for Coreset '
+        'Selection" (arXiv:2509.21748)'
+    ),
+    cost="N^2 d",
+    needs=FEATURES,
+    # Before 2, neighbours among more than 100,000 examples were searched approximately.
+    revision=2,
+)
 def subzerocore(
     signals: Signals,
     budget: int,
@@ -62,23 +77,21 @@ def subzerocore(
         float, Field(gt=0, lt=1), "share that a random subset would cover; sets the neighbours"
     ] = 0.6,
     partitions: Partitions = 0,
-    search: Search = "auto",
 ) -> Selection:
     """Keep the examples that represent all by density and similarity, greedily.
 
     Maximizes the sum over all i of max over chosen j of w_j s_ij, s = (1 + cosine) / 2. With r_j
     the distance to the n-th nearest neighbour, w_j = exp(-(r_j - mu)^2 / (2 sigma^2)), mu and sigma
     the mean and the deviation of all radii: outliers and crowded examples weigh little. n is the
-    smallest number for which a random subset of the budget's size would cover a share `coverage` of
-    the rest, an example being covered where one of its n nearest neighbours is chosen: 1 - (N-1-n
-    choose K) / (N-1 choose K) >= coverage.
+    smallest number for which a random subset would cover a share `coverage` of the rest, that is
+    choose one of their n nearest neighbours: 1 - (N-1-n choose K) / (N-1 choose K) >= coverage.
 
     Compared with a summary of the paper and another's implementation, not with its authors' code.
-    There s is the cosine, by which the sum is monotone only where no two features are opposite.
+    There s is the cosine, by which the sum is monotone only if no two features are opposite.
     """
     vectors = Vectors(signals.features_ND)
     count = num_neighbours(len(signals), budget, coverage)
-    radii_N = neighbour_radii(vectors, count, search=search)
+    radii_N = neighbour_radii(vectors, count)
     chosen_K, _ = choose_representatives(
         weighing(scaled_cosine(vectors), density_weights(radii_N)),
         budget,
@@ -89,32 +102,23 @@ def subzerocore(
 
 
 def num_neighbours(num_examples: int, budget: int, coverage: float) -> int:
-    """The smallest neighbourhood by which random subsets have that coverage; 0 for one example."""
+    """n, by which random subsets have that coverage; 0 for one example."""
     uncovered = 1.0
     for count in range(1, num_examples):
-        # None of the nearer ones is chosen, and so is not this one.
+        # Neither this one nor a nearer one is chosen.
         uncovered *= max(0, num_examples - budget - count) / (num_examples - count)
         if 1 - uncovered >= coverage:
             return count
     return num_examples - 1
 
 
-def neighbour_radii(vectors: Vectors, count: int, *, search: Search = "auto") -> Tensor:
+def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
     """1 - similarity of each example's `count`-th most similar other one; N float32.
 
-    Computed in float64 and rounded, so that equal examples have equal radii wherever they
-    stand. Zeros where there are no neighbours.
+    Computed in float64 and rounded, so that equal examples have equal radii.
     """
     radii_N = torch.zeros(len(vectors), device=vectors.device)
     if count == 0:
-        return radii_N
-    if is_approximate(search, len(vectors)):
-        features_ND = vectors.features_ND
-        for rows, nearest_BM in approximate_neighbours(features_ND, count, normalized=True):
-            own_BD, last_BD = features_ND[rows].double(), features_ND[nearest_BM[:, -1]].double()
-            radii_N[rows] = (
-                (1 - torch.cosine_similarity(own_BD, last_BD, dim=1, eps=_TINY)) / 2
-            ).float()
         return radii_N
     similarity = ScaledCosine(Rows(vectors))
     for rows in row_blocks(len(vectors), 32 * len(vectors)):
@@ -127,31 +131,9 @@ def neighbour_radii(vectors: Vectors, count: int, *, search: Search = "auto") ->
 
 
 def density_weights(radii_N: Tensor) -> Tensor:
-    """How usual each radius is, in [0, 1]; N float32. Ones where all are the same."""
+    """How usual each radius is, in [0, 1]; N float32."""
     deviations_N = radii_N.double() - radii_N.double().mean()
     variance = deviations_N.square().mean()
     if float(variance.sqrt()) <= _NO_SPREAD:
         return torch.ones_like(radii_N)
     return (-deviations_N.square() / (2 * variance)).exp().float()
-
-
-FACILITY_LOCATION = Strategy(
-    function=facility_location,
-    summary="one example like each of all others, by gradient or feature",
-    paper='Wei et al. 2015, "Submodularity in Data Subset Selection and Active Learning" (ICML)',
-    cost="N^2 (C + d)",
-    needs=needs_of_space,
-    revision=1,
-)
-SUBZEROCORE = Strategy(
-    function=subzerocore,
-    summary="one example like each of all others, weighed by how usual its density is",
-    paper=(
-        'Moser et al. 2025, "SubZeroCore: A Submodular Approach with Zero Training for Coreset '
-        'Selection" (arXiv:2509.21748)'
-    ),
-    cost="N^2 d",
-    needs=FEATURES,
-    # Before, neighbours among more than 100,000 examples were exact.
-    revision=1,
-)

@@ -1,7 +1,7 @@
 """GLISTER: keep the examples whose gradient step lowers the validation loss the most.
 
-The subset S is to minimize L_V(theta - eta sum_S g), the validation loss after one step of the
-last layer. Greedily, the gain of example i is its Taylor term
+The subset S minimizes L_V(theta - eta sum_S g), the validation loss after one step of the last
+layer, greedily. The gain of example i is its Taylor term
 
     gain_i = eta <g_i, grad L_V(theta - eta sum_S g)>,
 
@@ -9,13 +9,13 @@ at the layer that the examples chosen so far have stepped to: after every pick (
 rounds of picks. The validation logits follow without the layer itself:
 z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift.
 
-The step is the authors': eta times the SUM of the subset's gradients. On all classes a few hundred
-picks in 15 rounds can overshoot, where the exact solver ends lower. `step=mean` divides eta by K;
-then most picks are those of one-shot choice.
+As in the authors' code, the step is eta times the SUM of the subset's gradients. On all classes a
+few hundred picks in 15 rounds can overshoot, where the exact solver ends lower. `step=mean` divides
+eta by K; then most picks are those of one-shot choice.
 
 Gains can grow as others are chosen, so lazy greedy's bounds do not hold. But a gain moves by at
 most eta |g_i| times the distance that grad L_V has moved, so the exact solver evaluates only
-examples that this allows to be the largest. In float64: equal examples tie in float32.
+examples that this allows to be the largest. Gains are float64: equal examples tie in float32.
 
 Shapes: N examples, V validation examples, S of a step, C classes, D features, Q dimensions of the
 validation features' span, K budget, B candidates or rows of a block.
@@ -35,7 +35,9 @@ from torch.nn import functional
 
 from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import (
+from lipt.core.selection.selection import Selection, keep_largest, unweighted
+from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
+from lipt.core.selection.vectors import (
     CACHED_BYTES,
     LayerGradient,
     Vectors,
@@ -44,16 +46,14 @@ from lipt.core.selection.gradients.vectors import (
     squared_norms,
     with_bias,
 )
-from lipt.core.selection.gradients.vectors import alignments as plain_alignments
-from lipt.core.selection.selection import Selection, keep_largest, unweighted
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, Strategy
+from lipt.core.selection.vectors import alignments as plain_alignments
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
 # Evaluated first by the exact solver: the best of them rules most others out.
 _NUM_PROBES = 16
 # From this share of candidates on, evaluating all examples is as cheap.
 _WORTH_GATHERING = 0.125
-# What a bound leaves for rounding, that of float32 included: in it gains are compared.
+# Rounding of gains, which are compared in float32, allowed for in their bounds.
 _ROUNDING = 1e-6
 # Signals of up to this size in float64 are converted once instead of at every update.
 _HELD_BYTES = 64 * 1024**2
@@ -65,6 +65,16 @@ _LEAST_LABEL_PROBABILITY = 2.0**-25
 _LEAST_ERROR = 1e-150
 
 
+@built_in(
+    summary="gradient steps that lower the validation loss the most, layer updated on the way",
+    paper=(
+        'Killamsetty et al. 2021, "GLISTER: Generalization based Data Subset Selection for '
+        'Efficient and Robust Learning" (arXiv:2012.10630)'
+    ),
+    cost="r N C d",
+    needs=SIGNALS | {Need.VALIDATION},
+    kinds=CLASSES,
+)
 def glister(
     signals: Signals,
     budget: int,
@@ -80,11 +90,7 @@ def glister(
     ] = "sum",
     learning_rate: Annotated[float, Field(gt=0), "of that step"] = 0.05,
 ) -> Selection:
-    """Keep the `budget` examples with the largest gains, each with weight 1.
-
-    Raises:
-        SignalsError: there are no validation signals, or they do not fit.
-    """
+    """Keep the `budget` examples with the largest gains."""
     num_updates = (min(rounds, budget) if solver == "rounds" else budget) - 1
     rate = learning_rate if step == "sum" else learning_rate / budget
     objective = GlisterObjective(signals, rate, num_updates)
@@ -93,7 +99,8 @@ def glister(
     chosen: list[Tensor] = []
     num_left = budget
     for size in round_sizes(budget, rounds):
-        new = keep_largest(comparable(objective.gains()), size).indices_K
+        gains_N = objective.gains(objective.gradient())
+        new = keep_largest(comparable(gains_N), size).indices_K
         num_left -= size
         objective.add(new, update=num_left > 0)
         chosen.append(new)
@@ -103,9 +110,8 @@ def glister(
 def round_sizes(budget: int, rounds: int) -> Iterator[int]:
     """How many examples each round takes: `budget` in all, at least one each.
 
-    Sizes shrink linearly, so that the last rounds, which decide how the step ends, are small. With
-    250 and 500 picks of all classes, of 5,000 made-up and 4,500 real examples, the loss ended below
-    that of equal rounds by a fifth to a half.
+    Sizes shrink linearly: the last rounds decide how the step ends. The loss of 250 and 500 picks
+    ended below that of equal rounds by a fifth to a half (5,000 made-up, 4,500 real examples).
     """
     num_rounds = min(rounds, budget)
     spare, total = budget - num_rounds, num_rounds * (num_rounds + 1) // 2
@@ -117,15 +123,14 @@ def round_sizes(budget: int, rounds: int) -> Iterator[int]:
 
 
 def _exactly(objective: GlisterObjective, budget: int) -> Tensor:
-    """Every pick is the largest of all gains; most of them need not be computed.
+    """Pick the largest of all gains each time, by bounds from those at a reference gradient.
 
-    From gains at a reference gradient, upper bounds at the current one follow. Where too few
-    examples have bounds below a known gain, all gains are computed at a new reference.
+    Where the bounds rule too few examples out, all gains are computed at a new reference.
     """
     norms_N = squared_norms(objective.gradients).sqrt_()
     max_candidates = int(_WORTH_GATHERING * len(norms_N))
     reference = objective.gradient()
-    gains_N = objective.gains(gradient=reference)
+    gains_N = objective.gains(reference)
     best = _first_largest(gains_N)
     chosen: list[int] = []
     while True:
@@ -138,13 +143,13 @@ def _exactly(objective: GlisterObjective, budget: int) -> Tensor:
         drift = gradient.minus(reference).norm + _ROUNDING * gradient.norm
         bounds_N = gains_N + (1 + _ROUNDING) * drift * norms_N
         probes_B = bounds_N.topk(min(_NUM_PROBES, len(bounds_N))).indices
-        known = float(objective.gains(probes_B, gradient=gradient).max())
+        known = float(objective.gains(gradient, probes_B).max())
         candidates_B = torch.nonzero(bounds_N >= known - _ROUNDING * abs(known)).flatten()
         if 0 < len(candidates_B) <= max_candidates:
-            candidate_gains_B = objective.gains(candidates_B, gradient=gradient)
+            candidate_gains_B = objective.gains(gradient, candidates_B)
             best = int(candidates_B[_first_largest(candidate_gains_B)])
         else:
-            reference, gains_N = gradient, objective.gains(gradient=gradient)
+            reference, gains_N = gradient, objective.gains(gradient)
             best = _first_largest(gains_N)
 
 
@@ -153,10 +158,7 @@ def _first_largest(gains_B: Tensor) -> int:
 
 
 def comparable(gains_B: Tensor) -> Tensor:
-    """Gains in float32: those that differ by rounding alone become equal, and ties.
-
-    Scaled by a power of 2, so that gains near the end of a step do not vanish.
-    """
+    """Gains in float32, where those that differ by rounding tie, scaled by a power of 2."""
     largest = float(gains_B.masked_fill(gains_B.isinf(), 0.0).abs().max())
     exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
     return (gains_B * 2.0 ** -max(exponent, -1000)).float()
@@ -166,7 +168,7 @@ class GlisterObjective:
     """Gains of all examples, at the layer that the chosen ones have stepped to."""
 
     def __init__(self, signals: Signals, rate: float, num_updates: int) -> None:
-        """Start with nothing chosen; the rate is by the sum of the chosen examples' losses."""
+        """Start with nothing chosen; the rate is of the sum of the chosen gradients."""
         validation = given(signals.validation or None, "validation examples")
         expected = (signals.errors_NC.shape[1], signals.features_ND.shape[1])
         found = (validation.errors_NC.shape[1], validation.features_ND.shape[1])
@@ -187,17 +189,13 @@ class GlisterObjective:
         """`rate` times the gradient of the validation loss."""
         return validation_gradient(self._layer).scaled(self._rate)
 
-    def gains(
-        self, rows_B: Tensor | None = None, *, gradient: LayerGradient | None = None
-    ) -> Tensor:
-        """The gains of some examples (all where None), -inf for chosen ones; B float64."""
-        given = self.gradients if rows_B is None else self.gradients[rows_B]
-        gains_B = alignments(given, self.gradient() if gradient is None else gradient)
-        is_chosen_B = self._is_chosen_N if rows_B is None else self._is_chosen_N[rows_B]
-        return gains_B.masked_fill_(is_chosen_B, -math.inf)
+    def gains(self, gradient: LayerGradient, rows_B: Tensor | slice = slice(None)) -> Tensor:
+        """The gains of some examples at a gradient, -inf for chosen ones; B float64."""
+        gains_B = alignments(self.gradients[rows_B], gradient)
+        return gains_B.masked_fill_(self._is_chosen_N[rows_B], -math.inf)
 
     def add(self, new: Tensor, *, update: bool) -> None:
-        """Choose examples, and let the layer step on them where that is still of use."""
+        """Choose examples, and step the layer on them if it is used again."""
         self._is_chosen_N[new] = True
         if update:
             self._layer = step(self._layer, self.gradients[new], self._rate)
@@ -206,7 +204,7 @@ class GlisterObjective:
 def _cheapest_form(
     gradients: Vectors, layer: LastLayer, num_updates: int
 ) -> tuple[Vectors, LastLayer]:
-    """The same gains from fewer features, and converted once for all updates if they fit."""
+    """The same gains at least cost: from fewer features, converted once where they fit."""
     num_classes, num_features = gradients[:0].outer_NC.shape[1], gradients.features_ND.shape[1]
     num_validation = len(layer.labels_V)
     work_saved = num_updates * num_classes * (num_features - num_validation)
@@ -223,7 +221,7 @@ def _cheapest_form(
 class LastLayer:
     """A last layer, by its outputs on the validation examples, float64.
 
-    Logits are up to a shift of each row; the bias is the 1 in [h, 1], or 0.
+    Logits are up to a shift of each row. The bias is the 1 in [h, 1], or 0.
     """
 
     features_VD: Tensor
@@ -233,7 +231,7 @@ class LastLayer:
 
 
 def last_layer_at(validation: Signals) -> LastLayer:
-    """The layer of which the validation signals are.
+    """The layer behind validation signals.
 
     Probabilities that were rounded to zero get the largest value that rounds to it.
     """
@@ -265,8 +263,8 @@ def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
 def validation_gradient(layer: LastLayer) -> LayerGradient:
     """The gradient of the mean validation loss by the layer: the mean of e_v (x) [h_v, 1].
 
-    Near the end of what float64 can tell it is scaled to a largest error of 1: steps by the sum of
-    many gradients soon leave no loss on a single class, and gains would tie at 0.
+    Steps by the sum of many gradients soon leave no loss on a single class. Before gains would tie
+    at 0 in float64, the gradient is scaled to a largest error of 1.
     """
     errors_VC = layer.logits_VC.softmax(dim=-1)
     # p - 1 of the label as minus all the others: of a confident example nothing else is left.
@@ -283,7 +281,7 @@ def validation_gradient(layer: LastLayer) -> LayerGradient:
 
 
 def alignments(gradients: Vectors, gradient: LayerGradient) -> Tensor:
-    """<g_i, gradient> of every example, compiled where that is faster; N float64."""
+    """<g_i, gradient> of every example; N float64."""
     if not _aligns_compiled(gradients):
         return plain_alignments(gradients, gradient, block_bytes=CACHED_BYTES)
     from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - an extra
@@ -309,8 +307,8 @@ def _aligns_compiled(gradients: Vectors) -> bool:
 def in_validation_span(gradients: Vectors, layer: LastLayer) -> tuple[Vectors, LastLayer]:
     """Both in coordinates of the span of the validation rows [h_v, 1], float64, without a bias.
 
-    Validation gradient and steps know a training feature only by its products with validation
-    features. An orthonormal basis of their span keeps these, in Q = V dimensions in the place of D.
+    Gains and steps depend on training features only by their products with validation features. An
+    orthonormal basis of the span keeps these, with Q = V dimensions instead of D.
     """
     basis_DQ = torch.linalg.qr(with_bias(layer.features_VD, layer.bias).T).Q
     features_NQ = _projected(gradients.features_ND, gradients.bias, basis_DQ)
@@ -330,16 +328,3 @@ def _projected(features_ND: Tensor, bias: float, basis_FQ: Tensor) -> Tensor:
     if bias:
         features_NQ += basis_FQ[num_features]
     return features_NQ
-
-
-GLISTER = Strategy(
-    function=glister,
-    summary="gradient steps that lower the validation loss the most, layer updated on the way",
-    paper=(
-        'Killamsetty et al. 2021, "GLISTER: Generalization based Data Subset Selection for '
-        'Efficient and Robust Learning" (arXiv:2012.10630)'
-    ),
-    cost="r N C d",
-    needs=SIGNALS | {Need.VALIDATION},
-    kinds=CLASSES,
-)

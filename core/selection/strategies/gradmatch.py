@@ -1,14 +1,14 @@
 """GradMatch: few examples whose weighted gradients add up to those of all.
 
 Minimizes |sum_S w_i g_i - b|^2 + ridge s |w|^2 over |S| <= K and w >= 0 by orthogonal
-matching pursuit, g the last layer's gradients, b their sum over all examples seen: those of
-a class where balanced, so that the classes' subsets can be put together. s is the mean of
-|g_i|^2, so the ridge means the same on any data; with ridge_scale=absolute it is 1.
+matching pursuit, g the last layer's gradients, b their sum over all examples (of the class where
+balanced). s is the mean of |g_i|^2, so that the ridge means the same on any data; with
+ridge_scale=absolute it is 1.
 
 The authors have two forms. Per example, they choose class by class and match only the gradient's
 row of the example's own class (gradient=own_class), with an absolute ridge of 0.5. Per batch, they
-take all rows and classes together, without a ridge. They fill up at random what the pursuit leaves
-of the budget; here it ends early when nothing brings the sum closer to b.
+take all rows and classes together, without a ridge. They fill up the budget at random where the
+pursuit ends; here the subset is then smaller.
 
 Shapes: N examples, C classes, D features, K budget.
 """
@@ -24,11 +24,11 @@ from pydantic import Field
 
 from lipt.common.errors import BudgetError
 from lipt.common.targets.kinds import ALL_KINDS
-from lipt.core.selection.gradients.vectors import LayerGradient, gradients_of, weighted_sum
 from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuit, pursue
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, Strategy
+from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
+from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_sum
 from lipt.core.signals.signals import Signals, given
 
 Target = Literal["train", "validation"]
@@ -43,6 +43,36 @@ _NAMES = {"train": "the examples", "validation": "the validation examples"}
 _CANCELLED = 1e-12
 
 
+@built_in(
+    summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
+    paper=(
+        'Killamsetty et al. 2021, "GRAD-MATCH: Gradient Matching based Data Subset Selection '
+        'for Efficient Deep Model Training" (arXiv:2103.00123)'
+    ),
+    cost="k N (C + d + k)",
+    returns_weights=True,
+    needs=lambda options: (
+        SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
+    ),
+    kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
+    presets={
+        "paper": Preset(
+            "class by class, of each gradient the own class's row, ridge 0.5 as it is",
+            {
+                "mode": "per_example",
+                "gradient": "own_class",
+                "ridge": "0.5",
+                "ridge_scale": "absolute",
+            },
+            balanced=True,
+        ),
+        "paper-per-batch": Preset(
+            "batches of 128 of all classes together, without a ridge",
+            {"mode": "per_batch", "batch_size": "128", "gradient": "all", "ridge": "0"},
+            balanced=False,
+        ),
+    },
+)
 def gradmatch(
     signals: Signals,
     budget: int,
@@ -62,11 +92,8 @@ def gradmatch(
 ) -> Selection:
     """Choose examples and weights whose gradients add up to the target.
 
-    A chosen batch gives all its examples with one weight. Where the budget ends, the last one
-    gives only its first ones, with a weight that is as much larger.
-
-    Raises:
-        BudgetError: the inverse of the chosen examples' Gram matrix would not fit.
+    A chosen batch gives all its examples with one weight. The last one gives as many as the budget
+    leaves, with a weight that is as much larger. BudgetError where it would take too much memory.
     """
     if gradient == "own_class":
         signals = _own_rows(signals)
@@ -86,7 +113,7 @@ def gradmatch(
 
 
 def _own_rows(signals: Signals) -> Signals:
-    """The signals with no more than the error of each example's own class, of both splits."""
+    """The signals of both splits with the error of each example's own class alone."""
     own_N1 = signals.labels_N[:, None]
     errors_NC = torch.zeros_like(signals.errors_NC)
     errors_NC.scatter_(1, own_N1, signals.errors_NC.gather(1, own_N1))
@@ -105,20 +132,20 @@ def _target(signals: Signals, target: Target) -> LayerGradient:
 
 
 def _capacity(num_examples: int, budget: int, group_size: int) -> int:
-    """How many atoms can be in use: one more than whole ones where the last is a short one."""
+    """How many atoms can be in use: one more than whole ones if the last is short."""
     num_atoms = -(-num_examples // group_size)
     capacity = min(num_atoms, -(-budget // group_size) + (num_examples % group_size > 0))
     if capacity > _MAX_ATOMS:
         raise BudgetError(
-            f"gradmatch cannot choose {budget} of {num_examples} examples at once: their inverse "
-            f"Gram matrix takes {8 * capacity**2 / 1024**3:.0f} GiB. Choose at most {_MAX_ATOMS}, "
-            "balance the classes, or use mode=per_batch."
+            f"gradmatch cannot choose {budget} of {num_examples} examples at once, which takes "
+            f"{8 * capacity**2 / 1024**3:.0f} GiB. Choose at most {_MAX_ATOMS}, balance the "
+            "classes, or use mode=per_batch."
         )
     return capacity
 
 
 def _num_examples(used: Sequence[int], num_examples: int, group_size: int) -> int:
-    """How many examples some atoms have; the last atom may have fewer than the others."""
+    """How many examples some atoms have; the last atom may be short."""
     missing = -num_examples % group_size
     last = num_examples // group_size
     return len(used) * group_size - (missing if missing and last in used else 0)
@@ -152,45 +179,9 @@ def _selection(
 
 
 def _nothing_to_match(signals: Signals, budget: int, target: str) -> Selection:
-    device = signals.errors_NC.device
-    return Selection(
-        indices_K=torch.empty(0, dtype=torch.int64, device=device),
-        weights_K=torch.empty(0, device=device),
-        stopped_early=(
-            f"No example was chosen for a budget of {budget}, because the gradients of "
-            f"{_NAMES[target]} add up to zero: there is nothing to match."
-        ),
+    nothing = torch.empty(0, dtype=torch.int64, device=signals.errors_NC.device)
+    reason = (
+        f"No example was chosen for a budget of {budget}, because the gradients of "
+        f"{_NAMES[target]} add up to zero: there is nothing to match."
     )
-
-
-GRADMATCH = Strategy(
-    function=gradmatch,
-    summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
-    paper=(
-        'Killamsetty et al. 2021, "GRAD-MATCH: Gradient Matching based Data Subset Selection '
-        'for Efficient Deep Model Training" (arXiv:2103.00123)'
-    ),
-    cost="k N (C + d + k)",
-    returns_weights=True,
-    needs=lambda options: (
-        SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
-    ),
-    kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
-    presets={
-        "paper": Preset(
-            "class by class, of each gradient the own class's row, ridge 0.5 as it is",
-            {
-                "mode": "per_example",
-                "gradient": "own_class",
-                "ridge": "0.5",
-                "ridge_scale": "absolute",
-            },
-            balanced=True,
-        ),
-        "paper-per-batch": Preset(
-            "batches of 128 of all classes together, without a ridge",
-            {"mode": "per_batch", "batch_size": "128", "gradient": "all", "ridge": "0"},
-            balanced=False,
-        ),
-    },
-)
+    return Selection(nothing, nothing.float(), stopped_early=reason)

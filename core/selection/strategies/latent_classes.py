@@ -8,12 +8,12 @@ the chosen ones of V_c, and the similarity a_ij = v_i . t_j + t_i . v_j of two p
                            + 1/2 t_i . l_c(i)                                 (label term)
                            - v_i . o^t_c(i) - t_i . o^v_c(i)).                (centre terms)
 
-o^t_c is the mean of the others' caption centres, o^v_c of their image centres, a centre being the
-direction of a class's mean row.
+o^t_c is the mean of the other classes' caption centres, o^v_c of their image centres. A centre is
+the direction of a class's mean row.
 
 Terms and weights are those of the authors' code, without its clipping of negative similarities
-and its updates in steps of 200 picks. The label's own text is not known here: l_c is the caption
-centre of the latent class. Labels are the latent classes.
+and its updates in steps of 200 picks. The label's text is not known here: l_c is the caption centre
+of the latent class. Labels are the latent classes.
 
 Shapes: N examples, M of a latent class, B of a block, C latent classes, D features.
 """
@@ -40,7 +40,7 @@ from lipt.core.selection.solvers.linear_cut import (
     spherical_kmeans,
     unit_rows,
 )
-from lipt.core.selection.strategy import FEATURES, Balance, Need, Strategy
+from lipt.core.selection.strategy import FEATURES, Balance, Need, built_in
 from lipt.core.signals.signals import Signals, given
 
 EASINESS_WEIGHT = 2.0
@@ -48,11 +48,18 @@ LABEL_WEIGHT = 0.5
 CENTRE_WEIGHT = 1.0
 
 
+@built_in(
+    summary="image-caption pairs whose halves are most alike; the least alike are dropped",
+    paper=(
+        'Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning" '
+        '(arXiv:2104.08718); as a filter Gadre et al. 2023, "DataComp" (arXiv:2304.14108)'
+    ),
+    cost="N d",
+    balance=Balance.ON_REQUEST,
+    needs=frozenset({Need.PAIRED_FEATURES}),
+)
 def clip_score(signals: Signals, budget: int) -> Selection:
-    """Keep the `budget` pairs with the largest cosine of image and caption; of zeros it is 0.
-
-    Globally, as its authors have it; asked for equal shares, each latent class keeps its own best.
-    """
+    """Keep the `budget` pairs with the largest cosine of image and caption (0 for zeros)."""
     images_ND = signals.features_ND
     captions_ND = captions_of(signals, "clip_score")
     cosines_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
@@ -65,7 +72,7 @@ def clip_score(signals: Signals, budget: int) -> Selection:
 
 
 def captions_of(signals: Signals, strategy: str) -> Tensor:
-    """The captions' features, N x P. SignalsError: none, or of another width than the images'."""
+    """The captions' features, N x P; SignalsError for another width than the images'."""
     captions_NP = given(signals.paired_features_NP, "paired features")
     width = signals.features_ND.shape[1]
     if captions_NP.shape[1] != width:
@@ -78,29 +85,13 @@ def captions_of(signals: Signals, strategy: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Pairs(Signals):
-    """Signals of pairs, with own_N: easiness, label and centre terms, weighted, float64."""
+    """Signals of pairs with their weighted easiness, label and centre terms, float64."""
 
     own_N: Tensor = field(kw_only=True)
 
 
-def clipcov(signals: Signals, budget: int) -> Selection:
-    """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
-
-    Each pick has the largest gain in F: cross term, easiness, label term and centre terms. The
-    cross term keeps each latent class's cross-covariance and its centre. Easiness wants captions
-    that fit their own image. The label term wants captions close to what the class is called. The
-    centre terms keep pairs away from other latent classes. Zeros are similar to nothing.
-    """
-    pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
-    # Gains within a class do not depend on the others: the best of all is always the best of
-    # the classes' next ones.
-    picks = heapq.merge(*(_class_picks(pairs, label) for label in torch.unique(pairs.labels_N)))
-    chosen = [position for _, position in islice(picks, budget)]
-    return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
-
-
 def pair_terms(signals: Signals) -> Pairs:
-    """Everything in F that is not the cross term, for each pair, from all pairs."""
+    """The terms of F besides the cross term, for each pair."""
     images_ND, labels_N = signals.features_ND, signals.labels_N
     captions_ND = captions_of(signals, "clipcov")
     bits = exact_bits(len(signals))
@@ -116,7 +107,7 @@ def pair_terms(signals: Signals) -> Pairs:
     caption_centres_CD = unit_rows(caption_sums_CD, bits).double()
     other_images_CD = image_centres_CD.sum(dim=0) - image_centres_CD
     other_captions_CD = caption_centres_CD.sum(dim=0) - caption_centres_CD
-    # A single latent class has no others, and their sum is zero.
+    # Of a single latent class the sums are zero.
     num_others = max(1, len(torch.unique(labels_N)) - 1)
 
     own_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
@@ -133,8 +124,31 @@ def pair_terms(signals: Signals) -> Pairs:
     return Pairs(**vars(signals), own_N=own_N)
 
 
+@built_in(
+    summary="image-caption pairs that preserve the cross-covariance of their latent class",
+    paper=(
+        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
+        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
+    ),
+    cost="k N d",
+    needs=frozenset({Need.PAIRED_FEATURES}),
+    prepare=pair_terms,
+)
+def clipcov(signals: Signals, budget: int) -> Selection:
+    """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
+
+    Each pick has the largest gain in F. The cross term keeps each latent class's cross-covariance
+    and centre. Easiness prefers captions that fit their image, the label term captions close to the
+    class's own, and the centre terms pairs away from other latent classes.
+    """
+    pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
+    # Gains within a class do not depend on the others: the best of all is one of their next.
+    picks = heapq.merge(*(_class_picks(pairs, label) for label in torch.unique(pairs.labels_N)))
+    chosen = [position for _, position in islice(picks, budget)]
+    return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
+
+
 def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
-    """Greedy choice within a latent class: minus the gain in F, and the position, of each pick."""
     positions_M = torch.nonzero(pairs.labels_N == label).flatten()
     bits = exact_bits(len(positions_M))
     images_MD = unit_rows(pairs.features_ND[positions_M], bits)
@@ -149,10 +163,20 @@ def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
 
 
 def _swapped(rows_B2D: Tensor) -> Tensor:
-    """[v, t] becomes [t, v], so that its product with another pair's [v, t] is a_ij."""
+    """[v, t] as [t, v], whose product with another pair's [v, t] is a_ij."""
     return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
 
 
+@built_in(
+    summary="most similar to what is not selected of the same latent class",
+    paper=(
+        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
+        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
+        "(arXiv:2302.09195)"
+    ),
+    cost="k N d",
+    needs=FEATURES,
+)
 def sas(
     signals: Signals,
     budget: int,
@@ -164,8 +188,8 @@ def sas(
 
     With s_ij the cosines, each latent class V_c gives the set S_c that greedily maximizes F(S_c) =
     sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). Cosines
-    stand for expected similarities of augmentations; adding a constant to all changes every gain by
-    the same amount, and 1 + cos makes F submodular. Balanced, clusters are those of each class.
+    stand for expected similarities of augmentations. With 1 + cos, which changes all gains alike, F
+    is submodular. Balanced, clusters are those of each class.
     """
     latent_N = signals.labels_N
     if num_clusters:
@@ -182,38 +206,3 @@ def sas(
         picks = islice(cut_picks(rows_MD, nothing_M, scale=1.0), quota)
         chosen.append(positions[[place for _, place in picks]])
     return unweighted(torch.cat(chosen))
-
-
-CLIPCOV = Strategy(
-    function=clipcov,
-    summary="image-caption pairs that preserve the cross-covariance of their latent class",
-    paper=(
-        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
-        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
-    ),
-    cost="k N d",
-    needs=frozenset({Need.PAIRED_FEATURES}),
-    prepare=pair_terms,
-)
-CLIP_SCORE = Strategy(
-    function=clip_score,
-    summary="image-caption pairs whose halves are most alike; the least alike are dropped",
-    paper=(
-        'Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning" '
-        '(arXiv:2104.08718); as a filter Gadre et al. 2023, "DataComp" (arXiv:2304.14108)'
-    ),
-    cost="N d",
-    balance=Balance.ON_REQUEST,
-    needs=frozenset({Need.PAIRED_FEATURES}),
-)
-SAS = Strategy(
-    function=sas,
-    summary="most similar to what is not selected of the same latent class",
-    paper=(
-        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
-        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
-        "(arXiv:2302.09195)"
-    ),
-    cost="k N d",
-    needs=FEATURES,
-)

@@ -1,7 +1,7 @@
 """Training dynamics of the learners: AUM, forgetting, DUAL and disagreement.
 
-A learner's course is theta* and its snapshots, or theta* and the pruned learner without snapshots.
-On an example only learners have a say that were not trained on it; theta* counts once.
+Moments are theta* and a learner's snapshots, or theta* and the pruned learner without snapshots.
+Learners do not count on examples that they were trained on; theta* counts once.
 
 Shapes: N examples, L learners, T moments of each (theta* first), K budget.
 """
@@ -19,7 +19,7 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection, draw_by_weight, keep_largest, unweighted
-from lipt.core.selection.strategy import DYNAMICS, Strategy
+from lipt.core.selection.strategy import DYNAMICS, built_in
 from lipt.core.signals.dynamics import deviation_over_moments, mean_over_moments
 from lipt.core.signals.signals import Signals
 
@@ -27,16 +27,26 @@ Window = Annotated[int, Field(ge=2)] | Literal["all"]
 
 _CONCENTRATION = 15.0
 _NUM_ANCHORS = 10
-# The density is 0 or infinite at 0 and 1, where float32 probabilities do arrive.
+# The density is 0 or infinite at probabilities of 0 and 1.
 _EDGE = 1e-6
 _MIN_LEARNERS = 2
 
 
+@built_in(
+    summary="smallest mean margin of the own label's logit while learners train",
+    paper=(
+        'Pleiss et al. 2020, "Identifying Mislabeled Data using the Area Under the Margin '
+        'Ranking" (arXiv:2001.10528)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+    revision=1,
+)
 def aum(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest mean margin, smallest first.
 
-    The margin is the logit of the own label minus the largest other one. The smallest are the
-    hardest examples; the very smallest are often mislabelled.
+    The margin is the label's logit minus the largest other one. The smallest are the hardest
+    examples; the very smallest are often mislabelled.
     """
     return keep_largest(-mean_margins(signals), budget)
 
@@ -47,12 +57,22 @@ def mean_margins(signals: Signals) -> Tensor:
     return mean_over_moments(dynamics.margins_NLT, dynamics.counted_NL)
 
 
+@built_in(
+    summary="most often right and then wrong again while learners train; never right first",
+    paper=(
+        'Toneva et al. 2019, "An Empirical Study of Example Forgetting during Deep Neural '
+        'Network Learning" (arXiv:1812.05159)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+    revision=1,
+)
 def forgetting(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples that are forgotten most often, never learned ones first.
 
     Steps from right to wrong count. An example that no learner ever gets right counts as forgotten
-    infinitely often (scored 0, as in some libraries, the hardest would be dropped first). Courses
-    are short, so ties are common: the smaller mean margin goes first.
+    infinitely often; with 0, as in some libraries, the hardest would be dropped first. There are
+    few moments, so ties are common: the smaller mean margin goes first.
     """
     dynamics = signals.learners()
     by_margin_N = mean_margins(signals).argsort(stable=True)
@@ -61,10 +81,9 @@ def forgetting(signals: Signals, budget: int) -> Selection:
 
 
 def forgetting_events(margins_NLT: Tensor, counted_NL: Tensor) -> Tensor:
-    """How often a learner forgets each example, in the mean over those that count; N, float64.
+    """Steps from right (a margin above 0) to wrong, the mean over learners that count; N float64.
 
-    An event is a step from right (a margin above 0) to wrong between consecutive moments
-    of a learner. Infinite for an example that is wrong at every moment of every learner.
+    Infinite for an example that is always wrong.
     """
     right_NLT = (margins_NLT > 0) & counted_NL[:, :, None]
     forgotten_NLT = right_NLT[:, :, :-1] & ~right_NLT[:, :, 1:]
@@ -73,6 +92,29 @@ def forgetting_events(margins_NLT: Tensor, counted_NL: Tensor) -> Tensor:
     return events_N.masked_fill_(~learned_N, math.inf)
 
 
+def _of_data(name: str, exponent: str) -> Preset:
+    return Preset(
+        f"{name}: exponent {exponent}, windows of 10 moments; classes as they come",
+        {"sampling": "beta", "exponent": exponent, "window": "10"},
+        balanced=False,
+    )
+
+
+@built_in(
+    summary="hard and uncertain while learners train, drawn easier the fewer are kept",
+    paper=(
+        'Cho et al. 2025, "Lightweight Dataset Pruning without Full Training via Example '
+        'Difficulty and Prediction Uncertainty" (arXiv:2502.06905)'
+    ),
+    cost="N",
+    needs=DYNAMICS,
+    revision=1,
+    presets={
+        "paper": _of_data("on CIFAR-10", "5.5"),
+        "paper-cifar100": _of_data("on CIFAR-100", "4"),
+        "paper-imagenet": _of_data("on ImageNet", "11"),
+    },
+)
 def dual(
     signals: Signals,
     budget: int,
@@ -89,15 +131,13 @@ def dual(
 ) -> Selection:
     """Keep `budget` examples, drawn without replacement or with the largest scores.
 
-    The score is (1 - mean p) x (deviation of p), p the probability of the own label at each moment.
-    All moments are one window, or `window` moments in a row of a learner (paper: 10). When few
-    examples are kept, the hardest alone teach nothing: examples are drawn with weights
+    The score is (1 - mean p) x (deviation of p), p the label's probability at each moment. All
+    moments are one window, or `window` moments in a row of a learner (paper: 10).
+
+    When few examples are kept, the hardest alone teach nothing. So they are drawn with weights
     score x Beta(mean p; a, b), whose mode moves towards 1 (easy) as the share r that is dropped
     grows: b = 15 (1 - mu) (1 - r^c), a = 16 - b, mu the mean p of the ten highest scores. c is 5.5
-    for CIFAR-10, 4 for CIFAR-100, 11 for ImageNet.
-
-    An example whose score is 0 (p never changes, or is always 1) is taken when nothing else is
-    left, the lowest id first.
+    for CIFAR-10, 4 for CIFAR-100, 11 for ImageNet. Examples of score 0 come last.
     """
     dynamics = signals.learners()
     probabilities_NLT, counted_NL = dynamics.probabilities_NLT, dynamics.counted_NL
@@ -114,10 +154,7 @@ def dual(
 
 
 def uncertain_and_hard(probabilities_NLT: Tensor, counted_NL: Tensor, window: Window) -> Tensor:
-    """DUAL's score, in the mean over the windows of the learners that count; N float64.
-
-    A learner with fewer moments than a window has is one window.
-    """
+    """DUAL's score, the mean over the windows of the learners that count; N float64."""
     if window == "all":
         return _score(probabilities_NLT, counted_NL)
     _, num_learners, num_moments = probabilities_NLT.shape
@@ -140,7 +177,7 @@ def _score(probabilities_NLT: Tensor, counted_NL: Tensor) -> Tensor:
 
 
 def beta_parameters(mu: float, *, dropped: float, exponent: float) -> tuple[float, float]:
-    """The distribution of mean p to draw towards, (a, b); `dropped` is r."""
+    """The pair (a, b); `dropped` is r."""
     b = _CONCENTRATION * (1 - mu) * (1 - dropped**exponent)
     return _CONCENTRATION + 1 - b, b
 
@@ -151,73 +188,7 @@ def log_beta_density(means_N: Tensor, a: float, b: float) -> Tensor:
     return (a - 1) * inside_N.log() + (b - 1) * (1 - inside_N).log()
 
 
-def disagreement(signals: Signals, budget: int) -> Selection:
-    """Keep the `budget` examples with the largest variance among learners, largest first.
-
-    The variance is of their probabilities, summed over the classes. Every learner has seen a shard
-    of its own, and where they disagree, that decides.
-
-    Raises:
-        SignalsError: there is only one learner.
-    """
-    dynamics = signals.learners()
-    num_learners = dynamics.error_norms_NL.shape[1]
-    if num_learners < _MIN_LEARNERS:
-        raise SignalsError(
-            f"disagreement needs at least {_MIN_LEARNERS} learners, and {num_learners} took part "
-            "in the run. Start a run with a larger learners.num_learners, or take el2n."
-        )
-    return keep_largest(dynamics.disagreement_N, budget)
-
-
-def _of_data(name: str, exponent: str) -> Preset:
-    return Preset(
-        f"{name}: exponent {exponent}, windows of 10 moments; classes as they come",
-        {"sampling": "beta", "exponent": exponent, "window": "10"},
-        balanced=False,
-    )
-
-
-FORGETTING = Strategy(
-    function=forgetting,
-    summary="most often right and then wrong again while learners train; never right first",
-    paper=(
-        'Toneva et al. 2019, "An Empirical Study of Example Forgetting during Deep Neural '
-        'Network Learning" (arXiv:1812.05159)'
-    ),
-    cost="N",
-    needs=DYNAMICS,
-    revision=1,
-)
-AUM = Strategy(
-    function=aum,
-    summary="smallest mean margin of the own label's logit while learners train",
-    paper=(
-        'Pleiss et al. 2020, "Identifying Mislabeled Data using the Area Under the Margin '
-        'Ranking" (arXiv:2001.10528)'
-    ),
-    cost="N",
-    needs=DYNAMICS,
-    revision=1,
-)
-DUAL = Strategy(
-    function=dual,
-    summary="hard and uncertain while learners train, drawn easier the fewer are kept",
-    paper=(
-        'Cho et al. 2025, "Lightweight Dataset Pruning without Full Training via Example '
-        'Difficulty and Prediction Uncertainty" (arXiv:2502.06905)'
-    ),
-    cost="N",
-    needs=DYNAMICS,
-    revision=1,
-    presets={
-        "paper": _of_data("on CIFAR-10", "5.5"),
-        "paper-cifar100": _of_data("on CIFAR-100", "4"),
-        "paper-imagenet": _of_data("on ImageNet", "11"),
-    },
-)
-DISAGREEMENT = Strategy(
-    function=disagreement,
+@built_in(
     summary="largest variance of the probabilities among the learners",
     paper=(
         'Lakshminarayanan et al. 2017, "Simple and Scalable Predictive Uncertainty '
@@ -227,3 +198,16 @@ DISAGREEMENT = Strategy(
     needs=DYNAMICS,
     revision=1,
 )
+def disagreement(signals: Signals, budget: int) -> Selection:
+    """Keep the `budget` examples with the largest variance among learners, largest first.
+
+    The variance is of the probabilities, summed over the classes. It needs two learners.
+    """
+    dynamics = signals.learners()
+    num_learners = dynamics.error_norms_NL.shape[1]
+    if num_learners < _MIN_LEARNERS:
+        raise SignalsError(
+            f"disagreement needs at least {_MIN_LEARNERS} learners, and {num_learners} took part "
+            "in the run. Start a run with a larger learners.num_learners, or take el2n."
+        )
+    return keep_largest(dynamics.disagreement_N, budget)

@@ -1,17 +1,17 @@
 """MILO: a curriculum of subsets, from easy ones to diverse ones, each drawn anew.
 
 For training that changes its subset every epoch: the first sixth of the epochs on easy subsets, the
-rest on diverse ones, `draw` counting up. The subsets depend on features alone.
+rest on diverse ones, with another `draw` each. The subsets depend on features alone.
 
 Easy: by stochastic greedy on the graph cut
     sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2,
 the best of each pick's random sample of ceil(N / K ln(1 / epsilon)), as in "Lazier Than Lazy
 Greedy" (Mirzasoleiman et al. 2015, arXiv:1409.7938).
 
-Diverse: a random draw in which an example's weight is the Taylor-softmax 1 + g + g^2 / 2 of its
-gain g in disparity. Examples are taken one by one, each farthest from those before it, and g is
-that distance, (1 - cosine) relative to the farthest pair. (By the authors' gain, the difference to
-the smallest distance, the draw is uniform.) The weights differ by a factor of 2.5 at most.
+Diverse: a random draw by the Taylor-softmax 1 + g + g^2 / 2 of each example's gain g in disparity,
+at most 2.5. Examples are taken one by one, each farthest from those before it, and g is that
+distance, 1 - cosine, relative to the farthest pair. (By the authors' gain, the difference to the
+smallest distance, the draw is uniform.)
 
 Shapes: N examples, B of a sample, D features, K budget.
 """
@@ -19,7 +19,6 @@ Shapes: N examples, B of a sample, D features, K budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -28,17 +27,26 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import Rows, Vectors
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
 from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
-from lipt.core.selection.strategies.one_by_one import choose_one_by_one
-from lipt.core.selection.strategy import FEATURES, Strategy
+from lipt.core.selection.strategies.one_by_one import farthest_first
+from lipt.core.selection.strategy import FEATURES, built_in
+from lipt.core.selection.vectors import Rows, Vectors
 from lipt.core.signals.signals import Signals
 
 REPULSION = 0.4
 _EPSILON = 0.1
 
 
+@built_in(
+    summary="a curriculum of random subsets: typical examples, then diverse ones",
+    paper=(
+        'Killamsetty et al. 2023, "MILO: Model-Agnostic Subset Selection Framework for Efficient '
+        'Model Training and Tuning" (arXiv:2301.13287)'
+    ),
+    cost="N d; diverse: N^2 d",
+    needs=FEATURES,
+)
 def milo(
     signals: Signals,
     budget: int,
@@ -49,7 +57,7 @@ def milo(
     draw: Annotated[int, Field(ge=0), "which of the stage's random subsets"] = 0,
     seed: int,
 ) -> Selection:
-    """Draw one subset of a stage; the cosine of a feature of zeros is 0."""
+    """Draw one subset of a stage."""
     generator = derive_generator(seed, f"milo-{stage}", draw)
     rows_ND = unit_rows(signals.features_ND, exact_bits(len(signals)))
     if stage == "easy":
@@ -60,105 +68,49 @@ def milo(
 
 
 def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor:
-    """Stochastic greedy on the graph cut; K int64 on the CPU. Gains leave out common terms."""
+    """Stochastic greedy on the graph cut; K int64 on the CPU."""
     blocks = list(row_blocks(len(rows_ND), 16 * rows_ND.shape[1]))
     total_D = torch.stack([rows_ND[rows].double().sum(dim=0) for rows in blocks]).sum(dim=0)
     picked_D = torch.zeros_like(total_D)
     likeness_N = torch.cat([rows_ND[rows].double() @ total_D for rows in blocks])
     squares_N = torch.cat([rows_ND[rows].double().square().sum(dim=-1) for rows in blocks])
     own_N = likeness_N - REPULSION * squares_N
-
-    def gains_of(ids_B: Tensor) -> Tensor:
-        return own_N[ids_B] - 2 * REPULSION * (rows_ND[ids_B].double() @ picked_D)
-
-    def take(candidate: int) -> None:
-        picked_D.add_(rows_ND[candidate])
-
-    return stochastic_greedy(
-        len(rows_ND),
-        budget,
-        gains_of=gains_of,
-        take=take,
-        epsilon=_EPSILON,
-        generator=generator,
-    )
-
-
-def stochastic_greedy(
-    num_candidates: int,
-    budget: int,
-    *,
-    gains_of: Callable[[Tensor], Tensor],
-    take: Callable[[int], None],
-    epsilon: float,
-    generator: torch.Generator,
-) -> Tensor:
-    """Choose the best of a random sample, `budget` times; K int64 on the CPU.
-
-    `gains_of` has the gains of B ascending ids over those that were given to `take`; ties go to the
-    lowest id. The generator is on the CPU.
-    """
-    size = math.ceil(num_candidates / budget * math.log(1 / epsilon))
-    left = list(range(num_candidates))
-    chosen = []
+    left, size = list(range(len(rows_ND))), sample_size(len(rows_ND), budget)
+    picks = []
     for _ in range(budget):
-        count = min(size, len(left))
-        # The first steps of a shuffle: a sample without repetition, whatever the order of `left`.
-        for step, draw in enumerate(torch.rand(count, generator=generator).tolist()):
-            other = step + min(int(draw * (len(left) - step)), len(left) - step - 1)
-            left[step], left[other] = left[other], left[step]
-        sample = sorted((candidate, place) for place, candidate in enumerate(left[:count]))
+        sample = draw_ahead(left, size, generator)
         ids_B = torch.tensor([candidate for candidate, _ in sample])
-        candidate, place = sample[int(gains_of(ids_B).argmax())]
-        take(candidate)
-        chosen.append(candidate)
+        gains_B = own_N[ids_B] - 2 * REPULSION * (rows_ND[ids_B].double() @ picked_D)
+        candidate, place = sample[int(gains_B.argmax())]
+        picked_D += rows_ND[candidate]
+        picks.append(candidate)
         left[place] = left[-1]
         left.pop()
-    return torch.tensor(chosen)
+    return torch.tensor(picks)
+
+
+def sample_size(num_examples: int, budget: int) -> int:
+    """How many examples each pick is the best of."""
+    return math.ceil(num_examples / budget * math.log(1 / _EPSILON))
+
+
+def draw_ahead(left: list[int], size: int, generator: torch.Generator) -> list[tuple[int, int]]:
+    """A random sample of candidates, moved ahead, each with its place; ascending."""
+    count = min(size, len(left))
+    # The first steps of a shuffle.
+    for step, draw in enumerate(torch.rand(count, generator=generator).tolist()):
+        other = step + min(int(draw * (len(left) - step)), len(left) - step - 1)
+        left[step], left[other] = left[other], left[step]
+    return sorted((candidate, place) for place, candidate in enumerate(left[:count]))
 
 
 def disparity_gains(rows_ND: Tensor) -> Tensor:
-    """How far each example is from those taken before it, in [0, 1]; N float64.
-
-    All unit rows are taken, the one nearest to the mean first: alone it has no distance, and gains
-    0.
-    """
+    """How far each unit row is from those taken before it, in [0, 1]; N float64."""
     rows = Rows(Vectors(rows_ND))
     gains_N = torch.zeros_like(rows.squares_N)
     farthest = torch.zeros_like(gains_N[:1])
-    started = False
-
-    def approach(distances_N: Tensor, row_N: Tensor, position: int) -> None:
-        nonlocal started
-        torch.maximum(farthest, row_N.max(), out=farthest)
-        if started:
-            gains_N[position] = distances_N[position]
-            torch.minimum(distances_N, row_N, out=distances_N)
-        else:
-            distances_N.copy_(row_N)
-            started = True
-
-    order_N = choose_one_by_one(
-        -rows.squared_distances_from_mean(),
-        len(rows),
-        rows_of=rows.squared_distances,
-        update=approach,
-    ).indices_K
-    # Nothing has to be updated for the last one, but it has a gain, too.
-    row_N = rows.squared_distances(order_N[-1:])[0]
-    others = order_N[:-1]
-    gains_N[order_N[-1:]] = row_N[others].min() if len(others) else 0.0
+    for position, distance, row_N in farthest_first(rows, len(rows)):
+        gains_N[position] = distance
+        farthest = torch.maximum(farthest, row_N.max())
     # Where all directions are the same there is nothing to compare with.
     return torch.where(farthest > 0, gains_N / farthest, 0.0)
-
-
-MILO = Strategy(
-    function=milo,
-    summary="a curriculum of random subsets: typical examples, then diverse ones",
-    paper=(
-        'Killamsetty et al. 2023, "MILO: Model-Agnostic Subset Selection Framework for Efficient '
-        'Model Training and Tuning" (arXiv:2301.13287)'
-    ),
-    cost="N d; diverse: N^2 d",
-    needs=FEATURES,
-)

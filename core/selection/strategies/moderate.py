@@ -1,9 +1,9 @@
 """Moderate: keep the examples that are neither typical nor odd for their class.
 
-Each example has a distance from the center of its class, the median of every feature over the
-class. KEPT are those in the middle when all examples, of whatever class, are ordered by it: one
-window of ranks around the median. So a class whose distances lie apart may get no share;
-balanced, every class has a window of its own.
+Each example has a distance from the center of its class, the median of every feature. KEPT are
+those in the middle when all examples, of any class, are ordered by it: one window of ranks around
+the median. A class whose distances lie apart may get no share; balanced, every class has a window
+of its own.
 
 Shapes: N examples, n of one class, C classes, D features, R rows of a block, K budget.
 """
@@ -15,19 +15,28 @@ from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.strategy import FEATURES, Balance, Strategy
+from lipt.core.selection.strategy import FEATURES, Balance, built_in
 from lipt.core.signals.signals import Signals
 
-# What the columns of one class take that are sorted together.
+# For the columns of a class that are sorted together.
 _SORTED_BYTES = 64 * 1024**2
 
 
+@built_in(
+    summary="kept: in the middle of the distances from the center of their class",
+    paper=(
+        'Xia et al. 2023, "Moderate Coreset: A Universal Method of Data Selection for '
+        'Real-world Data-efficient Deep Learning" (ICLR)'
+    ),
+    cost="N (d + log N)",
+    balance=Balance.ON_REQUEST,
+    needs=FEATURES,
+    # Before, centers were means, and kept was what came nearest to the median distance.
+    revision=1,
+)
 def moderate(signals: Signals, budget: int) -> Selection:
-    """Keep the `budget` examples in the middle of the order by distance, nearest first.
-
-    Each example is measured by its own class, balanced or not. Ties keep data set order.
-    """
-    # Equal examples tie: their distances differ by less than float32 tells apart.
+    """Keep the `budget` examples in the middle of the order by distance, nearest first."""
+    # In float32 equal examples tie, in data set order.
     distances_N = center_distances(signals).float()
     return unweighted(in_the_middle(distances_N, budget))
 
@@ -35,8 +44,8 @@ def moderate(signals: Signals, budget: int) -> Selection:
 def in_the_middle(values_N: Tensor, budget: int) -> Tensor:
     """Which `budget` values have the ranks around the median, ascending by value.
 
-    Where the window cannot be symmetric, it begins at the even one of the two ranks. Of equal
-    values the first ones are taken.
+    A window that cannot be symmetric begins at the even one of two ranks. Of equal values the first
+    ones are taken.
     """
     sorted_N, order_N = values_N.sort(stable=True)
     start = round((len(values_N) - budget) / 2)
@@ -61,7 +70,7 @@ def center_distances(signals: Signals) -> Tensor:
 
 
 def _medians(signals: Signals) -> Tensor:
-    """Zeros for a class without examples; C x D float64."""
+    """C x D float64; zeros for a class without examples."""
     features_ND, labels_N = signals.features_ND, signals.labels_N
     counts = labels_N.bincount().tolist()
     num_features = features_ND.shape[1]
@@ -77,18 +86,3 @@ def _medians(signals: Signals) -> Tensor:
             middle_2d = sorted_nd[[(count - 1) // 2, count // 2]]
             medians_CD[label, columns] = middle_2d.double().mean(dim=0)
     return medians_CD
-
-
-MODERATE = Strategy(
-    function=moderate,
-    summary="kept: in the middle of the distances from the center of their class",
-    paper=(
-        'Xia et al. 2023, "Moderate Coreset: A Universal Method of Data Selection for '
-        'Real-world Data-efficient Deep Learning" (ICLR)'
-    ),
-    cost="N (d + log N)",
-    balance=Balance.ON_REQUEST,
-    needs=FEATURES,
-    # Before, centers were means, and kept was what came nearest to the median distance.
-    revision=1,
-)

@@ -2,7 +2,7 @@
 
 A product of one row with all examples waits for memory; one of 64 rows takes little longer. So the
 rows of the examples that promise most are computed together, and kept until a pick is not among
-them. That does not change the picks.
+them. That does not change the picks. Ties keep data set order.
 
 Shapes: N examples, B rows computed together, K budget, T columns so far.
 Source: besides those below, Gonzalez 1985, "Clustering to Minimize the Maximum Intercluster
@@ -11,7 +11,7 @@ Distance"; Chen, Welling and Smola 2010 (arXiv:1203.3472), here without replacem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import torch
@@ -19,9 +19,9 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
-from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.strategy import FEATURES, Strategy, needs_of_space
+from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
+from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.signals.signals import Signals
 
 ROWS_AHEAD = 64
@@ -34,71 +34,76 @@ _OFFSET = 1e-6
 _GRID = 2.0**-22
 
 
-def choose_one_by_one(
+def best_first(
     gains_N: Tensor,
     budget: int,
-    *,
     rows_of: Callable[[Tensor], Tensor],
-    update: Callable[[Tensor, Tensor, int], None],
+    *,
     rows_ahead: int = ROWS_AHEAD,
-) -> Selection:
-    """Pick the largest gain `budget` times, with an update after each pick.
+) -> Iterator[tuple[int, Tensor]]:
+    """The largest gain `budget` times: the position of each pick, and its row of the kernel.
 
-    Gains are compared in float32, so that those of equal examples tie whatever their
-    last bits; ties go to the lowest id.
-
-    Args:
-        gains_N: float64, finite; overwritten. Picks get -inf.
-        budget: K, in 1..N.
-        rows_of: from B positions, their B x N rows of the kernel.
-        update: changes the gains in place, given them, the row of the pick and its position.
-        rows_ahead: B, less where B rows would be large.
+    The caller updates the finite float64 gains in place between the picks, which get -inf. They are
+    compared in float32, so that those of equal examples tie whatever their last bits; ties go to
+    the lowest id. `rows_of` takes B positions, at most `rows_ahead`, and gives B x N.
     """
     rows_ahead = max(1, min(rows_ahead, BLOCK_BYTES // (8 * len(gains_N))))
     slots: dict[int, int] = {}
     rows_BN = gains_N.new_empty(0, len(gains_N))
-    picks = []
     for num_left in range(budget, 0, -1):
         position = int(gains_N.float().argmax())
-        picks.append(position)
-        if position not in slots and num_left > 1:
+        if position not in slots:
             best_B = gains_N.topk(min(rows_ahead, num_left)).indices
             others_B = best_B[best_B != position][: min(rows_ahead, num_left) - 1]
             positions_B = torch.cat([others_B.new_tensor([position]), others_B])
             rows_BN = rows_of(positions_B)
             slots = {found: slot for slot, found in enumerate(positions_B.tolist())}
-        if num_left > 1:
-            update(gains_N, rows_BN[slots[position]], position)
+        yield position, rows_BN[slots[position]]
         gains_N[position] = -torch.inf
-    return unweighted(torch.tensor(picks, device=gains_N.device))
 
 
+@built_in(
+    summary="repeatedly the example farthest from all chosen ones",
+    paper=(
+        'Sener and Savarese 2018, "Active Learning for Convolutional Neural Networks: A '
+        'Core-Set Approach" (arXiv:1708.00489)'
+    ),
+    cost="N k d",
+    needs=needs_of_space,
+)
 def kcenter(signals: Signals, budget: int, *, space: Space = "features") -> Selection:
     """Keep `budget` examples that are near to all, each farthest from those before it.
 
     The largest distance to the nearest chosen one is at most twice the smallest possible. The first
-    is the one nearest to the mean. Ties keep data set order; once everything coincides with a
-    chosen example, so do the rest.
+    is the one nearest to the mean. Once everything coincides with a chosen example, the rest
+    follow in data set order.
     """
     rows = Rows(in_space(signals, space))
-    started = False
+    return _chosen(rows.squares_N, [pick for pick, _, _ in farthest_first(rows, budget)])
 
-    def approach(distances_N: Tensor, row_N: Tensor, _: int) -> None:
-        nonlocal started
-        if started:
+
+def farthest_first(rows: Rows, budget: int) -> Iterator[tuple[int, float, Tensor]]:
+    """Positions, squared distances from the nearest before (the first: 0), and from all others."""
+    distances_N = -rows.squared_distances_from_mean()
+    for number, (position, row_N) in enumerate(
+        best_first(distances_N, budget, rows.squared_distances)
+    ):
+        yield position, float(distances_N[position]) if number else 0.0, row_N
+        if number:
             torch.minimum(distances_N, row_N, out=distances_N)
         else:
             distances_N.copy_(row_N)
-            started = True
-
-    return choose_one_by_one(
-        -rows.squared_distances_from_mean(),
-        budget,
-        rows_of=rows.squared_distances,
-        update=approach,
-    )
 
 
+@built_in(
+    summary="like all examples but not like each other, by gradient or feature",
+    paper=(
+        'Iyer et al. 2021, "Submodular Combinatorial Information Measures with '
+        'Applications in Machine Learning" (arXiv:2006.15412)'
+    ),
+    cost="N k (C + d)",
+    needs=needs_of_space,
+)
 def graph_cut(
     signals: Signals,
     budget: int,
@@ -111,22 +116,27 @@ def graph_cut(
     With S the chosen of V examples, s = (1 + cosine) / 2 and lambda the coverage, that is lambda
     sum_{i in V, j in S} s_ij - sum_{i, j in S} s_ij: representative by the first sum, diverse by
     the second. It is submodular, and for lambda >= 2 monotone: then greedy choice reaches at least
-    63% of the best value. Ties keep data set order.
+    63% of the best value.
     """
     similarity = ScaledCosine(Rows(in_space(signals, space)))
-
-    def repel(gains_N: Tensor, row_N: Tensor, _: int) -> None:
+    gains_N = similarity.column_sums().mul_(coverage).sub_(similarity.to_themselves())
+    picks = []
+    for position, row_N in best_first(gains_N, budget, similarity.rows):
+        picks.append(position)
         # s_ij and s_ji: both ends of the pair are now in the set.
         gains_N.sub_(row_N, alpha=2)
-
-    return choose_one_by_one(
-        similarity.column_sums().mul_(coverage).sub_(similarity.to_themselves()),
-        budget,
-        rows_of=similarity.rows,
-        update=repel,
-    )
+    return _chosen(gains_N, picks)
 
 
+@built_in(
+    summary="directions that span the largest volume, by gradient or feature",
+    paper=(
+        'Chen et al. 2018, "Fast Greedy MAP Inference for Determinantal Point Process to '
+        'Improve Recommendation Diversity" (arXiv:1709.05135)'
+    ),
+    cost="N k (C + d + k)",
+    needs=needs_of_space,
+)
 def log_det(
     signals: Signals,
     budget: int,
@@ -138,49 +148,50 @@ def log_det(
 
     Similarity is (1 + cosine) / 2. An example gains the log of its squared distance from the span
     of those before it, so near-duplicates gain log ridge, less than anything else. One column of
-    a Cholesky factor per pick keeps those distances up to date, K x N float64. Ties keep data set
-    order.
+    a Cholesky factor per pick keeps those distances up to date, K x N float64.
     """
     similarity = ScaledCosine(Rows(in_space(signals, space)))
     # exp(gain): the squared distance from the span, plus the ridge.
     distances_N = similarity.to_themselves() + ridge
     columns_KN = distances_N.new_empty(budget, len(distances_N))
-    num_columns = 0
+    picks: list[int] = []
     num_taken_out = 0
 
     def residual_rows(positions_B: Tensor) -> Tensor:
         """Computed ahead with the columns so far taken out, in one matrix product."""
         nonlocal num_taken_out
-        num_taken_out = num_columns
-        columns_TN = columns_KN[:num_columns]
+        num_taken_out = len(picks)
+        columns_TN = columns_KN[:num_taken_out]
         return similarity.rows(positions_B).addmm_(
             columns_TN[:, positions_B].T, columns_TN, alpha=-1
         )
 
-    def project(distances_N: Tensor, row_N: Tensor, position: int) -> None:
-        """Take out what remains, the few columns since."""
-        nonlocal num_columns
-        columns_TN = columns_KN[num_taken_out:num_columns]
+    found = best_first(distances_N, budget, residual_rows, rows_ahead=_LOG_DET_ROWS_AHEAD)
+    for position, row_N in found:
+        # Take out the few columns since.
+        columns_TN = columns_KN[num_taken_out : len(picks)]
         column_N = row_N - columns_TN[:, position] @ columns_TN
         # Below the ridge is rounding.
         column_N /= distances_N[position].clamp(min=ridge).sqrt()
-        columns_KN[num_columns] = column_N
-        num_columns += 1
+        columns_KN[len(picks)] = column_N
+        picks.append(position)
         distances_N.sub_(column_N.square_())
-
-    return choose_one_by_one(
-        distances_N, budget, rows_of=residual_rows, update=project, rows_ahead=_LOG_DET_ROWS_AHEAD
-    )
+    return _chosen(distances_N, picks)
 
 
+@built_in(
+    summary="features whose mean is that of all",
+    paper='Welling 2009, "Herding Dynamical Weights to Learn" (ICML)',
+    cost="N k d",
+    needs=FEATURES,
+)
 def herding(signals: Signals, budget: int) -> Selection:
-    """Keep examples whose mean stays at the mean of all, which comes nearer like 1 / i.
+    """Keep examples whose mean approaches the mean of all, like 1 / i.
 
-    Pick i is the x with the smallest |i mu - sum_S - x|. Ties keep data set order.
-
-    With drift the sum of mu - x over the chosen, the square is |x - mu|^2 - 2 (x - mu) . drift and
-    a term that all x share: one product of the rows with a vector per pick. In float32 it says up
-    to a bound on its rounding which few examples can be the nearest; float64 decides.
+    Pick i is the x with the smallest |i mu - sum_S - x|. With drift the sum of mu - x over the
+    chosen, its square is |x - mu|^2 - 2 (x - mu) . drift and a term that all x share: one product
+    of the rows with a vector per pick. In float32, up to a bound on its rounding, it says which
+    few examples can be the nearest; float64 decides.
     """
     features_ND = signals.features_ND
     blocks = list(row_blocks(len(features_ND), 16 * features_ND.shape[1]))
@@ -204,47 +215,12 @@ def herding(signals: Signals, budget: int) -> Selection:
         # What is taken is never near again.
         spread_N[position] = torch.inf
         drift_D += mean_D - features_ND[position]
-    return unweighted(torch.tensor(picks, device=features_ND.device))
+    return _chosen(features_ND, picks)
+
+
+def _chosen(like: Tensor, picks: list[int]) -> Selection:
+    return unweighted(torch.tensor(picks, device=like.device))
 
 
 def _products(features_ND: Tensor, vector_D: Tensor, blocks: Sequence[slice]) -> Tensor:
     return torch.cat([features_ND[rows].to(vector_D.dtype) @ vector_D for rows in blocks])
-
-
-KCENTER = Strategy(
-    function=kcenter,
-    summary="repeatedly the example farthest from all chosen ones",
-    paper=(
-        'Sener and Savarese 2018, "Active Learning for Convolutional Neural Networks: A '
-        'Core-Set Approach" (arXiv:1708.00489)'
-    ),
-    cost="N k d",
-    needs=needs_of_space,
-)
-GRAPH_CUT = Strategy(
-    function=graph_cut,
-    summary="like all examples but not like each other, by gradient or feature",
-    paper=(
-        'Iyer et al. 2021, "Submodular Combinatorial Information Measures with '
-        'Applications in Machine Learning" (arXiv:2006.15412)'
-    ),
-    cost="N k (C + d)",
-    needs=needs_of_space,
-)
-LOG_DET = Strategy(
-    function=log_det,
-    summary="directions that span the largest volume, by gradient or feature",
-    paper=(
-        'Chen et al. 2018, "Fast Greedy MAP Inference for Determinantal Point Process to '
-        'Improve Recommendation Diversity" (arXiv:1709.05135)'
-    ),
-    cost="N k (C + d + k)",
-    needs=needs_of_space,
-)
-HERDING = Strategy(
-    function=herding,
-    summary="features whose mean is that of all",
-    paper='Welling 2009, "Herding Dynamical Weights to Learn" (ICML)',
-    cost="N k d",
-    needs=FEATURES,
-)

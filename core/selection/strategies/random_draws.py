@@ -19,15 +19,20 @@ from lipt.core.selection.selection import (
     unweighted,
 )
 from lipt.core.selection.solvers.linear_cut import spherical_kmeans
-from lipt.core.selection.strategy import FEATURES, NOTHING, Balance, Strategy
+from lipt.core.selection.strategy import FEATURES, NOTHING, Balance, built_in
 from lipt.core.signals.signals import Signals
 
-# By default. The fewer per cell, the less is left to chance; one alone would keep every cell,
-# however accidental. More cells cost more.
+# The fewer per cell, the less is left to chance; with one, every accidental cell would count.
 _CHOSEN_PER_CELL = 2
 _MOST_CELLS = 256
 
 
+@built_in(
+    summary="random examples",
+    cost="N",
+    balance=Balance.NEVER,
+    needs=NOTHING,
+)
 def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely.
 
@@ -38,11 +43,23 @@ def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     return unweighted(order_N[:budget])
 
 
+@built_in(
+    summary="random examples, equal shares of every class",
+    cost="N",
+    balance=Balance.ALWAYS,
+    needs=NOTHING,
+)
 def uniform_per_class(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw examples of every class in equal shares: the baseline of balanced strategies."""
     return uniform(signals, budget, seed=seed)
 
 
+@built_in(
+    summary="random, a share of every cell of the feature space",
+    paper='Cochran 1977, "Sampling Techniques", chapter 5',
+    cost="N k d",
+    needs=FEATURES,
+)
 def stratified(
     signals: Signals,
     budget: int,
@@ -57,10 +74,8 @@ def stratified(
 ) -> Selection:
     """Draw `budget` examples at random from cells of k-means (by cosine), from each its share.
 
-    So every kind of example gets its share. Equal shares give rare kinds as many as common ones;
-    shares in proportion keep the data's frequencies. What a small cell cannot give of an equal
-    share is shared by the others. Features that all have one direction are one cell: a plain random
-    draw.
+    Equal shares give rare kinds of examples as many as common ones. Proportional shares keep the
+    data's frequencies. What a small cell cannot give of an equal share is shared by the others.
     """
     generator = derive_generator(seed, "stratified")
     num_cells = num_cells or default_cells(budget)
@@ -71,28 +86,5 @@ def stratified(
 
 
 def default_cells(budget: int) -> int:
-    """How many cells a budget pays for."""
+    """One cell for every 2 to choose, at most 256."""
     return min(_MOST_CELLS, -(-budget // _CHOSEN_PER_CELL))
-
-
-UNIFORM = Strategy(
-    function=uniform,
-    summary="random examples",
-    cost="N",
-    balance=Balance.NEVER,
-    needs=NOTHING,
-)
-UNIFORM_PER_CLASS = Strategy(
-    function=uniform_per_class,
-    summary="random examples, equal shares of every class",
-    cost="N",
-    balance=Balance.ALWAYS,
-    needs=NOTHING,
-)
-STRATIFIED = Strategy(
-    function=stratified,
-    summary="random, a share of every cell of the feature space",
-    paper='Cochran 1977, "Sampling Techniques", chapter 5',
-    cost="N k d",
-    needs=FEATURES,
-)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.strategy import CLASSES, DYNAMICS, SIGNALS, Need, Strategy
+from lipt.core.selection.strategy import CLASSES, DYNAMICS, SIGNALS, Need, built_in
 from lipt.core.signals.dynamics import mean_over_learners
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
@@ -27,14 +27,26 @@ Parameters = Annotated[
 ]
 # Probabilities and their scores, in float32 and float64.
 _BYTES_PER_CLASS = 24
+_PAUL = 'Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)'
+_COLEMAN = (
+    'Coleman et al. 2020, "Selection via Proxy: Efficient Data Selection for Deep Learning" '
+    "(arXiv:1906.11829)"
+)
 
 
+@built_in(
+    summary="largest error norm |softmax - onehot|, of the merged model or of the learners",
+    paper=_PAUL,
+    cost="N C",
+    averages=True,
+    needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
+    revision=1,
+)
 def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selection:
     """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first.
 
-    The paper averages it over several runs: `models=learners` takes the mean over the run's
-    learners that were not trained on the example, `pretraining=epochs:NxR` that over R models of an
-    ordinary warm-up.
+    The paper averages over several runs. `models=learners` takes the mean over learners that were
+    not trained on the example, `pretraining=epochs:NxR` over R models of an ordinary warm-up.
     """
     if models == "learners":
         dynamics = signals.learners()
@@ -45,18 +57,26 @@ def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selecti
 
 def error_norms(signals: Signals) -> Tensor:
     """|e_i|; N float32."""
-    # The dtype is the sum's: half-precision errors are widened on the way, not copied.
+    # The dtype is the sum's: half-precision errors are not copied.
     norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
     return norms_N
 
 
+@built_in(
+    summary="largest gradient norm, by the last layer or by all parameters",
+    paper=_PAUL,
+    cost="N (C + d)",
+    averages=True,
+    needs=lambda options: (
+        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
+    ),
+)
 def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
     """Keep the `budget` examples with the largest gradient norm, largest first.
 
-    The paper's score is the mean over ten models at initialization (`pretraining=epochs:1x10` is
-    like it); by default it is that of theta_p. By the last layer's parameters it is
-    |e| sqrt(1 + |h|^2), exact and free; by all parameters it is one gradient per example, some
-    hundred times the work.
+    The paper's score is the mean over ten models at initialization, like `pretraining=epochs:1x10`;
+    the default is that of theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact
+    and free. By all parameters it takes a backward pass per example, some hundred times the work.
     """
     if parameters == "last_layer":
         return keep_largest(signals.mean_over_models(last_layer_norms), budget)
@@ -75,7 +95,7 @@ def last_layer_norms(signals: Signals) -> Tensor:
 
 
 def score_probabilities(signals: Signals, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """A score of every example's probabilities, given B x C of them at a time; N float32."""
+    """A score of every example's probabilities, B x C at a time; N float32."""
     errors_NC, labels_N = signals.errors_NC, signals.labels_N
     scores_N = torch.empty(len(signals), device=errors_NC.device)
     for rows in row_blocks(len(signals), errors_NC.shape[1] * _BYTES_PER_CLASS):
@@ -85,6 +105,12 @@ def score_probabilities(signals: Signals, score: Callable[[Tensor], Tensor]) -> 
     return scores_N
 
 
+@built_in(
+    summary="most uncertain: largest entropy of the probabilities",
+    paper=_COLEMAN,
+    cost="N C",
+    kinds=CLASSES,
+)
 def entropy(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the largest entropy, most uncertain first.
 
@@ -103,16 +129,19 @@ def entropies(signals: Signals) -> Tensor:
     return score_probabilities(signals, entropies_of)
 
 
+@built_in(
+    summary="most uncertain: smallest margin between the two largest probabilities",
+    paper=_COLEMAN,
+    cost="N C",
+    kinds=CLASSES,
+)
 def margin(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest margin, most uncertain first."""
     return keep_largest(-probability_margins(signals), budget)
 
 
 def probability_margins(signals: Signals) -> Tensor:
-    """The largest probability minus the second largest, in [0, 1]; N.
-
-    A single class has no second: its margin is its probability.
-    """
+    """The largest probability minus the second largest; N. A single class has its probability."""
 
     def margins_of(probabilities_BC: Tensor) -> Tensor:
         if probabilities_BC.shape[1] == 1:
@@ -123,61 +152,16 @@ def probability_margins(signals: Signals) -> Tensor:
     return score_probabilities(signals, margins_of)
 
 
-def least_confidence(signals: Signals, budget: int) -> Selection:
-    """Keep the `budget` examples with the smallest confidence, most uncertain first.
-
-    DeepCore's ranks by logits, which shifting them changes.
-    """
-    return keep_largest(-confidences(signals), budget)
-
-
-def confidences(signals: Signals) -> Tensor:
-    """The probability of the most likely class, in [1/C, 1]; N."""
-    return score_probabilities(signals, lambda probabilities_BC: probabilities_BC.amax(dim=-1))
-
-
-_PAUL = 'Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)'
-_COLEMAN = (
-    'Coleman et al. 2020, "Selection via Proxy: Efficient Data Selection for Deep Learning" '
-    "(arXiv:1906.11829)"
-)
-EL2N = Strategy(
-    function=el2n,
-    summary="largest error norm |softmax - onehot|, of the merged model or of the learners",
-    paper=_PAUL,
-    cost="N C",
-    averages=True,
-    needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
-    revision=1,
-)
-GRAND = Strategy(
-    function=grand,
-    summary="largest gradient norm, by the last layer or by all parameters",
-    paper=_PAUL,
-    cost="N (C + d)",
-    averages=True,
-    needs=lambda options: (
-        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
-    ),
-)
-ENTROPY = Strategy(
-    function=entropy,
-    summary="most uncertain: largest entropy of the probabilities",
-    paper=_COLEMAN,
-    cost="N C",
-    kinds=CLASSES,
-)
-MARGIN = Strategy(
-    function=margin,
-    summary="most uncertain: smallest margin between the two largest probabilities",
-    paper=_COLEMAN,
-    cost="N C",
-    kinds=CLASSES,
-)
-LEAST_CONFIDENCE = Strategy(
-    function=least_confidence,
+@built_in(
     summary="most uncertain: smallest probability of the most likely class",
     paper=_COLEMAN,
     cost="N C",
     kinds=CLASSES,
 )
+def least_confidence(signals: Signals, budget: int) -> Selection:
+    """Keep the `budget` examples with the smallest confidence, most uncertain first.
+
+    DeepCore's ranks by logits, which shifting them changes.
+    """
+    confidences_N = score_probabilities(signals, lambda chances_BC: chances_BC.amax(dim=-1))
+    return keep_largest(-confidences_N, budget)

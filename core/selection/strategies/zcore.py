@@ -4,11 +4,11 @@ Points are drawn at random, each in the plane of two random features, from the t
 distribution of each feature's minimum, median and maximum. The example nearest to a point
 covers it and gains 1. Its neighbours in the plane (1,000 in the paper) are redundant and share
 -1, each by 1 / distance^4 from it. Scores start at a random number below 1, which orders
-examples that no draw has touched, and are of all examples together, balanced or not.
+examples that no draw has touched. They are of all examples together, balanced or not.
 
 The paper draws a million points, 20 per example of CIFAR; here 20 per example, a million at most.
-Distances are sums of absolute differences, as in the authors' code. There one duplicate of
-the covering example takes all of the -1; here all its duplicates share it.
+Distances are sums of absolute differences, as in the authors' code. There one duplicate of the
+covering example takes all of the -1; here all its duplicates share it.
 
 Shapes: N examples, D features, M draws, B of a block, K budget.
 """
@@ -24,9 +24,9 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import can_compile
 from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.strategy import FEATURES, Strategy
+from lipt.core.selection.strategy import FEATURES, built_in
+from lipt.core.selection.vectors import can_compile
 from lipt.core.signals.signals import Signals
 
 _DRAWS_PER_EXAMPLE = 20
@@ -35,15 +35,9 @@ _MOST_DRAWS = 1_000_000
 
 @dataclass(frozen=True)
 class Scored(Signals):
-    """Signals of examples with their scores, float32."""
+    """Signals with scores, float32."""
 
     scores_N: Tensor = field(kw_only=True)
-
-
-def zcore(signals: Signals, budget: int, *, seed: int) -> Selection:
-    """Keep the `budget` examples with the largest scores, largest first."""
-    scored = signals if isinstance(signals, Scored) else score_coverage(signals, seed=seed)
-    return keep_largest(scored.scores_N, budget)
 
 
 def score_coverage(
@@ -57,7 +51,7 @@ def score_coverage(
     ] = 1000,
     seed: int,
 ) -> Scored:
-    """Score all examples; of a single feature both axes of the plane are that one."""
+    """Score all examples; a single feature is both axes of the plane."""
     generator = derive_generator(seed, "zcore")
     columns_DN = torch.empty(*signals.features_ND.T.shape, device=signals.features_ND.device)
     for rows in row_blocks(len(signals), 4 * len(columns_DN)):
@@ -73,13 +67,29 @@ def score_coverage(
     return Scored(**vars(signals), scores_N=scores_N.float())
 
 
+@built_in(
+    summary="covers random points of the feature space, without others beside it",
+    paper=(
+        'Griffin et al. 2026, "Zero-Shot Coreset Selection via Iterative Subspace Sampling" '
+        "(arXiv:2411.15349)"
+    ),
+    cost="N (d + m), m draws",
+    needs=FEATURES,
+    prepare=score_coverage,
+)
+def zcore(signals: Signals, budget: int, *, seed: int) -> Selection:
+    """Keep the `budget` examples with the largest scores, largest first."""
+    scored = signals if isinstance(signals, Scored) else score_coverage(signals, seed=seed)
+    return keep_largest(scored.scores_N, budget)
+
+
 def feature_corners(columns_DN: Tensor) -> Tensor:
     """Each feature's minimum, median and maximum; D x 3 float64, on the CPU."""
     num_features, num_examples = columns_DN.shape
     corners_D3 = torch.empty(num_features, 3, dtype=torch.float64)
     for rows in row_blocks(num_features, 16 * num_examples):
         block_BN = columns_DN[rows].double()
-        # Of an even number the median is between the middle two.
+        # The median of an even number is between the middle two.
         lower_B = block_BN.kthvalue((num_examples + 1) // 2, dim=1).values
         upper_B = block_BN.kthvalue(num_examples // 2 + 1, dim=1).values
         low_B, high_B = block_BN.aminmax(dim=1)
@@ -90,14 +100,14 @@ def feature_corners(columns_DN: Tensor) -> Tensor:
 def draw_points(
     corners_D3: Tensor, count: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Features, M x 2 int64, and triangularly distributed points in their planes, M x 2 float32."""
+    """Features, M x 2 int64, and points in their planes, M x 2 float32."""
     num_features = len(corners_D3)
     first_M = torch.randint(num_features, (count,), generator=generator)
     ahead_M = torch.randint(1, max(2, num_features), (count,), generator=generator)
     features_M2 = torch.stack([first_M, (first_M + ahead_M) % num_features], dim=1)
     low_M2, middle_M2, high_M2 = corners_D3[features_M2].unbind(dim=-1)
     shares_M2 = torch.rand(count, 2, generator=generator, dtype=torch.float64)
-    # The inverse of the distribution function, which is a parabola on either side.
+    # The inverse of the triangular distribution's function, a parabola on either side.
     rising_M2 = low_M2 + (shares_M2 * (high_M2 - low_M2) * (middle_M2 - low_M2)).sqrt()
     falling_M2 = high_M2 - ((1 - shares_M2) * (high_M2 - low_M2) * (high_M2 - middle_M2)).sqrt()
     rises_M2 = shares_M2 * (high_M2 - low_M2) < middle_M2 - low_M2
@@ -110,7 +120,7 @@ def plane_scores(
     """The sum of each example's gains and penalties by all draws; N float64.
 
     Ties for the nearest example go to the lowest id. Examples as near as the last neighbour are
-    neighbours, too; those that coincide with the covering example share all of its -1.
+    neighbours, too.
     """
     num_neighbours = min(num_neighbours, columns_DN.shape[1] - 1)
     if not can_compile(columns_DN.device):
@@ -133,7 +143,7 @@ def plane_scores(
 def plane_scores_torch(
     columns_DN: Tensor, features_M2: Tensor, points_M2: Tensor, num_neighbours: int
 ) -> Tensor:
-    """The same without compiled code, and on any device: in blocks of draws."""
+    """The same without compiled code, on any device."""
     num_examples, device = columns_DN.shape[1], columns_DN.device
     scores_N = torch.zeros(num_examples, dtype=torch.float64, device=device)
     ids_N = torch.arange(num_examples, device=device)
@@ -142,7 +152,7 @@ def plane_scores_torch(
         x_B, y_B = points_M2[rows].T.to(device)
         distances_BN = _distances(first_BN, second_BN, x_B, y_B)
         nearest_B1 = distances_BN.amin(dim=1, keepdim=True)
-        # Of equal ones the first, which argmin does not promise.
+        # The first of equal ones, which argmin does not promise.
         covering_B1 = ids_N.where(distances_BN == nearest_B1, num_examples).amin(dim=1)[:, None]
         scores_N += covering_B1[:, 0].bincount(minlength=num_examples)
         if num_neighbours == 0:
@@ -152,7 +162,7 @@ def plane_scores_torch(
         distances_BN.scatter_(1, covering_B1, torch.inf)
         farthest_B1 = distances_BN.kthvalue(num_neighbours, dim=1, keepdim=True).values
         least_B1 = distances_BN.amin(dim=1, keepdim=True).double()
-        # Relative to the nearest one nothing overflows; 0 / 0 is one that coincides.
+        # Relative to the nearest one nothing overflows; 0 / 0 coincides.
         shares_BN = (least_B1 / distances_BN).nan_to_num_(nan=1.0).square_().square_()
         shares_BN.masked_fill_(distances_BN > farthest_B1, 0.0)
         scores_N -= (shares_BN / shares_BN.sum(dim=1, keepdim=True)).sum(dim=0)
@@ -161,16 +171,3 @@ def plane_scores_torch(
 
 def _distances(first_BN: Tensor, second_BN: Tensor, x_B: Tensor, y_B: Tensor) -> Tensor:
     return (first_BN - x_B[:, None]).abs_().add_((second_BN - y_B[:, None]).abs_())
-
-
-ZCORE = Strategy(
-    function=zcore,
-    summary="covers random points of the feature space, without others beside it",
-    paper=(
-        'Griffin et al. 2026, "Zero-Shot Coreset Selection via Iterative Subspace Sampling" '
-        "(arXiv:2411.15349)"
-    ),
-    cost="N (d + m), m draws",
-    needs=FEATURES,
-    prepare=score_coverage,
-)

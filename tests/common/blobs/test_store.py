@@ -43,11 +43,16 @@ def test_keeps_a_content_under_its_digest(store: BlobStore) -> None:
     assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
 
 
-def test_a_damaged_file_is_noticed_when_it_is_read(store: BlobStore) -> None:
+def test_a_damaged_file_is_noticed_when_it_is_read_and_replaced_when_it_is_stored(
+    store: BlobStore,
+) -> None:
     store.put_bytes(DATA)
     store.path(NAME).write_bytes(DATA[:-1] + b"x")
     with pytest.raises(CorruptBlobError, match="does not hold blob"):
         store.read_bytes(NAME)
+    assert store.read_bytes(store.put_bytes(DATA)) == DATA
+    store.path(NAME).write_bytes(DATA[:-1])
+    assert not store.has(NAME)
 
 
 def test_too_large_is_refused_before_anything_is_written(tmp_path: Path) -> None:

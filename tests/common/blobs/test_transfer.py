@@ -93,6 +93,15 @@ async def test_a_download_goes_on_with_the_part_of_an_earlier_process(
     assert cache.read_bytes(NAME) == DATA
 
 
+async def test_a_cut_upload_sends_only_the_rest(
+    stub: BlobServiceStub, blobs: Any, policy: RetryPolicy
+) -> None:
+    blobs.cuts = [3, 2]
+    await asyncio.to_thread(Transfers(stub, policy=policy).upload, DATA)
+    assert blobs.store.read_bytes(NAME) == DATA
+    assert (blobs.num_calls, blobs.num_bytes) == (3, len(DATA))
+
+
 async def test_damage_that_does_not_end_is_given_up(
     stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
 ) -> None:

@@ -135,18 +135,6 @@ sys.stdin.read()
     assert store.has(NAME)
 
 
-def test_an_arrival_is_told_once_and_by_the_process_that_received_it(store: BlobStore) -> None:
-    other = BlobStore(store.root, max_blob_bytes=10_000)
-    with store.open_upload(NAME, 0) as upload:
-        upload.write(DATA)
-        assert not store.take_arrival(NAME)
-        upload.finish()
-    assert not other.take_arrival(NAME)
-    assert store.take_arrival(NAME)
-    assert not store.take_arrival(NAME)
-    assert not store.take_arrival(store.put_bytes(b"made here"))
-
-
 def test_an_unfinished_upload_keeps_what_it_has(store: BlobStore) -> None:
     with store.open_upload(NAME, 0) as upload:
         upload.write(DATA[:300])

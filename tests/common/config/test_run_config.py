@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from lipt.common.config.fingerprint_kind import FingerprintKind
-from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.config.run_config import FingerprintKind, LearnersConfig, RunConfig
 from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
 

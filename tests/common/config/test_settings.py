@@ -27,7 +27,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(
     monkeypatch.setenv("LIPT_DEVICE", "environment")
     monkeypatch.setenv("LIPT_LISTEN", "environment:1")
     monkeypatch.setenv("LIPT_RUN__LEARNERS__NUM_LEARNERS", "20")
-    flags = {"listen": "flag:1", "run": {"learners": {"num_steps": 10}, "model": None}}
+    flags = {"listen": "flag:1", "run": {"learners": {"num_steps": 10}}}
     settings = load_settings(CoordinatorSettings, config=config, flags=flags)
     assert (settings.listen, settings.device, settings.log_level) == (
         "flag:1",

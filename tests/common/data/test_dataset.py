@@ -27,7 +27,7 @@ from lipt.common.data import (
 )
 from lipt.common.data.dataset import Numbering, in_memory
 from lipt.common.data.loading import load
-from lipt.common.data.parallel import map_rows, threads_for
+from lipt.common.data.parallel import threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.inputs.specs import ImageSpec
@@ -35,11 +35,9 @@ from lipt.common.inputs.specs import ImageSpec
 Encode = Callable[..., bytes]
 
 
-def array_set(images_NCHW: np.ndarray, **overrides: int) -> Dataset:
+def array_set(images_NCHW: np.ndarray) -> Dataset:
     labels_N = torch.arange(len(images_NCHW)) % 2
-    rows = ArrayRows("made", ("a", "b"), labels_N, images_NCHW)
-    options = {"image_size": None, "memory_budget_bytes": 2**30} | overrides
-    return load(rows, **options, progress=None)  # type: ignore[arg-type]
+    return load(ArrayRows("made", ("a", "b"), labels_N, images_NCHW))
 
 
 @pytest.fixture(params=[2**30, 0], ids=["in memory", "encoded"])
@@ -129,22 +127,6 @@ def test_threads_give_the_same_pixels_in_the_same_places(tmp_path: Path, encode:
     assert torch.equal(single.images(ids), many.images(ids))
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
-def test_results_come_in_order_and_the_first_failure_wins(num_threads: int) -> None:
-    assert list(map_rows(lambda row: row * row, range(600), num_threads=num_threads)) == [
-        row * row for row in range(600)
-    ]
-
-    def fail(row: int) -> int:
-        if row in {7, 300}:
-            raise ValueError(row)
-        return row
-
-    results: list[int] = []
-    with pytest.raises(ValueError, match=r"^7$"):
-        results.extend(map_rows(fail, range(600), num_threads=num_threads))
-
-
 def test_normalization_agrees_with_a_slow_oracle() -> None:
     images = np.random.default_rng(1).integers(0, 256, (250, 3, 4, 5), np.uint8)
     mean, std = normalization(array_set(images), torch.arange(250), seed=0)
@@ -166,11 +148,11 @@ def test_normalization_samples_2000_rows_by_seed() -> None:
     assert first[0][0] * 255 * 2000 == pytest.approx(round(first[0][0] * 255 * 2000), abs=1e-6)
 
 
-# In memory, and read when it is asked for.
-BUDGETS = [2**30, 0]
+IN_MEMORY, ON_DISK = 2**30, 0
+budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
+@budgets
 def test_files_that_are_replaced_are_noticed(image_folder: Path, budget: int) -> None:
     dataset = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=budget)
     assert not dataset.has_changed()
@@ -268,10 +250,8 @@ def test_values_are_kept_by_place_and_spread_by_id(drawn: tuple[int, Numbering])
     assert torch.equal(spread, values_N2)
 
 
-IN_MEMORY, ON_DISK = 2**30, 0
 # In the folder below: the first of a, one in the middle of b's, the last of c.
 BROKEN = (0, 5, 9)
-budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
 
 
 @pytest.fixture
@@ -325,37 +305,30 @@ def test_what_is_left_are_the_others_in_their_order(folder: Path, budget: int) -
     assert not dataset.has_changed()
 
 
-def test_images_that_are_known_to_be_broken_are_not_looked_at(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("method", "bearable", "expected"),
+    [
+        # Known to be broken: not looked at. Row 1 says the size, then all.
+        ("check", Bearable(known=BROKEN), [1, 1, 2, 3, 4, 6, 7, 8, 1]),
+        # Some may be broken: each is decoded, and that is kept.
+        ("read", Bearable(at_most=3), list(range(10))),
+    ],
+)
+def test_images_are_looked_at_once(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    bearable: Bearable,
+    expected: list[int],
 ) -> None:
     looked: list[int] = []
-    check = EncodedRows.check
-
-    def counted(self: EncodedRows, row: int) -> object:
-        looked.append(row)
-        return check(self, row)
-
-    monkeypatch.setattr(EncodedRows, "check", counted)
-    dataset = open_dataset(
-        f"imagefolder:{folder}", memory_budget_bytes=ON_DISK, bearable=Bearable(known=BROKEN)
-    )
-    assert dataset.quarantined == BROKEN
-    assert not set(looked) & set(BROKEN)
-
-
-def test_every_image_is_decoded_once_where_some_may_be_broken(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[int] = []
-    decode = EncodedRows.read
+    original = getattr(EncodedRows, method)
 
     def counted(self: EncodedRows, row: int, *args: object) -> object:
-        read.append(row)
-        return decode(self, row, *args)  # type: ignore[arg-type]
+        looked.append(row)
+        return original(self, row, *args)
 
-    monkeypatch.setattr(EncodedRows, "read", counted)
+    monkeypatch.setattr(EncodedRows, method, counted)
     for _ in range(2):
-        open_dataset(
-            f"imagefolder:{folder}", memory_budget_bytes=ON_DISK, bearable=Bearable(at_most=3)
-        )
-    assert sorted(read) == list(range(10))
+        open_dataset(f"imagefolder:{folder}", memory_budget_bytes=ON_DISK, bearable=bearable)
+    assert looked == expected

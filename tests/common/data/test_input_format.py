@@ -7,14 +7,14 @@ import torch
 
 from lipt.common.data import input_format, open_dataset
 from lipt.common.data.input_format import normalization
-from lipt.common.data.loading import load_columns
+from lipt.common.data.loading import load
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 
 
 def test_standardized_columns_get_figures_of_the_chosen_examples_alone() -> None:
-    data = load_columns(column_rows(), image_size=None)
+    data = load(column_rows())
     found = input_format(data, torch.tensor([2, 0]), seed=0)
     # Of 1 and 6: the mean is 3.5, the population's deviation 2.5.
     expected = ColumnsFormat((ColumnFormat(TOKENS), ColumnFormat(SIZES, (3.5,), (2.5,))))
@@ -26,7 +26,7 @@ def test_figures_are_by_place_in_the_last_dimension() -> None:
     column = Column("sizes", ColumnType.FLOAT32, (2, 2), standardized=True)
     values = torch.tensor([[[0.0, 7.0], [2.0, 7.0]]] * 2 + [[[4.0, 7.0], [6.0, 7.0]]])
     rows = type(rows)("made", None, rows.labels_N, (column,), {"sizes": values})
-    found = input_format(load_columns(rows, image_size=None), torch.arange(3), seed=0)
+    found = input_format(load(rows), torch.arange(3), seed=0)
     assert isinstance(found, ColumnsFormat)
     # 0, 2, 0, 2, 4, 6 in one place, and 7 in the other, whose deviation of 0 becomes 1.
     mean, squares = 14 / 6, (0 + 4 + 0 + 4 + 16 + 36) / 6

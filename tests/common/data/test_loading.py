@@ -1,25 +1,30 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torchvision import datasets
 
-from lipt.common.data import open_dataset
-from lipt.common.data.loading import Sizes, load_columns, scaling_note
-from lipt.common.data.registry import decode_all
+from lipt.common.data import known_sources, open_dataset
+from lipt.common.data.loading import decode_all, load
 from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import Header
+from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
+from lipt.common.imports import SCHEMES
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
+from tests.cifar_batches import write_cifar
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 from tests.tar_shards import samples, write_shard
 
 
 def test_a_data_set_of_columns_gives_examples_by_their_ids() -> None:
-    data = load_columns(column_rows(), image_size=None)
+    data = load(column_rows())
     assert data.inputs == ColumnsSpec((TOKENS, SIZES))
     stored = data.examples(torch.tensor([2, 0]))
     assert isinstance(stored, dict)
@@ -35,11 +40,11 @@ def test_a_data_set_of_columns_gives_examples_by_their_ids() -> None:
 
 
 def test_columns_have_no_images() -> None:
-    data = load_columns(column_rows(), image_size=None)
+    data = load(column_rows())
     with pytest.raises(DataError, match=r"made holds no images, but tokens int16\[2\], sizes"):
         data.images(torch.tensor([0]))
     with pytest.raises(ConfigError, match="Leave the image size out"):
-        load_columns(column_rows(), image_size=32)
+        load(column_rows(), image_size=32)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_a_value_that_no_model_can_be_given_is_named_by_its_row(
     dtype = torch.int16 if name == "tokens" else torch.float32
     rows = column_rows(**{name: torch.tensor(values, dtype=dtype)})
     with pytest.raises(DataError, match=sentence):
-        load_columns(rows, image_size=None)
+        load(rows)
 
 
 Encode = Callable[..., bytes]
@@ -141,31 +146,27 @@ def test_images_are_looked_at_again_where_one_has_changed(
     assert set(checked) == {0, 1, 2, 3, 4}
 
 
-def sizes(*pairs: tuple[int, int]) -> Sizes:
-    first, *others = [Header(height, width, grayscale=False) for height, width in pairs]
-    found = Sizes.of(first)
-    for header in others:
-        found = found.with_one(header)
-    return found
+SCALED = "its images have sizes from 20 x 30 to 30 x 40 and are scaled to"
+AGAIN = "in all, decoded anew whenever they are needed"
+# 3 x 224 x 224 = 150,528 bytes; 224^2 / 64^2 = 12.25.
+LARGE = "; a training step takes about 12 times that of --image-size 64"
 
 
-def test_mixed_sizes_are_told_with_what_they_cost_and_how_to_choose() -> None:
-    note = scaling_note(sizes((480, 640), (32, 1000)), (3, 224, 224), 1000, in_memory=False)
-    # 3 x 224 x 224 = 150,528 bytes; 224^2 / 64^2 = 12.25.
-    assert note == (
-        "its images have sizes from 32 x 640 to 480 x 1000 and are scaled to 224 x 224: 150.5 kB "
-        "each, 150.5 MB in all, decoded anew whenever they are needed; a training step takes about "
-        "12 times what it would at 64 x 64. Choose another size with --image-size, such as "
-        "--image-size 64"
-    )
-
-
-def test_a_small_size_that_was_chosen_is_told_without_advice() -> None:
-    note = scaling_note(sizes((12, 10)), (1, 8, 8), 100, in_memory=True)
-    assert (
-        note
-        == "its images have 12 x 10 pixels and are scaled to 8 x 8: 64 B each, 6.4 kB in memory"
-    )
+@pytest.mark.parametrize(
+    ("size", "note"),
+    [
+        (None, f"{SCALED} 224 x 224: 150.5 kB each, 301.1 kB {AGAIN}{LARGE}"),
+        (8, f"{SCALED} 8 x 8: 192 B each, 384 B {AGAIN}"),
+    ],
+)
+def test_the_cost_of_scaling_is_told(
+    tmp_path: Path, encode: Encode, size: int | None, note: str
+) -> None:
+    for name, shape in (("a", (20, 40)), ("b", (30, 30))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(encode(0, shape))
+    source = f"imagefolder:{tmp_path}"
+    assert open_dataset(source, image_size=size, memory_budget_bytes=0).scaling == note
 
 
 Write = Callable[[Path, list[bytes], list[int]], str]
@@ -202,23 +203,152 @@ def test_all_that_cannot_be_used_are_listed_by_the_ids_that_they_have(
     tmp_path: Path, encode: Encode, write: Write
 ) -> None:
     images = [encode(0), holed(encode(1)), b"", b"no image", encode(4)]
-    found = decode_all(write(tmp_path, images, LABELS))
-    assert found.num_images == 5
+    told: list[tuple[int, int]] = []
+    source = write(tmp_path, images, LABELS)
+    found = decode_all(source, progress=lambda done, total: told.append((done, total)))
+    assert (found.num_images, told[-1]) == (5, (5, 5))
     assert [image.id for image in found.unusable] == [1, 2, 3]
     assert all(image.problem for image in found.unusable)
-
-
-def test_of_a_whole_set_nothing_is_listed_and_progress_is_told(
-    tmp_path: Path, encode: Encode
-) -> None:
-    told: list[tuple[int, int]] = []
-    source = image_folder_of(tmp_path, [encode(seed) for seed in range(5)], LABELS)
-    found = decode_all(source, progress=lambda done, total: told.append((done, total)))
-    assert found.unusable == ()
-    assert told[-1] == (5, 5)
 
 
 @pytest.mark.parametrize("source", ["digits", "wine-train"])
 def test_what_is_no_image_file_is_refused(source: str) -> None:
     with pytest.raises(DataError, match="holds no image files"):
         decode_all(source)
+
+
+@pytest.mark.parametrize("source", ["mnist", "", "MNIST:", "s3://bucket/x", "/data/images"])
+def test_unknown_source_is_answered_with_the_list(source: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        open_dataset(source)
+    assert str(caught.value) == (
+        f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
+    )
+
+
+@pytest.mark.parametrize("source", ["cifar10", "parquet:", "imagefolder"])
+def test_a_source_without_its_path_is_told_how_to_name_it(source: str) -> None:
+    name = source.rstrip(":")
+    with pytest.raises(ConfigError, match=rf"Write {name}:PATH"):
+        open_dataset(source)
+
+
+def test_one_in_twenty_of_the_mislabelled_digits_has_another_class() -> None:
+    right, given = open_dataset("digits-train"), open_dataset("digits-mislabelled")
+    every = torch.arange(len(right))
+    assert torch.equal(given.images(every), right.images(every))
+    assert given.fingerprint != right.fingerprint
+    wrong_N = given.labels_N != right.labels_N
+    assert int(wrong_N.sum()) == 72  # 5% of 1,442, rounded
+    assert set(given.labels_N[wrong_N].tolist()) == set(range(10))
+    assert torch.equal(open_dataset("digits-mislabelled").labels_N, given.labels_N)
+
+
+def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it() -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    loaded, digits = datasets.load_digits(), open_dataset("digits")
+    expected_NHW = np.rint(loaded.images * 255 / 16).astype(np.uint8)
+    assert np.array_equal(digits.images(torch.arange(1797))[:, 0].numpy(), expected_NHW)
+    assert np.array_equal(digits.labels_N.numpy(), loaded.target)
+    script = "import sys; from lipt.common.data import open_dataset; open_dataset('digits'); "
+    script += "print({'sklearn', 'scipy', 'pandas'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'lipt\[demo\]'"):
+        open_dataset("digits")
+
+
+@pytest.fixture
+def cifar10_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {f"data_batch_{i}": [i, 1, 0] for i in range(1, 6)} | {"test_batch": [7]}
+    folder = tmp_path / "cifar-10-batches-py"
+    write_cifar(monkeypatch, folder, "CIFAR10", files, num_classes=10, meta="batches.meta")
+    return tmp_path
+
+
+def test_cifar10_reads_the_training_batches_in_order(cifar10_folder: Path) -> None:
+    data = open_dataset(f"cifar10:{cifar10_folder}")
+    assert len(data) == 15
+    assert data.inputs == ImageSpec(3, 32, 32)
+    assert data.labels_N.tolist() == [1, 1, 0, 2, 1, 0, 3, 1, 0, 4, 1, 0, 5, 1, 0]
+    assert data.class_names[3] == "class 3"
+    assert open_dataset(f"cifar10-test:{cifar10_folder}").labels_N.tolist() == [7]
+    second = np.random.default_rng(2).integers(0, 256, (3, 3072), np.uint8)
+    images = data.images(torch.tensor([3, 4, 5]))
+    assert torch.equal(images, torch.from_numpy(second).reshape(3, 3, 32, 32))
+
+
+def test_cifar10_refuses_an_altered_batch(cifar10_folder: Path) -> None:
+    path = cifar10_folder / "cifar-10-batches-py" / "data_batch_3"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(DataError, match=r"not the published ones .*Download https://.*python"):
+        open_dataset(f"cifar10:{cifar10_folder}")
+
+
+def test_image_folder_that_is_missing_or_holds_nothing(tmp_path: Path, encode: Encode) -> None:
+    with pytest.raises(DataError, match=r"no directory .*absent\. Name one that holds a directory"):
+        open_dataset(f"imagefolder:{tmp_path / 'absent'}")
+    with pytest.raises(DataError, match="has to hold a directory for each class"):
+        open_dataset(f"imagefolder:{tmp_path}")
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "0.png").write_bytes(encode())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty.*at least one image in it"):
+        open_dataset(f"imagefolder:{tmp_path}")
+
+
+def test_reports_progress_from_start_to_end(image_folder: Path, monkeypatch: Any) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        calls.append((done, total))
+
+    open_dataset(f"imagefolder:{image_folder}", progress=progress)
+    assert calls[0] == (0, 5)
+    assert calls[-1] == (5, 5)
+    seconds = iter(range(100))
+    monkeypatch.setattr("lipt.common.data.parallel.time.monotonic", lambda: next(seconds))
+    calls.clear()
+    open_dataset(f"imagefolder:{image_folder}", progress=progress)
+    assert [done for done, _ in calls] == [0, 1, 2, 3, 4, 5, 5]
+
+
+def test_an_image_folder_takes_the_files_that_torchvision_takes(
+    image_folder: Path, encode: Encode
+) -> None:
+    (image_folder / "cat" / "notes.txt").write_text("no image")
+    (image_folder / "list.csv").write_text("no class")
+    (image_folder / "dog" / "linked").symlink_to(image_folder / "cat")
+    (image_folder / "dog" / "B.JPEG").write_bytes(encode(7, kind="JPEG"))
+    theirs = datasets.ImageFolder(str(image_folder))
+    ours = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=0)
+    assert ours.labels_N.tolist() == theirs.targets
+    assert [ours.rows.where(row) for row in range(len(ours))] == [  # type: ignore[attr-defined]
+        file for file, _ in theirs.samples
+    ]
+
+
+def test_every_name_with_a_path_is_known_not_to_be_a_module() -> None:
+    with_path = {source.partition(":")[0] for source in known_sources() if ":" in source}
+    assert with_path - {"package.module"} <= SCHEMES | {"cifar10-test", "cifar100-test"}
+
+
+@pytest.mark.parametrize(
+    ("source", "image_size", "words"),
+    [
+        ("digits:x", None, r"digits takes no path, not 'x'\. Write digits\."),
+        ("digits", 0, r"the image size 0 is outside 1\.\.4096"),
+        ("digits", 5000, r"the image size 5000 is outside 1\.\.4096"),
+    ],
+)
+def test_paths_and_sizes_that_cannot_be_used_are_refused(
+    source: str, image_size: int | None, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        open_dataset(source, image_size=image_size)

@@ -5,7 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from lipt.common.data.parallel import reading_ahead
+from lipt.common.data.parallel import map_rows, reading_ahead
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_rows_come_in_order_and_the_first_failure_wins(num_threads: int) -> None:
+    found = list(map_rows(lambda row: row * row, range(600), num_threads=num_threads))
+    assert found == [row * row for row in range(600)]
+    with pytest.raises(ZeroDivisionError):
+        list(map_rows(lambda row: {0: 1 / row}[row % 7], range(600), num_threads=num_threads))
 
 
 def test_batches_come_in_order_from_another_thread() -> None:

@@ -19,9 +19,9 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from lipt.common.data import Dataset, Shard, open_dataset, pack_shard, shard, unpack_shard
-from lipt.common.data.loading import load, load_columns
-from lipt.common.data.shard import EncodedImages, EncodedShard, open_shard
+from lipt.common.data import Dataset, Shard, open_dataset, open_shard, pack_shard, shard
+from lipt.common.data.loading import load
+from lipt.common.data.shard import EncodedImages
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.errors import DataError
 from lipt.common.images.formats import ImageFormat, decode_image
@@ -46,7 +46,7 @@ def unpack(
     num_examples: int = 2,
     target: Target | None = None,
 ) -> Shard:
-    return unpack_shard(
+    return open_shard(
         data,
         image_format(*shape),
         num_examples=num_examples,
@@ -54,9 +54,14 @@ def unpack(
     )
 
 
+def pixels_of(shard: Shard) -> Tensor:
+    examples = shard.examples
+    return images_in(examples.all() if isinstance(examples, EncodedImages) else examples)
+
+
 def array_set(images_NCHW: np.ndarray, labels: list[int]) -> Dataset:
     rows = ArrayRows("made", ("a", "b", "c"), torch.tensor(labels), images_NCHW)
-    return load(rows, image_size=None, memory_budget_bytes=2**30, progress=None)
+    return load(rows)
 
 
 def tiny() -> Dataset:
@@ -103,11 +108,9 @@ def test_comes_back_as_the_data_set_has_it(image_folder: Path, budget: int) -> N
     data = open_dataset(source, image_size=7, memory_budget_bytes=budget)
     ids = torch.tensor([3, 1, 4])
     packed = pack_shard(data, ids)
-    shard = unpack_shard(packed, image_format(3, 7, 7), num_examples=3, target=SingleLabel(2))
-    assert torch.equal(images_in(shard.examples), data.images(ids))
-    assert images_in(shard.examples).dtype == torch.uint8
+    shard = unpack(packed, (3, 7, 7), num_examples=3)
+    assert torch.equal(pixels_of(shard), data.images(ids))
     assert shard.targets_N.tolist() == [1, 0, 1]
-    assert shard.targets_N.dtype == torch.int64
 
 
 @given(
@@ -124,10 +127,8 @@ def test_pixels_of_any_shape_come_back(
     labels = data.draw(st.lists(st.integers(0, 2), min_size=shape[0], max_size=shape[0]))
     ids = data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=8))
     packed = pack_shard(array_set(images, labels), torch.tensor(ids))
-    shard = unpack_shard(
-        packed, image_format(*shape[1:]), num_examples=len(ids), target=SingleLabel(3)
-    )
-    assert np.array_equal(images_in(shard.examples).numpy(), images[ids])
+    shard = unpack(packed, shape[1:], num_examples=len(ids))
+    assert np.array_equal(pixels_of(shard).numpy(), images[ids])
     assert shard.targets_N.tolist() == [labels[row] for row in ids]
 
 
@@ -147,17 +148,13 @@ def changed(name: str, made: dict[str, object] | None) -> dict[str, object]:
             changed("images", entry("U8", [2, 1, 2, 1], 16, 20)),
             r"'images' is uint8\[2, 1, 2, 1\] instead of uint8\[2, 1, 1, 2\]",
         ),
-        (changed("images", entry("I8", [2, 1, 1, 2], 16, 20)), r"is int8\[2, 1, 1, 2\] instead of"),
         (changed("images", entry("U8", [2**40, 2**40, 1, 1], 16, 20)), r"but lies at 16\.\.20"),
-        (changed("images", entry("U8", [2, 1, 1, 2], 12, 16)), "lies at byte 12, expected at 16"),
-        (changed("images", None), "describes 16 bytes, 20 are there"),
         (
             changed("extra", entry("U8", [0], 20, 20)),
             "holds 'extra', 'images', 'labels' instead",
         ),
         ({"images": entry("U8", [20], 0, 20)}, "holds 'images' instead of 'images', 'labels'"),
         (changed("__metadata__", {"a": "b"}), "has metadata"),
-        (b"[" * 4000, "not a JSON object"),
         (b"{" * 4000, "not JSON"),
         (b"{" + b" " * 4999, "header of 5000 bytes; at most 4096 are read"),
     ],
@@ -176,22 +173,26 @@ def test_refuses_labels_of_no_class(label: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "num_examples"),
-    [((2, 1, 2), 2), ((1, 0, 2), 2), ((3, 5000, 1), 2), ((1, -1, 2), 2), ((1, 1, 2), 0)],
+    ("inputs", "num_examples", "words"),
+    [
+        (image_format(2, 1, 2), 2, "cannot be used: at least 1 is needed, and images of 1 or 3"),
+        (image_format(1, 0, 2), 2, "cannot be used"),
+        (image_format(3, 5000, 1), 2, "cannot be used"),
+        (image_format(1, 1, 2), 0, "cannot be used"),
+        (image_format(3, 4096, 4096), 10**6, "1000000 examples of 3x4096x4096 .*over the limit"),
+        (ColumnsFormat((ColumnFormat(TOKENS),)), 0, "0 examples of .* cannot be used"),
+        (
+            ColumnsFormat((ColumnFormat(replace(TOKENS, shape=(2**20, 2**13))),)),
+            1,
+            "1 examples of tokens int16.* over the limit",
+        ),
+    ],
 )
-def test_refuses_impossible_expectations(shape: tuple[int, int, int], num_examples: int) -> None:
-    data = pack_shard(tiny(), torch.tensor([2, 0]))
-    with pytest.raises(
-        DataError, match="cannot be used: at least 1 is needed, and images of 1 or 3 channels"
-    ):
-        unpack(data, shape, num_examples=num_examples)
-
-
-def test_refuses_more_pixels_than_the_limit_before_reading() -> None:
-    with pytest.raises(
-        DataError, match=r"1000000 examples of 3x4096x4096 images .*over the limit of 85899345"
-    ):
-        unpack(b"", (3, 4096, 4096), num_examples=10**6)
+def test_refuses_impossible_expectations_before_anything_is_read(
+    inputs: ImageFormat | ColumnsFormat, num_examples: int, words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        open_shard(b"", inputs, num_examples=num_examples, target=SingleLabel(3))
 
 
 def encoded_file(files: list[bytes], offsets: list[int] | None = None) -> bytes:
@@ -211,7 +212,6 @@ def encoded_file(files: list[bytes], offsets: list[int] | None = None) -> bytes:
     [
         ([0, 5, 5, 10], "offsets do not rise from 0 to 10"),
         ([1, 3, 7, 10], "offsets do not rise from 0 to 10"),
-        ([0, 3, 7, 9], "offsets do not rise from 0 to 10"),
         ([0, 3, 10], r"'offsets' is int64\[3\] instead of int64\[4\]"),
         ([0, 3, 7, 2**62], "offsets do not rise from 0 to 10"),
     ],
@@ -224,15 +224,15 @@ def test_refuses_offsets_that_do_not_cut_the_files(offsets: list[int], sentence:
 
 def test_opened_files_are_decoded_when_they_are_asked_for(encode: Encode) -> None:
     data = encoded_file([encode(1), encode(2)[:-40], encode(3)])
-    shard = open_shard(data, image_format(3, 64, 64), num_examples=3, target=SingleLabel(3))
-    assert isinstance(shard, EncodedShard)
+    shard = unpack(data, (3, 64, 64), num_examples=3)
+    assert isinstance(shard.examples, EncodedImages)
     assert shard.targets_N.tolist() == [0, 1, 2]
     assert shard.examples.rows(torch.tensor([2, 0])).shape == (2, 3, 64, 64)
     with pytest.raises(DataError, match="image 1 of the shard cannot be used"):
         shard.examples.all()
 
 
-@pytest.mark.parametrize(("more", "kind"), [(0, EncodedShard), (1, Shard)])
+@pytest.mark.parametrize(("more", "kind"), [(0, EncodedImages), (1, Tensor)])
 def test_files_that_take_more_than_their_pixels_are_decoded_at_once(
     encode: Encode, more: int, kind: type
 ) -> None:
@@ -241,8 +241,7 @@ def test_files_that_take_more_than_their_pixels_are_decoded_at_once(
     size = 24 * 20 * 3
     assert len(file) < size
     data = encoded_file([file + bytes(size - len(file) + more)])
-    shard = open_shard(data, image_format(3, 24, 20), num_examples=1, target=SingleLabel(3))
-    assert type(shard) is kind
+    assert isinstance(unpack(data, (3, 24, 20), num_examples=1).examples, kind)
 
 
 @given(
@@ -257,7 +256,7 @@ def test_damaged_bytes_are_refused_or_a_shard(position: int, value: int, cut: in
         shard = unpack(bytes(data))
     except DataError:
         return
-    assert images_in(shard.examples).shape == (2, 1, 1, 2)
+    assert pixels_of(shard).shape == (2, 1, 1, 2)
     assert bool(((shard.targets_N >= 0) & (shard.targets_N < 3)).all())
 
 
@@ -275,12 +274,8 @@ WHOLE = {
 }
 
 
-def unpack_columns(data: bytes, inputs: ColumnsFormat = COLUMNS, num_examples: int = 2) -> Shard:
-    return unpack_shard(data, inputs, num_examples=num_examples, target=SingleLabel(3))
-
-
-def packed_columns() -> bytes:
-    return pack_shard(load_columns(column_rows(), image_size=None), torch.tensor([2, 0]))
+def unpack_columns(data: bytes, inputs: ColumnsFormat = COLUMNS) -> Shard:
+    return open_shard(data, inputs, num_examples=2, target=SingleLabel(3))
 
 
 def test_columns_have_the_documented_bytes() -> None:
@@ -293,7 +288,8 @@ def test_columns_have_the_documented_bytes() -> None:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     body = struct.pack("<qqffhhhh", 2, 0, 6.0, 1.0, 5, 0, 1, 2)
-    assert packed_columns() == struct.pack("<Q", len(text)) + text + body
+    packed = pack_shard(load(column_rows()), torch.tensor([2, 0]))
+    assert packed == struct.pack("<Q", len(text)) + text + body
 
 
 @pytest.mark.parametrize(
@@ -301,18 +297,15 @@ def test_columns_have_the_documented_bytes() -> None:
     [
         ({"column.tokens": None}, "the shard holds 'column.sizes', 'labels' instead of"),
         ({"column.more": torch.zeros(2)}, "the shard holds .*'column.more'"),
-        ({"images": torch.zeros(2, dtype=torch.uint8)}, "the shard holds .*'images'"),
         (
             {"column.tokens": torch.zeros(2, 2)},
             r"'column.tokens' is float32\[2, 2\] instead of int",
         ),
         ({"column.tokens": torch.zeros(2, 3, dtype=torch.int16)}, r"int16\[2, 3\] instead of"),
-        ({"column.sizes": torch.zeros(3)}, r"float32\[3\] instead of float32\[2\]"),
         (
             {"column.sizes": torch.tensor([1.0, torch.inf])},
             "'column.sizes' has values that are",
         ),
-        ({"column.tokens": torch.full((2, 2), 9, dtype=torch.int16)}, r"9 to 9, outside 0\.\.8"),
         ({"column.tokens": torch.full((2, 2), -1, dtype=torch.int16)}, r"-1 to -1, outside"),
         ({"labels": torch.tensor([3, 0])}, r"'labels' has values from 0 to 3, outside 0\.\.2"),
     ],
@@ -332,14 +325,6 @@ def test_a_flag_is_0_or_1() -> None:
     assert good.endswith(b"\1\0")
     with pytest.raises(DataError, match="neither 0 nor 1"):
         unpack_columns(good[:-2] + b"\2\0", flags)
-
-
-def test_more_than_the_limit_is_refused_before_anything_is_read() -> None:
-    long = replace(TOKENS, shape=(2**20, 2**13))
-    with pytest.raises(DataError, match=r"1 examples of tokens int16.* over the limit"):
-        unpack_columns(b"", ColumnsFormat((ColumnFormat(long),)), num_examples=1)
-    with pytest.raises(DataError, match=r"0 examples of .* cannot be used: at least 1"):
-        unpack_columns(b"", num_examples=0)
 
 
 @pytest.fixture

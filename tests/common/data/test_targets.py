@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from lipt.common.data import Dataset, open_dataset, pack_shard, unpack_shard
+from lipt.common.data import Dataset, open_dataset, open_shard, pack_shard
 from lipt.common.data.input_format import input_format
-from lipt.common.data.loading import load_columns
-from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.loading import load
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import DataError
 from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
@@ -20,27 +20,18 @@ VECTORS = torch.arange(12.0).reshape(6, 2)
 NUMBERS = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
 
 
-def opened(data: object) -> Dataset:
-    rows = rows_of_data("mine:data", data)
-    assert isinstance(rows, ColumnRows)
-    return load_columns(rows, image_size=None)
+def with_targets(targets: Sequence[object]) -> Dataset:
+    return load(rows_of_data("mine:data", list(zip(VECTORS, targets, strict=True))))
 
 
-def with_targets(targets: list[object]) -> Dataset:
-    return opened(list(zip(VECTORS, targets, strict=True)))
-
-
-def test_lists_of_names_are_labels_of_columns_and_of_images() -> None:
-    names: list[object] = [["a", "b"], [], ["b"], ["a"], ["b"], ["b"]]
-    data = with_targets(names)
-    images = rows_of_data(
-        "mine:data", [(np.full((4, 4), row, np.uint8), has) for row, has in enumerate(names)]
-    )
-    for rows in (data.rows, images):
-        assert rows.targets is not None
-        assert rows.targets.target == MultiLabel(2)
-        assert rows.class_names == ("a", "b", "none")
-        assert rows.labels_N.tolist() == [0, 2, 1, 0, 1, 1]
+def test_lists_of_names_are_labels_of_images() -> None:
+    names = [["a", "b"], [], ["b"], ["a"], ["b"], ["b"]]
+    pairs = [(np.full((4, 4), row, np.uint8), has) for row, has in enumerate(names)]
+    rows = rows_of_data("mine:data", pairs)
+    assert rows.targets is not None
+    assert rows.targets.target == MultiLabel(2)
+    assert rows.class_names == ("a", "b", "none")
+    assert rows.labels_N.tolist() == [0, 2, 1, 0, 1, 1]
 
 
 def test_every_target_counts_in_the_fingerprint() -> None:
@@ -62,12 +53,12 @@ def test_every_target_counts_in_the_fingerprint() -> None:
 def test_a_shard_has_targets_in_place_of_labels(targets: list[object], dtype: torch.dtype) -> None:
     data = with_targets(targets)
     inputs, ids = input_format(data, torch.arange(6), 0), torch.tensor([4, 1])
-    shard = unpack_shard(pack_shard(data, ids), inputs, num_examples=2, target=data.target)
+    shard = open_shard(pack_shard(data, ids), inputs, num_examples=2, target=data.target)
     assert shard.targets_N.dtype == dtype
     assert torch.equal(shard.targets_N, data.targets_N[ids])
     for other in (SingleLabel(6), MultiLabel(5)):
         with pytest.raises(DataError, match="the shard"):
-            unpack_shard(pack_shard(data, ids), inputs, num_examples=2, target=other)
+            open_shard(pack_shard(data, ids), inputs, num_examples=2, target=other)
 
 
 def test_a_shards_labels_have_to_be_0_or_1() -> None:
@@ -77,7 +68,7 @@ def test_a_shards_labels_have_to_be_0_or_1() -> None:
     inputs = input_format(data, torch.arange(6), 0)
     assert spoilt != packed
     with pytest.raises(DataError, match="'targets' has values from 1 to 7, outside"):
-        unpack_shard(spoilt, inputs, num_examples=1, target=data.target)
+        open_shard(spoilt, inputs, num_examples=1, target=data.target)
 
 
 @pytest.fixture

@@ -83,10 +83,9 @@ def test_reads_the_formats_of_image_folders(encode: Encode, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "PPM", "GIF", "WEBP"])
-@pytest.mark.parametrize("keep", [0.5, 0.9])
-def test_refuses_a_cut_off_file(encode: Encode, kind: str, keep: float) -> None:
+def test_refuses_a_cut_off_file(encode: Encode, kind: str) -> None:
     data = encode(size=(40, 40), kind=kind)
-    data = data[: int(len(data) * keep)]
+    data = data[: int(len(data) * 0.9)]
     with pytest.raises(DataError, match="it is not a whole image"):
         decode_image(data, (3, 40, 40))
     with pytest.raises(DataError, match="it is not a whole image"):
@@ -116,15 +115,7 @@ def test_refuses_an_image_that_declares_too_many_pixels() -> None:
 @given(
     data=st.binary(max_size=60),
     prefix=st.sampled_from(
-        [
-            b"",
-            b"\xff\xd8\xff\xe0",
-            b"\x89PNG\r\n\x1a\n",
-            b"P6 3 3 255\n",
-            b"GIF89a",
-            b"BM",
-            b"II*\0",
-        ]
+        [b"", b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"P6 3 3 255\n", b"GIF89a", b"II*\0"]
     ),
 )
 @pytest.mark.filterwarnings("ignore")
@@ -136,21 +127,13 @@ def test_garbage_is_refused_or_decoded_and_nothing_else(data: bytes, prefix: byt
     assert decoded.shape == (3, 4, 4)
 
 
-def opened(address: str) -> Image.Image:
-    return Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
-
-
-def test_small_pictures_keep_every_pixel() -> None:
-    image_CHW = torch.randint(0, 256, (3, 5, 7), dtype=torch.uint8)
-    address = data_url(image_CHW, 64)
-    assert address.startswith("data:image/png;base64,")
-    pixels_HWC = torch.tensor(list(opened(address).tobytes())).view(5, 7, 3)
-    assert torch.equal(pixels_HWC, image_CHW.permute(1, 2, 0))
-
-
-def test_large_pictures_are_scaled_down_and_weigh_little() -> None:
-    image_CHW = torch.randint(0, 256, (3, 300, 150), dtype=torch.uint8)
-    address = data_url(image_CHW, 64)
-    assert address.startswith("data:image/jpeg;base64,")
-    assert opened(address).size == (32, 64)
-    assert len(address) < 8000
+def test_small_pictures_keep_every_pixel_and_large_ones_are_scaled_down() -> None:
+    small_CHW = torch.randint(0, 256, (3, 5, 7), dtype=torch.uint8)
+    kind, _, content = data_url(small_CHW, 64).partition(",")
+    assert kind == "data:image/png;base64"
+    assert torch.equal(decode_image(base64.b64decode(content), (3, 5, 7)), small_CHW)
+    large_CHW = torch.randint(0, 256, (3, 300, 150), dtype=torch.uint8)
+    kind, _, content = data_url(large_CHW, 64).partition(",")
+    assert kind == "data:image/jpeg;base64"
+    assert Image.open(io.BytesIO(base64.b64decode(content))).size == (32, 64)
+    assert len(content) < 8000

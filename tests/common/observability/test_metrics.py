@@ -17,7 +17,6 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import (
     EVERYWHERE,
     Counter,
-    Distribution,
     Gauge,
     Histogram,
     Instrument,
@@ -29,6 +28,7 @@ from lipt.common.observability.metrics import (
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.worker.instruments import WORKER
 from tests.clock import Clock
+from tests.meters import observed, sums
 from tests.tls_files import write_files
 
 
@@ -178,23 +178,23 @@ def test_values_of_a_label_beyond_the_most_that_are_told_apart_are_other_ones() 
     meters = Meters()
     for peer in ("a", "b", "c", "d", "a"):
         meters.add(CALLS, peer, "OK")
-    assert meters.sums(CALLS) == {("a", "OK"): 2, ("b", "OK"): 1, ("other", "OK"): 2}
+    assert sums(meters, CALLS) == {("a", "OK"): 2, ("b", "OK"): 1, ("other", "OK"): 2}
     # Each label has its own: the codes are two so far.
     meters.add(CALLS, "e", "NOT_FOUND")
     meters.add(CALLS, "e", "INTERNAL")
-    assert meters.sums(CALLS)[("other", "NOT_FOUND")] == 1
-    assert meters.sums(CALLS)[("other", "other")] == 1
+    assert sums(meters, CALLS)[("other", "NOT_FOUND")] == 1
+    assert sums(meters, CALLS)[("other", "other")] == 1
 
 
 def test_series_that_are_declared_are_there_before_anything_was_counted() -> None:
     meters = Meters()
     sent = Counter("lipt_sent_total", "Sent.", ("to",), at_zero=(("a",), ("b",)))
-    assert meters.sums(sent) == {("a",): 0.0, ("b",): 0.0}
-    assert meters.sums(Counter("lipt_plain_total", "Plain.")) == {(): 0.0}
-    assert meters.sums(Gauge("lipt_now", "Now.")) == {}
-    assert meters.distributions(BRIEFLY) == {(): Distribution((0, 0, 0), 0.0)}
+    assert sums(meters, sent) == {("a",): 0.0, ("b",): 0.0}
+    assert sums(meters, Counter("lipt_plain_total", "Plain.")) == {(): 0.0}
+    assert sums(meters, Gauge("lipt_now", "Now.")) == {}
+    assert observed(meters, BRIEFLY) == {(): (0.0, 0.0)}
     meters.add(sent, "b")
-    assert meters.sums(sent) == {("a",): 0.0, ("b",): 1.0}
+    assert sums(meters, sent) == {("a",): 0.0, ("b",): 1.0}
 
 
 def test_a_phase_that_lasts_counts_already() -> None:

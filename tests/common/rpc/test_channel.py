@@ -18,7 +18,7 @@ import trustme
 from lipt.common.access.tokens import METADATA_KEY, Token, TokenSource, published
 from lipt.common.errors import ConfigError
 from lipt.common.network.tls import TlsFiles, server_credentials
-from lipt.common.rpc.channel import IdleWatchdog, open_channel, showing
+from lipt.common.rpc.channel import IdleWatchdog, open_channel
 from lipt.v1 import run_pb2, run_pb2_grpc
 from tests.serving import serving
 from tests.tls_files import write_files
@@ -157,8 +157,8 @@ def test_file_that_is_gone_fails_the_call_by_name(
     server: tuple[grpc.Server, int], listener: Listener, tmp_path: Path
 ) -> None:
     server[0].start()
-    channel = grpc.insecure_channel(f"127.0.0.1:{server[1]}")
-    with showing(TokenSource(tmp_path / "none"), channel) as shown:
+    token = TokenSource(tmp_path / "none")
+    with open_channel(f"127.0.0.1:{server[1]}", token=token) as shown:
         with pytest.raises(ConfigError, match="none cannot be read"):
             shown.unary_unary("/x.X/unary_unary")(b"", timeout=30)
         with pytest.raises(ConfigError, match="none cannot be read"):

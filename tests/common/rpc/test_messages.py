@@ -9,9 +9,21 @@ from lipt.v1 import blob_pb2, config_pb2, run_pb2, subset_pb2, worker_pb2
 
 
 def test_dict_of_a_message_has_what_is_set_and_nothing_else() -> None:
-    run = run_pb2.Run(name="x", state=run_pb2.RUN_STATE_READY)
-    run.soup.num_kept = 2
-    assert message_to_dict(run) == {"name": "x", "state": "ready", "soup": {"num_kept": 2}}
+    message = config_pb2.RunConfig(model="x", seed=0)
+    message.pruning.method = config_pb2.PRUNING_METHOD_SNIP
+    message.learners.frozen.append("all-but-head")
+    assert message_to_dict(message) == {
+        "model": "x",
+        "seed": 0,
+        "learners": {"frozen": ["all-but-head"]},
+        "pruning": {"method": "snip"},
+    }
+    # Proto3 does not tell a zero of these from nothing.
+    assert message_to_dict(worker_pb2.Lease()) == {
+        "epoch": 0,
+        "duration_seconds": 0.0,
+        "heartbeat_seconds": 0.0,
+    }
 
 
 @pytest.mark.parametrize(

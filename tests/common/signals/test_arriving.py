@@ -31,10 +31,6 @@ def test_on_a_cpu_each_batch_is_handed_on_before_the_next() -> None:
         assert above_B.tolist() == [value > 11 for value in expected(number)]
 
 
-def test_no_batches_give_nothing() -> None:
-    assert list(arriving(iter(()))) == []
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_the_next_batch_is_on_its_way_when_one_is_handed_on() -> None:
     asked: list[int] = []

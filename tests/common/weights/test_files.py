@@ -15,7 +15,6 @@ import safetensors.torch
 import torch
 
 from lipt.common.errors import BlobTooLargeError, WeightsError
-from lipt.common.weights import files
 from lipt.common.weights.files import non_finite, pack, read_container, read_weights, write_packed
 from lipt.common.weights.header import require_safetensors
 from lipt.common.weights.specs import copy_to_cpu, specs_of
@@ -88,21 +87,27 @@ MALFORMED = {
     "not JSON": (file_of(b"{nothing}"), "not JSON"),
     "a name twice": (file_of(b'{"a":{},"a":{}}'), "occurs twice"),
     "deep": (file_of(b'{"a":' + b"[" * 1500), "not JSON"),
-    "metadata is a number": (file_of({"__metadata__": {"a": 1}}), "metadata is not a map"),
-    "metadata is a list": (file_of({"__metadata__": [1]}), "metadata is not a map"),
-    "another field": (file_of({"w": entry() | {"more": 1}}, b"1234"), "needs a dtype"),
+    "metadata is a number": (file_of({"__metadata__": {"a": 1}}), "'a': Input should be .* string"),
+    "metadata is a list": (file_of({"__metadata__": [1]}), "should be a valid dictionary"),
+    "another field": (file_of({"w": entry() | {"more": 1}}, b"1234"), "'w.more': Extra"),
     "unknown dtype": (file_of({"w": entry("C64")}, b"1234"), "dtype 'C64', known are"),
-    "negative size": (file_of({"w": entry(shape=[-1])}, b"1234"), "no possible shape"),
-    "size is true": (file_of({"w": entry(shape=[True])}, b"1234"), "no possible shape"),
-    "17 dimensions": (file_of({"w": entry(shape=[1] * 17)}, b"1234"), "no possible shape"),
+    "negative size": (file_of({"w": entry(shape=[-1])}, b"1234"), "shape.0': .* equal to 0"),
+    "size is true": (file_of({"w": entry(shape=[True])}, b"1234"), "shape.0': .* integer"),
+    "17 dimensions": (file_of({"w": entry(shape=[1] * 17)}, b"1234"), "'w.shape': .* at most 16"),
     "ends before it begins": (file_of({"w": entry(offsets=[4, 0])}, b"1234"), "but lies at 4..0"),
     "one offset": (file_of({"w": entry(offsets=[0])}, b"1234"), "data_offsets"),
     "2**60 elements": (
         file_of({"w": entry(shape=[2**60])}, b"1234"),
-        r"float32\[1152921504606846976\], 4611686018427387904 bytes, but lies at 0..4",
+        r"float32\[1152921504606846976\], 4611686018427387904 bytes from 0, but lies at 0..4",
     ),
-    "a hole": (file_of({"w": entry(offsets=[4, 8])}, b"12345678"), "at byte 4, expected at 0"),
-    "an overlap": (file_of({"w": entry(), "v": entry()}, b"1234"), "at byte 0, expected at 4"),
+    "a hole": (
+        file_of({"w": entry(offsets=[4, 8])}, b"12345678"),
+        "4 bytes from 0, but lies at 4..8",
+    ),
+    "an overlap": (
+        file_of({"w": entry(), "v": entry()}, b"1234"),
+        "4 bytes from 4, but lies at 0..4",
+    ),
     "bytes at the end": (file_of({"w": entry()}, b"12345"), "describes 4 bytes, 5 are there"),
     "bytes missing": (file_of({"w": entry()}, b"123"), "describes 4 bytes, 3 are there"),
 }
@@ -137,19 +142,15 @@ def test_an_error_quotes_only_the_beginning_of_a_long_name() -> None:
     assert len(str(caught.value).encode()) < 1000
 
 
-def test_a_file_is_written_as_it_is_packed_however_much_a_call_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_written_as_it_is_packed(tmp_path: Path) -> None:
     tensors = {
         "a": torch.arange(7),
         "b": torch.randn(3, 5).T,
         "empty": torch.empty(0),
         "half": torch.ones(3, dtype=torch.bfloat16),
     }
-    for written_bytes in (2**30, 5):
-        monkeypatch.setattr(files, "_WRITTEN_BYTES", written_bytes)
-        write_packed(tmp_path / "file", tensors)
-        assert (tmp_path / "file").read_bytes() == pack(tensors)
+    write_packed(tmp_path / "file", tensors)
+    assert (tmp_path / "file").read_bytes() == pack(tensors)
 
 
 def test_finite_weights_have_nothing_to_say() -> None:

@@ -114,7 +114,7 @@ async def test_revoked_token_has_ended_though_the_disk_is_full_and_is_written_wh
     text = await given(tokens)
     (record,) = tokens.listed()
     with monkeypatch.context() as full:
-        full.setattr(database, "save_token", refuse)
+        full.setattr(database, "save", refuse)
         with pytest.raises(StateError):
             await tokens.revoke(record.token_id)
         with pytest.raises(UnauthenticatedError, match="was revoked"):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import os
 import signal
@@ -19,14 +18,10 @@ from lipt.common.errors import BudgetError, ComputeError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.compute import children, process
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import DroppedError
+from lipt.coordinator.compute.messages import DroppedError, Progressed
 from lipt.coordinator.compute.process import (
     ComputeProcess,
-    MemoryWatch,
-    Seen,
-    ended_for_memory,
 )
-from lipt.coordinator.compute.progress import Progressed
 from tests import processes
 from tests.digits import digits_settings
 
@@ -95,23 +90,6 @@ class Take:
 
     def run(self, context: Context) -> int:
         return len(torch.empty(self.num_bytes, dtype=torch.uint8))
-
-
-@dataclass(frozen=True)
-class TakeAll:
-    """Takes nearly all that it may, says so, and goes on."""
-
-    path: Path
-
-    def run(self, context: Context) -> None:
-        with self.path.open("a") as file:
-            file.write("x")
-        taken = []
-        with contextlib.suppress(RuntimeError):
-            while True:
-                taken.append(torch.empty(2**24, dtype=torch.uint8))
-        context.report("full", len(taken), 0)
-        signal.pause()
 
 
 @pytest.fixture
@@ -191,23 +169,21 @@ async def test_job_that_asks_for_more_memory_than_allowed_fails_once_with_the_fi
     assert (await small.run(Square(2)))[1] == pid
 
 
-async def test_job_whose_child_ends_at_its_limit_is_not_done_again(
-    small: ComputeProcess, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_job_whose_child_the_system_killed_for_memory_is_not_done_again(
+    compute: ComputeProcess, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = asyncio.Event()
-
-    class Watch(MemoryWatch):
-        def look(self) -> None:
-            super().look()
-            # As a library ends a process that is refused memory.
-            if full.is_set() and small._child is not None and small._child.pid is not None:
-                os.kill(small._child.pid, signal.SIGUSR1)
-
-    monkeypatch.setattr(process, "MemoryWatch", Watch)
-    with pytest.raises(OutOfMemoryError, match=r"ended by SIGUSR1; it had .*, this machine has"):
-        await small.run(TakeAll(tmp_path / "deaths"), lambda *_: full.set())
+    kills = iter(range(100))
+    monkeypatch.setattr(process, "system_kills", lambda: next(kills))
+    with pytest.raises(OutOfMemoryError, match="the system ended its process by SIGKILL"):
+        await compute.run(Die(tmp_path / "deaths", times=1))
     assert (tmp_path / "deaths").stat().st_size == 1
     assert events.count(EventKind.RETRIED) == 0
+
+
+def test_the_system_counts_what_it_kills_for_memory(tmp_path: Path) -> None:
+    assert process.system_kills(proc=tmp_path) == 0
+    (tmp_path / "vmstat").write_text("pgfault 123\noom_kill 4\n")
+    assert process.system_kills(proc=tmp_path) == 4
 
 
 async def test_no_child_is_started_once_it_is_stopped(
@@ -296,70 +272,9 @@ async def test_signals_to_the_process_group_do_not_end_a_child_that_is_still_imp
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-MB = 2**20
-
-
-class Proc:
-    """A /proc with one process."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        (root / "7").mkdir()
-
-    def shows(self, *, peak_kb: int, data_kb: int) -> None:
-        text = f"Name:\tpython\nVmHWM:\t  {peak_kb} kB\nVmRSS:\t1 kB\nVmData:\t  {data_kb} kB\n"
-        (self.root / "7" / "status").write_text(text)
-
-    def counts(self, kills: int) -> None:
-        (self.root / "vmstat").write_text(f"pgfault 123\noom_kill {kills}\n")
-
-    def watch(self) -> MemoryWatch:
-        return MemoryWatch(7, proc=self.root)
-
-
-@pytest.fixture
-def proc(tmp_path: Path) -> Proc:
-    return Proc(tmp_path)
-
-
-def test_the_most_that_was_seen_stays_when_the_process_is_gone(proc: Proc) -> None:
-    proc.counts(4)
-    watch = proc.watch()
-    proc.shows(peak_kb=1000, data_kb=3000)
-    watch.look()
-    proc.shows(peak_kb=2000, data_kb=500)
-    watch.look()
-    (proc.root / "7" / "status").unlink()
-    watch.look()
-    proc.counts(5)
-    assert watch.seen() == Seen(2000 * 1024, 3000 * 1024, kills=1)
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "seen", "for_memory"),
-    [
-        # The system counted a kill; or it was half of the machine; or a person did it.
-        (-signal.SIGKILL, Seen(10 * MB, 10 * MB, kills=1), True),
-        (-signal.SIGKILL, Seen(500 * MB, 10 * MB), True),
-        (-signal.SIGKILL, Seen(499 * MB, 200 * MB), False),
-        # Of 200 MB it had 180, or less.
-        (1, Seen(10 * MB, 180 * MB), True),
-        (-signal.SIGABRT, Seen(10 * MB, 180 * MB), True),
-        (1, Seen(10 * MB, 179 * MB), False),
-        (-signal.SIGSEGV, Seen(), False),
-        (None, Seen(), False),
-    ],
-)
-def test_memory_is_told_from_other_ends(
-    exit_code: int | None, seen: Seen, for_memory: bool
-) -> None:
-    limits = {"limit_bytes": 200 * MB, "machine_bytes": 1000 * MB}
-    assert ended_for_memory(exit_code, seen, **limits) is for_memory
-
-
 SCRIPT = """
 import tempfile
-from lipt.coordinator.compute import children
+from lipt.coordinator.compute import children, process
 children._PRELOADED.clear()
 before = tempfile.gettempdir()
 children.start_server()

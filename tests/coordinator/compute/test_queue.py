@@ -19,15 +19,25 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import current_traceparent, span
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.messages import Asked, Cost, DroppedError, TooDearError
+from lipt.coordinator.compute.messages import (
+    Asked,
+    Cost,
+    DroppedError,
+    Made,
+    News,
+    Progressed,
+    ScanClosed,
+    ScanNews,
+    TooDearError,
+)
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext
-from lipt.coordinator.compute.progress import Made, OnProgress, Progressed
 from lipt.coordinator.compute.queue import HEAVY, ComputeQueue, Entry, fair_order
-from lipt.coordinator.compute.scan import ScanClosed, ScanNews, ScanOpened
+from lipt.coordinator.compute.scan import ScanOpened
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from tests.clock import Clock
 from tests.digits import digits_settings
 from tests.embedded.compute import ThreadQueue
+from tests.meters import observed
 from tests.remembered_spans import remembering
 
 KNOWN = DataDescription(
@@ -69,13 +79,13 @@ class PlayedProcess:
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
-        self.say: OnProgress = lambda _: None
+        self.say: Callable[[News], None] = lambda _: None
         self.stopped = False
         self._end: asyncio.Future[Any] = asyncio.Future()
 
-    async def run(self, job: Any, on_progress: OnProgress) -> Any:
+    async def run(self, job: Any, on_news: Callable[[News], None]) -> Any:
         self.begun.append(job.job)
-        self.say = on_progress
+        self.say = on_news
         self._end = asyncio.get_running_loop().create_future()
         return await self._end
 
@@ -191,7 +201,7 @@ async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
     await settled()
     queue.clock.now += 3.0
     queue.process.say(Progressed("squaring", 1, 2))
-    queue.process.say(Made("", 0, 0, part="a part"))
+    queue.process.say(Made("a part"))
     seen = queue.computations()
     assert [(one.run, one.num_callers, one.computing) for one in seen] == [
         ("r1", 1, True),
@@ -211,13 +221,11 @@ async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> N
     queue.ask("second")
     await settled()
     queue.clock.now += 3.0
-    assert queue.oldest_seconds() == {"dear": 3.0, "cheap": 0.0}
+    assert queue.oldest_seconds() == {"dear": 3.0}
     await queue.end_all()  # the first after 6 s, the second, which waited 4 s, after 1 s
-    assert queue.oldest_seconds() == {"dear": 0.0, "cheap": 0.0}
-    waited = queue.measured.distributions(QUEUE_WAIT)[("dear",)]
-    assert (sum(waited.counts), waited.total) == (2, 4.0)
-    computed = queue.measured.distributions(JOB)[("dear", "str")]
-    assert (sum(computed.counts), computed.total) == (2, 7.0)
+    assert queue.oldest_seconds() == {"dear": 0.0}
+    assert observed(queue.measured, QUEUE_WAIT)["dear",] == (2, 4.0)
+    assert observed(queue.measured, JOB)["dear", "str"] == (2, 7.0)
 
 
 async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQueue) -> None:
@@ -233,6 +241,19 @@ async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQ
     assert third.ahead == [2, 1]
     assert first.ahead == [0]
     await queue.end_all()
+
+
+async def test_a_part_of_a_result_is_no_progress_of_those_who_wait(queue: PlayedQueue) -> None:
+    parts: list[object] = []
+    heard: list[Progressed] = []
+    job: Any = "first"
+    asking = asyncio.create_task(queue.run(job, heard.append, Asked(on_part=parts.append)))
+    await settled()
+    queue.process.say(Made("a part"))
+    assert parts == ["a part"]
+    assert [one.activity for one in heard] == ["beginning"]
+    await queue.end_all()
+    await asking
 
 
 async def test_job_that_nobody_waits_for_is_never_begun(queue: PlayedQueue) -> None:
@@ -350,7 +371,7 @@ async def test_a_scan_that_a_job_leaves_open_is_closed_for_it(queue: PlayedQueue
     queue.share_scans(news.append)
     request = queue.ask("first")
     await settled()
-    queue.process.say(ScanOpened("", 0, 0, scan_id="scan-1"))
+    queue.process.say(ScanOpened("scan-1", cast("Any", None), frozenset()))
     await queue.process.end(BudgetError("budget 0 is outside 1..10."))
     assert [type(one) for one in news] == [ScanOpened, ScanClosed]
     assert request.ahead == [0]

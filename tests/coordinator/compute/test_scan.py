@@ -14,14 +14,12 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.images.formats import ImageFormat
 from lipt.common.signals.passes import encode_range, score_range
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import News, ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
     HERE,
     RangeDone,
     RangeFolder,
     Scan,
-    ScanClosed,
-    ScanNews,
     ScanOpened,
     WorkerDistrusted,
     scan_of,
@@ -68,11 +66,10 @@ class World:
     def started(self, settings: CoordinatorSettings) -> Context:
         return Context(settings, send=self._hear)
 
-    def _hear(self, said: Progressed) -> None:
+    def _hear(self, said: News) -> None:
         if isinstance(said, ScanNews):
             self.news.append(said)
         if isinstance(said, ScanOpened):
-            assert said.scan is not None
             self.when_opened(said.scan)
         elif isinstance(said, RangeDone):
             self.when_done(said)

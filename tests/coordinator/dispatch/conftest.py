@@ -9,8 +9,9 @@ import pytest
 
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState
-from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.dispatcher import Dispatcher, Held
 from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.scans import RangeGrant
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
@@ -47,8 +48,14 @@ class Bench:
         known = {"name": name, "device": "cpu", "versions": {}, "allowed_modules": ()}
         return self.dispatcher.workers.register(name, **(known | facts)).worker_id
 
+    async def acquire(self, worker_id: str, wait_seconds: float = 0.0) -> Held | None:
+        """A learner, where there is one in time."""
+        granted = await self.dispatcher.next_work(worker_id, wait_seconds=wait_seconds)
+        assert not isinstance(granted, RangeGrant)
+        return granted
+
     async def take(self, worker_id: str) -> tuple[AssignmentKey, int]:
-        granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)
+        granted = await self.acquire(worker_id)
         assert granted is not None
         run, learner = granted
         return AssignmentKey(run.run_id, learner.index), learner.epoch

@@ -12,16 +12,18 @@ from lipt.coordinator.dispatch.choosing import (
     Waiting,
     choose_learner,
     openings,
+    tried_again_at,
     why_idle,
+    why_quarantined,
     why_waiting,
 )
 from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.quarantine import NOTHING_HELD_BACK, HeldBack
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.runs.transitions import after_failure
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.runs.transitions import after_failure, requeued
+from lipt.coordinator.state.records import RunRecord, SilentEnd
 
 MakeRun = Callable[..., RunRecord]
+NOW = 1000.0
 
 
 def worker(worker_id: str = "w", *modules: str) -> WorkerRecord:
@@ -46,9 +48,9 @@ def chosen(
     *,
     alive: Sequence[WorkerRecord] = (),
     reserved: Collection[AssignmentKey] = (),
-    back: HeldBack = NOTHING_HELD_BACK,
 ) -> AssignmentKey | None:
-    opening = choose_learner(who, openings(map(waiting, runs), reserved, back), alive=lambda: alive)
+    found = openings(map(waiting, runs), now=NOW, reserved=reserved)
+    opening = choose_learner(who, found, alive=lambda: alive)
     return None if opening is None else opening.key
 
 
@@ -61,7 +63,7 @@ def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> N
     looked_at: list[int] = []
 
     def watched(runs: Sequence[RunRecord]) -> Iterator[Opening]:
-        for opening in openings(map(waiting, runs)):
+        for opening in openings(map(waiting, runs), now=NOW):
             looked_at.append(opening.learner.index)
             yield opening
 
@@ -75,7 +77,8 @@ def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> N
 
 
 def test_what_one_worker_may_not_train_is_offered_to_the_next(make_run: MakeRun) -> None:
-    offers = Offers(openings([waiting(make_run("mine", model="mine:build", num_learners=1))]))
+    run = make_run("mine", model="mine:build", num_learners=1)
+    offers = Offers(openings([waiting(run)], now=NOW))
     assert choose_learner(worker(), offers, alive=list) is None
     opening = choose_learner(worker("w", "mine"), offers, alive=list)
     assert opening is not None
@@ -99,20 +102,74 @@ def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: Make
     assert chosen(bad, [run], alive=[bad]) == ("r", 0)
 
 
+def ended(run: RunRecord, *ends: tuple[int, int], index: int = 0) -> RunRecord:
+    """The run after workers w0, w1, ... fell silent over a learner at (step, second)."""
+    learner = run.learners[index]
+    for number, (step, at) in enumerate(ends):
+        end = SilentEnd(worker_id=f"w{number}", worker_name=f"vm-{number}", step=step, at=at)
+        learner = requeued(learner, "silent", end)
+    return run.with_learner(learner)
+
+
+SILENT = [f"w{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "suspected"),
+    [
+        ([], False),
+        ([0, 0], False),
+        ([0, 0, 0], True),
+        ([4, 4, 4], True),
+        # A machine goes away at any step, a learner that ends its worker always at the same.
+        ([0, 3, 0], False),
+        ([5, 0, 0, 0], True),
+    ],
+)
+def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
+    make_run: MakeRun, steps: list[int], suspected: bool
+) -> None:
+    run = ended(make_run(), *((step, place) for place, step in enumerate(steps)))
+    learner = run.learners[0]
+    assert (tried_again_at(learner, SILENT) is not None) is suspected
+    assert (why_quarantined([learner], SILENT) != "") is suspected
+    # One of the last three was heard again: it was not ended.
+    assert tried_again_at(learner, [it for it in SILENT if it != f"w{len(steps) - 1}"]) is None
+
+
+def test_one_that_failed_with_a_reason_has_not_ended_its_worker(make_run: MakeRun) -> None:
+    run = ended(make_run(), (0, 1), (0, 2))
+    failed = after_failure(run.learners[0], worker_id="w", reason="NaN", max_attempts=9)
+    run = ended(run.with_learner(failed), (0, 3))
+    assert tried_again_at(run.learners[0], SILENT) is None
+
+
+@pytest.mark.parametrize(("num_ends", "pause"), [(3, 60), (4, 120), (5, 240), (8, 1920), (9, 3600)])
+def test_learner_in_quarantine_is_tried_after_pauses_that_double(
+    make_run: MakeRun, num_ends: int, pause: int
+) -> None:
+    run = ended(make_run(), *((0, place) for place in range(num_ends)))
+    assert tried_again_at(run.learners[0], SILENT) == num_ends - 1 + pause
+
+
 def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
     make_run: MakeRun,
 ) -> None:
-    old, new = make_run("old", num_learners=2), make_run("new", num_learners=1)
-    keys = frozenset({AssignmentKey("old", 0), AssignmentKey("old", 1)})
-    early, due = HeldBack(keys), HeldBack(keys, trials=(AssignmentKey("old", 1),))
+    old = ended(make_run("old", num_learners=2), (0, 1), (0, 2), (0, 3))
+    runs = [waiting(old), waiting(make_run("new", num_learners=1))]
 
-    def keys_of(*runs: RunRecord, back: HeldBack) -> list[AssignmentKey]:
-        return [opening.key for opening in openings(map(waiting, runs), held_back=back)]
+    def keys_at(now: float) -> list[AssignmentKey]:
+        return [opening.key for opening in openings(runs, now=now, silent=SILENT)]
 
-    assert keys_of(old, new, back=early) == [("new", 0)]
-    assert keys_of(old, new, back=due) == [("new", 0), ("old", 1)]
-    assert chosen(worker(), [old], back=early) is None
-    assert chosen(worker(), [old], back=due) == ("old", 1)
+    assert keys_at(62.9) == [("old", 1), ("new", 0)]
+    assert keys_at(63.0) == [("old", 1), ("new", 0), ("old", 0)]
+
+
+def test_run_names_its_learner_in_quarantine_and_the_last_workers(make_run: MakeRun) -> None:
+    run = ended(make_run(), (7, 1), (7, 2), (7, 3), (7, 4))
+    said = why_waiting(waiting(run), alive=[worker()], silent=SILENT)
+    assert said.startswith("learner 0 is in quarantine: 4 workers in a row (last vm-1, vm-2, vm-3)")
+    assert "fell silent after step 7" in said
 
 
 def test_worker_is_not_offered_a_run_that_it_found_too_much(make_run: MakeRun) -> None:

@@ -10,13 +10,13 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError, StateError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch import handing_out
+from lipt.coordinator.dispatch import dispatcher
 from lipt.coordinator.dispatch.choosing import Opening, choose_learner
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import RunRecord
 from tests.coordinator.dispatch.conftest import Bench
 
 MakeRun = Callable[..., RunRecord]
@@ -27,36 +27,27 @@ async def test_each_learner_goes_to_one_worker(bench: Bench, make_run: MakeRun) 
     await bench.store.add(make_run(num_learners=2))
     workers = [bench.join(name) for name in ("a", "b", "c")]
     granted = await asyncio.gather(
-        *(bench.dispatcher.acquire(worker, wait_seconds=0.01) for worker in workers)
+        *(bench.acquire(worker, wait_seconds=0.01) for worker in workers)
     )
     indices = sorted(grant[1].index for grant in granted if grant is not None)
     assert indices == [0, 1]
 
 
-async def asking_in_turn(
-    bench: Bench, *workers: str
-) -> list[asyncio.Task[tuple[RunRecord, LearnerRecord] | None]]:
-    """Long polls of these workers, begun one after the other."""
+async def test_who_has_waited_longest_is_first_and_who_asks_again_waits_once(
+    bench: Bench, make_run: MakeRun
+) -> None:
     polls = []
-    for worker in workers:
-        polls.append(asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=5.0)))
+    for worker in map(bench.join, ("first", "second", "first")):
+        polls.append(asyncio.create_task(bench.acquire(worker, wait_seconds=5.0)))
         await asyncio.sleep(0)
-    return polls
-
-
-async def test_worker_whose_poll_has_ended_keeps_its_place(bench: Bench, make_run: MakeRun) -> None:
-    first, second = bench.join("first"), bench.join("second")
-    assert await bench.dispatcher.acquire(first, wait_seconds=0.0) is None
-    polls = await asking_in_turn(bench, second, first)
-    await bench.store.add(make_run(num_learners=1))
-    granted = await polls[1]
-    assert granted is not None
-    assert granted[1].worker_name == "first"
-    # Whoever was served goes to the end of the line.
-    await bench.dispatcher.release(first, AssignmentKey("r", 0), granted[1].epoch)
-    granted = await polls[0]
-    assert granted is not None
-    assert granted[1].worker_name == "second"
+    assert await polls[0] is None
+    assert bench.dispatcher.num_waiting() == 2
+    await bench.store.add(make_run(num_learners=2))
+    granted = await asyncio.gather(*polls[1:])
+    assert [(it[1].worker_name, it[1].index) for it in granted if it] == [
+        ("second", 0),
+        ("first", 1),
+    ]
 
 
 async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
@@ -68,9 +59,9 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
         considered.append(worker.name)
         return choose_learner(worker, *arguments, **keywords)
 
-    monkeypatch.setattr(handing_out, "choose_learner", watched)
+    monkeypatch.setattr(dispatcher, "choose_learner", watched)
     polls = [
-        asyncio.create_task(bench.dispatcher.acquire(bench.join(f"{number}"), wait_seconds=5.0))
+        asyncio.create_task(bench.acquire(bench.join(f"{number}"), wait_seconds=5.0))
         for number in range(100)
     ]
     await asyncio.sleep(0)
@@ -136,7 +127,7 @@ async def test_released_learner_is_there_for_the_next_worker_at_once(
     await bench.store.add(make_run(num_learners=1))
     leaving, waiting = bench.join("leaving"), bench.join("waiting")
     key, epoch = await bench.take(leaving)
-    poll = asyncio.create_task(bench.dispatcher.acquire(waiting, wait_seconds=5.0))
+    poll = asyncio.create_task(bench.acquire(waiting, wait_seconds=5.0))
     await asyncio.sleep(0)
     await bench.dispatcher.release(leaving, key, epoch)
     granted = await poll
@@ -151,7 +142,7 @@ async def test_rejected_learner_is_done_again_elsewhere(bench: Bench, make_run: 
     bad, good = bench.join("bad"), bench.join("good")
     key, epoch = await bench.take(bad)
     await bench.dispatcher.fail(bad, key, epoch, "3 values are not finite")
-    assert await bench.dispatcher.acquire(bad, wait_seconds=0.0) is None
+    assert await bench.acquire(bad, wait_seconds=0.0) is None
     assert (await bench.take(good))[0] == key
     assert "3 values are not finite" in bench.store.find("r").learners[0].message
 
@@ -174,6 +165,16 @@ async def test_restart_renews_leases_so_that_workers_can_finish(
     assert bench.state() is LearnerState.DONE
 
 
+async def test_lease_of_a_worker_that_fell_silent_before_a_restart_ends(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.leased(make_run())
+    await bench.restart()
+    bench.clock.now = 31.0
+    await bench.expire()
+    assert bench.state() is LearnerState.QUEUED
+
+
 async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
     bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,15 +194,19 @@ async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
     assert bench.state() is LearnerState.QUEUED
 
 
-async def test_learner_of_a_run_that_ends_at_the_last_moment_is_not_leased(
-    bench: Bench, make_run: MakeRun
+@pytest.mark.parametrize("held", [False, True])
+async def test_learner_of_a_run_that_ends_or_is_held_at_the_last_moment_is_not_leased(
+    bench: Bench, make_run: MakeRun, held: bool
 ) -> None:
     await bench.store.add(make_run(num_learners=1))
     worker = bench.join("a")
-    asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
-    while not bench.dispatcher._handing_out._reserved:  # noqa: ASYNC110
+    asking = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
+    while not bench.dispatcher._reserved:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
+    if held:
+        bench.store.hold("r", "other data.")
+    else:
+        await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
     assert await asking is None
     assert bench.state() is LearnerState.QUEUED
 
@@ -211,8 +216,8 @@ async def test_learner_whose_call_was_cut_when_its_turn_came_is_there_for_others
 ) -> None:
     await bench.store.add(make_run(num_learners=1))
     gone, here = bench.join("gone"), bench.join("here")
-    cut = asyncio.create_task(bench.dispatcher.acquire(gone, wait_seconds=60.0))
-    while not bench.dispatcher._handing_out._reserved:  # noqa: ASYNC110
+    cut = asyncio.create_task(bench.acquire(gone, wait_seconds=60.0))
+    while not bench.dispatcher._reserved:  # noqa: ASYNC110
         await asyncio.sleep(0)
     cut.cancel()
     await asyncio.gather(cut, return_exceptions=True)
@@ -225,7 +230,7 @@ async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_com
     worker, key, epoch = await bench.leased(make_run(num_learners=2))
     bench.store.hold("r", "other data.")
     other = bench.join("b")
-    assert await bench.dispatcher.acquire(other, wait_seconds=0.0) is None
+    assert await bench.acquire(other, wait_seconds=0.0) is None
     assert not bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress())
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
     assert bench.state(0) is LearnerState.DONE
@@ -240,7 +245,7 @@ async def test_learners_of_a_run_go_out_as_soon_as_it_is_not_held_any_more(
     await bench.store.add(make_run(num_learners=1))
     bench.store.hold("r", "other data.")
     worker = bench.join("a")
-    asking = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
+    asking = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
     await asyncio.sleep(0)
     assert bench.dispatcher.num_waiting() == 1
     bench.store.release("r")
@@ -254,11 +259,11 @@ async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(
 ) -> None:
     vm = bench.join("vm")
     await bench.store.add(make_run(model="mine:build"))
-    assert await bench.dispatcher.acquire(vm, wait_seconds=3600.0) is None
+    assert await bench.acquire(vm, wait_seconds=3600.0) is None
     log = "worker vm is idle: it cannot train run name-r, for it does not allow `mine`"
     assert caplog.text.count(log) == 1
     # From here on its polls last as long as they may, until there is work for it.
-    polling = asyncio.create_task(bench.dispatcher.acquire(vm, wait_seconds=3600.0))
+    polling = asyncio.create_task(bench.acquire(vm, wait_seconds=3600.0))
     await asyncio.sleep(0)
     assert not polling.done()
     await bench.store.add(make_run("builtin"))
@@ -289,43 +294,39 @@ async def lose(bench: Bench, name: str) -> AssignmentKey:
     return key
 
 
-async def test_run_that_ends_worker_after_worker_lets_another_go_first_and_says_so(
+async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
     bench: Bench, make_run: MakeRun
 ) -> None:
-    await bench.store.add(make_run(num_learners=2))
+    await bench.store.add(make_run(num_learners=1))
     await bench.store.add(make_run("later", num_learners=1))
     assert [(await lose(bench, name)).run_id for name in ("a", "b")] == ["r", "r"]
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 0
     assert (await lose(bench, "c")).run_id == "r"
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
-    assert [learner.failures for learner in bench.store.find("r").learners] == [0, 0]
+    run = bench.store.find("r")
+    assert run.learners[0].failures == 0
+    assert "learner 0 is in quarantine: 3 workers" in bench.dispatcher.why_waiting(run)
 
     healthy = bench.join("healthy")
     key, epoch = await bench.take(healthy)
     assert key == ("later", 0)
     await bench.dispatcher.commit(healthy, key, epoch, RESULT)
     # There is nothing else to do, but its turn has not come.
-    assert await bench.dispatcher.acquire(healthy, wait_seconds=0.0) is None
-    bench.clock.now += 240.0
-    key, epoch = await bench.take(healthy)
-    assert key.run_id == "r"
-    # One at a time, until it is past the step at which the others ended.
-    other = bench.join("other")
-    assert await bench.dispatcher.acquire(other, wait_seconds=0.0) is None
-    bench.dispatcher.heartbeat(healthy, key, epoch, LearnerProgress(step=1))
-    assert (await bench.take(other))[0].run_id == "r"
+    assert await bench.acquire(healthy) is None
+    bench.clock.now += 60.0
+    assert (await bench.take(healthy))[0] == ("r", 0)
 
 
-async def test_quarantine_outlives_a_restart(bench: Bench, make_run: MakeRun) -> None:
+async def test_quarantine_outlives_a_restart_and_ends_where_a_worker_comes_back(
+    bench: Bench, make_run: MakeRun
+) -> None:
     await bench.store.add(make_run(num_learners=1))
     for name in ("a", "b", "c"):
         await lose(bench, name)
     await bench.restart()
-    assert await bench.dispatcher.acquire(bench.join("d"), wait_seconds=0.0) is None
+    assert await bench.acquire(bench.join("d")) is None
     # One of them was not ended, but cut off.
     assert (await bench.take(bench.join("b")))[0] == ("r", 0)
-    ends = bench.store.find("r").learners[0].silent_ends
-    assert [end.worker_name for end in ends] == ["a", "c"]
 
 
 async def test_step_of_a_lost_worker_is_not_taken_for_the_next_one_s(
@@ -347,7 +348,7 @@ async def test_learner_that_is_too_much_for_a_worker_goes_to_another_and_counts_
     small, large = bench.join("small"), bench.join("large")
     key, epoch = await bench.take(small)
     await bench.dispatcher.decline(small, key, epoch, "over --max-threads.")
-    assert await bench.dispatcher.acquire(small, wait_seconds=0.0) is None
+    assert await bench.acquire(small, wait_seconds=0.0) is None
     assert (await bench.take(large))[0] == key
     learner = bench.store.find("r").learners[0]
     assert learner.failures == 0
@@ -440,14 +441,14 @@ async def test_learner_of_a_call_that_was_cut_is_its_worker_s_when_it_asks_again
 ) -> None:
     await bench.store.add(make_run(num_learners=1))
     worker, other = bench.join("a"), bench.join("b")
-    cut = asyncio.create_task(bench.dispatcher.acquire(worker, wait_seconds=60.0))
-    while not bench.dispatcher._handing_out._granting:  # noqa: ASYNC110
+    cut = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
+    while not bench.dispatcher._granting:  # noqa: ASYNC110
         await asyncio.sleep(0)
     cut.cancel()
     # While it is being written, and afterwards.
     both = await asyncio.gather(bench.take(worker), bench.take(worker))
     assert both == [await bench.take(worker)] * 2
-    assert await bench.dispatcher.acquire(other, wait_seconds=0.0) is None
+    assert await bench.acquire(other, wait_seconds=0.0) is None
     assert bench.store.find("r").learners[0].epoch == 1
 
 

@@ -14,7 +14,7 @@ from lipt.coordinator.dispatch.leases import (
     steady_clock,
 )
 from lipt.coordinator.runs.transitions import leased
-from lipt.coordinator.state.records import RunRecord, SilentEnd
+from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
 
 MakeRun = Callable[..., RunRecord]
@@ -49,13 +49,6 @@ def test_queued_learners_of_runs_in_training_are_known_in_their_order(
     for _ in range(2):
         table.follow(back, [back.learners[1], back.learners[3]])
     assert list(table.queued("r")) == [0, 1, 3]
-    end = SilentEnd(worker_id="w", worker_name="w", step=0, at=0.0)
-    assert not table.has_silent_ends("r")
-    table.follow(back, [back.learners[0].changed(silent_ends=(end,))])
-    assert table.has_silent_ends("r")
-    table.follow(back.changed(state=RunState.MERGING), ())
-    assert list(table.queued("r")) == []
-    assert not table.has_silent_ends("r")
 
 
 def test_lease_ends_when_its_duration_has_passed(table: LeaseTable, clock: Clock) -> None:
@@ -167,6 +160,16 @@ async def test_time_that_went_into_other_work_is_no_stop(table: LeaseTable, cloc
     table.renew(KEY, "w", 1)
     clock.now = 140.0  # writing took so long
     assert await table.wait_until_due() == 0.0
+    assert [key for key, _ in table.expired()] == [KEY]
+
+
+async def test_lease_that_is_read_a_little_late_has_ended(table: LeaseTable, clock: Clock) -> None:
+    table.renew(KEY, "w", 1)
+    clock.now = 129.99
+    waiting = asyncio.create_task(table.wait_until_due())
+    await asyncio.sleep(0)
+    clock.now = 131.0
+    assert await waiting == 0.0
     assert [key for key, _ in table.expired()] == [KEY]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -22,9 +23,8 @@ from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, judge, may_train
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.contents import Contents
+from lipt.coordinator.state.contents import needs_of
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.needs import needed_blobs
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord
 from tests.coordinator.dispatch.conftest import Bench
 
@@ -73,6 +73,10 @@ def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
     assert judge([copy("a", "x")], copy("b", "x"), redundancy=2) == Judgement(Verdict.TAKE)
 
 
+def test_one_party_does_not_confirm_itself() -> None:
+    assert judge([copy("a", "x")], copy("a", "x"), redundancy=2).verdict is Verdict.HOLD
+
+
 def test_two_that_disagree_are_both_named_and_a_third_decides() -> None:
     earlier = [copy("a", "x")]
     disputed = judge(earlier, copy("b", "y"), redundancy=2)
@@ -113,7 +117,7 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device(make_run: 
     # Of another kind only where nobody of this kind is left.
     assert not may_train(other, run, learner, alive=[a, b, other])
     assert may_train(other, run, learner, alive=[a, other])
-    offered = list(openings([waiting(run)]))
+    offered = list(openings([waiting(run)], now=0.0))
     assert choose_learner(a, offered, alive=lambda: [a]) is None
     assert choose_learner(b, offered, alive=lambda: [a, b]) == offered[0]
 
@@ -158,8 +162,7 @@ def test_what_is_held_back_is_not_taken_for_rubbish(make_run: MakeRun) -> None:
     run = with_copies(twice(make_run(num_learners=1)), 0, held)
 
     def needed(run: RunRecord) -> set[BlobName]:
-        contents = Contents(runs=(run,))
-        return {need.blob for need in needed_blobs(contents)}
+        return {need.blob for need in needs_of(run)}
 
     assert set(held.files) <= needed(run)
     taken = run.learners[0].changed(state=LearnerState.DONE, result=result("y").blob)
@@ -167,7 +170,7 @@ def test_what_is_held_back_is_not_taken_for_rubbish(make_run: MakeRun) -> None:
 
 
 async def take(bench: Bench, name: str) -> tuple[AssignmentKey, int] | None:
-    granted = await bench.dispatcher.acquire(bench.join(name), wait_seconds=0.0)
+    granted = await bench.acquire(bench.join(name))
     return granted and (AssignmentKey("r", granted[1].index), granted[1].epoch)
 
 
@@ -252,3 +255,13 @@ async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: B
         await train(bench, name, name)
     # The first contradicted nobody, the second is why there was a third; max_attempts is 3.
     assert (learner_of(bench).state, learner_of(bench).failures) == (LearnerState.FAILED, 3)
+
+
+async def test_a_copy_is_kept_with_its_snapshots(bench: Bench) -> None:
+    taken = await take(bench, "a")
+    assert taken is not None
+    snapshot = BlobName.of(b"s")
+    await bench.dispatcher.commit(
+        bench.join("a"), *taken, replace(result("x"), snapshots=(snapshot,))
+    )
+    assert learner_of(bench).copies[0].files == (snapshot, result("x").blob)

@@ -20,11 +20,11 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
+from lipt.coordinator.compute.messages import ScanClosed
 from lipt.coordinator.compute.scan import (
     RangeDone,
     RangeFolder,
     Scan,
-    ScanClosed,
     ScanOpened,
     WorkerDistrusted,
 )
@@ -38,6 +38,7 @@ from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
+from tests.meters import sums
 
 MakeRun = Callable[..., RunRecord]
 VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
@@ -60,8 +61,8 @@ SCAN = Scan(
     kind="cpu (x), torch 2",
     lipt="0.1.0",
 )
-OPENED = ScanOpened("", 0, 0, scan_id=SCAN.scan_id, scan=SCAN)
-CLOSED = ScanClosed("", 0, 0, scan_id=SCAN.scan_id)
+OPENED = ScanOpened(SCAN.scan_id, SCAN, frozenset())
+CLOSED = ScanClosed(scan_id=SCAN.scan_id)
 
 
 def seeing_worker(name: str, *, has_data: bool = True, **facts: Any) -> WorkerRecord:
@@ -112,7 +113,7 @@ def test_a_worker_that_asks_again_has_the_same_range(scans: Scans) -> None:
 
 def test_the_first_range_that_is_missing_goes_first() -> None:
     scans = opened(present=frozenset({0}))
-    scans.note(RangeDone("", 0, 0, scan_id=SCAN.scan_id, index=1))
+    scans.note(RangeDone(scan_id=SCAN.scan_id, index=1))
     assert index(scans, "a") == 2
     assert scans.take(seeing_worker("b")) is None
 
@@ -147,9 +148,9 @@ def test_a_user_s_model_goes_to_workers_that_allow_its_module() -> None:
 def test_a_range_that_is_done_stops_whoever_still_has_it(scans: Scans, meters: Meters) -> None:
     held = grant(scans, "a")
     assert not scans.heartbeat("a", held.key, held.epoch)
-    scans.note(RangeDone("", 0, 0, scan_id=SCAN.scan_id, index=held.key.learner))
+    scans.note(RangeDone(scan_id=SCAN.scan_id, index=held.key.learner))
     assert scans.heartbeat("a", held.key, held.epoch)
-    assert meters.sums(SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
+    assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
 
 
 def test_a_closed_scan_stops_its_workers(scans: Scans) -> None:
@@ -170,7 +171,7 @@ def test_another_worker_s_lease_is_nobody_else_s(scans: Scans) -> None:
 
 def test_what_a_liar_has_done_is_wanted_again_from_others(scans: Scans) -> None:
     scans.finish(grant(scans, "liar"))
-    lie = WorkerDistrusted("", 0, 0, scan_id=SCAN.scan_id, worker_id="liar", ranges=frozenset({0}))
+    lie = WorkerDistrusted(scan_id=SCAN.scan_id, worker_id="liar", ranges=frozenset({0}))
     scans.note(lie)
     assert [index(scans, name) for name in "abc"] == [0, 1, 2]
     scans.note(CLOSED)
@@ -203,17 +204,6 @@ def test_a_scan_that_is_opened_once_more_has_no_leases(scans: Scans) -> None:
     assert grant(scans, "b").key == first.key
     with pytest.raises(StaleLeaseError):
         scans.require("a", first.key, first.epoch)
-
-
-def test_weights_of_its_range_are_a_worker_s_to_read_and_two_files_to_send(scans: Scans) -> None:
-    assert not scans.may_read(THETA_P, ["a"])
-    grant(scans, "a")
-    assert scans.may_read(THETA_P, ["a"])
-    assert not scans.may_read(BlobName.of(b"other"), ["a"])
-    assert not scans.may_read(THETA_P, ["b"])
-    files = [BlobName.of(b"%d" % number) for number in range(3)]
-    assert [scans.may_send(name, ["a"]) for name in (*files, files[0])] == [True, True, False, True]
-    assert not scans.may_send(BlobName("0" * 64, SCAN.max_file_bytes + 1), ["a"])
 
 
 def test_max_file_bytes_hold_any_range_s_file(scans: Scans) -> None:
@@ -273,7 +263,7 @@ async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
     assert not blobs.has(name)
     # Once more, as after an answer that was lost.
     await intake.take("a", held.key, held.epoch, name)
-    assert meters.sums(SCORED_EXAMPLES) == {("coordinator",): 0, ("workers",): 4}
+    assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 0, ("workers",): 4}
     intake.stop()
 
 

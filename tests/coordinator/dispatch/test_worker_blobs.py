@@ -9,26 +9,26 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.access.worker_identity import Evidence
-from lipt.coordinator.dispatch.worker_blobs import LearnerFiles, WorkerBlobs
+from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.scans import RangeGrant
+from lipt.coordinator.dispatch.worker_blobs import Allowance, WorkerBlobs
 from lipt.coordinator.state.records import RunRecord
 from tests.coordinator.dispatch.conftest import Bench
+from tests.coordinator.dispatch.test_scans import OPENED, THETA_P, VERSIONS
 
 MakeRun = Callable[..., RunRecord]
 THETA, OTHER = BlobName.of(b"theta*"), BlobName.of(b"other")
 SECRET = "5" * 32
 
 
-def named(number: int) -> BlobName:
-    return BlobName.of(b"result %d" % number)
-
-
 def test_every_file_may_be_sent_twice_at_twice_the_size_and_a_header(make_run: MakeRun) -> None:
+    lease = (AssignmentKey("r", 0), 1)
     run = make_run().changed(initial_weights=BlobName("0" * 64, 1000))
     learners = run.config.learners.model_copy(update={"num_snapshots": 3})
     run = run.changed(config=run.config.model_copy(update={"learners": learners}))
-    assert LearnerFiles.of(run) == LearnerFiles(max_files=8, max_file_bytes=2000 + 2**20)
+    assert Allowance.of_learner(lease, run) == Allowance(lease, 8, max_file_bytes=2000 + 2**20)
     run = make_run().changed(initial_weights=None)
-    assert LearnerFiles.of(run) == LearnerFiles(max_files=2, max_file_bytes=2**20)
+    assert Allowance.of_learner(lease, run) == Allowance(lease, 2, max_file_bytes=2**20)
 
 
 class Blobs(WorkerBlobs):
@@ -57,7 +57,7 @@ async def test_whoever_shows_no_worker_reads_and_sends_as_a_trainer(blobs: Blobs
     trainer = Evidence(Caller("t", "t", frozenset({Role.TRAINER})))
     for shown in (Evidence(ANYBODY), trainer):
         blobs.require_readable(OTHER, shown)
-        blobs.require_sendable(OTHER, shown)
+        assert blobs.allowance(OTHER, shown) is None
 
 
 async def test_a_worker_s_blobs_follow_its_lease(blobs: Blobs) -> None:
@@ -68,26 +68,35 @@ async def test_a_worker_s_blobs_follow_its_lease(blobs: Blobs) -> None:
     for name in (THETA, shard):
         blobs.require_readable(name, shown)
     for other in (OTHER, run.learners[1].shard):
-        with pytest.raises(ForeignBlobError, match="not of this worker's assignment name-r/0"):
+        with pytest.raises(ForeignBlobError, match="not of this worker's assignment"):
             blobs.require_readable(other, shown)
-    large = BlobName("1" * 64, 2 * THETA.size_bytes + 2**20)
-    with pytest.raises(ForeignBlobError, match=r"is larger than the .* of learner name-r/0 may"):
-        blobs.require_sendable(BlobName("1" * 64, large.size_bytes + 1), shown)
-    for name in (named(0), large, named(0), large):
-        blobs.require_sendable(name, shown)
-    with pytest.raises(ForeignBlobError, match="one more than the 2"):
-        blobs.require_sendable(named(2), shown)
-    held = blobs.bench.dispatcher.leases.held_by(worker_id)
-    assert held is not None
-    await blobs.bench.dispatcher.release(worker_id, held, 1)
-    for refused in (blobs.require_readable, blobs.require_sendable):
+    allowed = blobs.allowance(OTHER, shown)
+    assert allowed is not None
+    key, epoch = allowed.lease
+    assert (key, epoch) == (("r", 0), 1)
+    await blobs.bench.dispatcher.release(worker_id, key, epoch)
+    for refused in (blobs.require_readable, blobs.allowance):
         with pytest.raises(ForeignBlobError, match="this one has none"):
             refused(THETA, shown)
     # Another lease of the same learner begins anew.
-    _, again, _ = await blobs.leased(SECRET, shown)
-    assert again.learners[held.learner].epoch == 2
-    blobs.require_sendable(named(2), shown)
-    assert len(blobs._named) == 1
+    await blobs.leased(SECRET, shown)
+    allowed = blobs.allowance(OTHER, shown)
+    assert allowed is not None
+    assert allowed.lease == (key, 2)
+
+
+async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench: Bench) -> None:
+    shown = Evidence(ANYBODY, SECRET)
+    worker = bench.join(SECRET, versions=VERSIONS, has_data=True, shown=shown)
+    bench.dispatcher.scans.note(OPENED)
+    grant = await bench.dispatcher.next_work(worker, wait_seconds=0.0)
+    assert isinstance(grant, RangeGrant)
+    blobs = WorkerBlobs(bench.dispatcher)
+    blobs.require_readable(THETA_P, shown)
+    with pytest.raises(ForeignBlobError):
+        blobs.require_readable(OTHER, shown)
+    lease = (grant.key, grant.epoch)
+    assert blobs.allowance(OTHER, shown) == Allowance(lease, 2, grant.scan.max_file_bytes)
 
 
 async def test_a_lease_that_outlived_the_coordinator_goes_on_before_anybody_registers(
@@ -98,6 +107,6 @@ async def test_a_lease_that_outlived_the_coordinator_goes_on_before_anybody_regi
     await blobs.bench.restart()
     blobs = Blobs(blobs.bench)
     blobs.require_readable(shard, shown)
-    blobs.require_sendable(named(0), shown)
+    assert blobs.allowance(OTHER, shown) is not None
     with pytest.raises(ForeignBlobError):
         blobs.require_readable(shard, Evidence(ANYBODY, "6" * 32))

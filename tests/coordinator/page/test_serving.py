@@ -20,8 +20,15 @@ from lipt.common.network.tls import TlsFiles
 from lipt.coordinator.page import requests
 from lipt.coordinator.page.requests import Streaming
 from lipt.coordinator.page.serving import PageServer
+from lipt.v1 import config_pb2
 from tests.coordinator.page.browsing import ServedPage, page_served
 from tests.tls_files import write_files
+
+WATCH = "/api/InfoService/WatchService"
+
+
+def watch(browser: httpx.AsyncClient) -> Any:
+    return browser.stream("POST", WATCH, content=b"{}")
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
@@ -86,25 +93,28 @@ async def page(tmp_path: Path) -> AsyncIterator[ServedPage]:
 
 async def events(answer: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
     async for line in answer.aiter_lines():
-        name, _, value = line.partition(": ")
-        assert name in {"event", "data", ""}
-        if name == "data":
-            yield json.loads(value)
+        yield json.loads(line)
 
 
 async def test_runs_are_told_in_full_and_then_as_they_change(page: ServedPage) -> None:
-    async with page.signed_in(Role.ADMIN) as browser, browser.stream("GET", "/api/live") as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
+    async with (
+        page.signed_in(Role.ADMIN) as browser,
+        watch(browser) as answer,
+    ):
+        assert answer.headers["content-type"].startswith("application/x-ndjson")
         told = events(answer)
         assert (await anext(told))["num_runs"] == 0
-        await browser.post("/api/runs", json={"name": "<script>"})
+        await page.app.requests.create("", "<script>", config_pb2.RunConfig())
         event = await anext(told)
     assert event["runs"][0]["name"] == "<script>"
     assert event["now"].endswith("Z")
 
 
 async def test_stream_ends_with_its_session(page: ServedPage) -> None:
-    async with page.signed_in(Role.TRAINER) as browser, browser.stream("GET", "/api/live") as told:
+    async with (
+        page.signed_in(Role.TRAINER) as browser,
+        watch(browser) as told,
+    ):
         each = events(told)
         await anext(each)
         (record,) = page.app.tokens.listed()
@@ -121,15 +131,15 @@ async def test_a_peer_has_so_many_streams_at_once_and_another_its_own(tmp_path: 
     async with page_served(tmp_path, limits=limits) as page, AsyncExitStack() as stack:
         browser = await stack.enter_async_context(page.signed_in(Role.TRAINER))
         for _ in range(3):
-            answer = await stack.enter_async_context(browser.stream("GET", "/api/live"))
+            answer = await stack.enter_async_context(watch(browser))
             told = await stack.enter_async_context(aclosing(events(answer)))
             await anext(told)
-        refused = await browser.get("/api/live")
+        refused = await browser.post(WATCH, content=b"{}")
         assert refused.status_code == 429
         assert "retry-after" in refused.headers
-        assert (await browser.get("/api/me")).status_code == 200
+        assert (await browser.post("/api/InfoService/GetInfo", json={})).status_code == 200
         other = await stack.enter_async_context(page.signed_in(Role.TRAINER))
-        answer = await stack.enter_async_context(other.stream("GET", "/api/live"))
+        answer = await stack.enter_async_context(watch(other))
         assert answer.status_code == 200
 
 

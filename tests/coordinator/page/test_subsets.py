@@ -20,7 +20,6 @@ from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.selecting import (
     Diagnosed,
     DiagnoseData,
-    MapExamples,
     SelectSubset,
     ShowExamples,
     ShownExample,
@@ -28,8 +27,8 @@ from lipt.coordinator.compute.jobs.selecting import (
 from lipt.coordinator.page.handlers import code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.v1 import config_pb2
 from tests.coordinator.fakes import FakeCompute, FakeWorker, Hanging, pretraining
-from tests.coordinator.page.browsing import LABELS as LABELS_OF_DATA
 from tests.coordinator.page.browsing import ServedPage, lines_of, page_served
 
 
@@ -57,8 +56,7 @@ async def browser(page: ServedPage) -> AsyncIterator[httpx.AsyncClient]:
 
 async def ready(page: ServedPage) -> None:
     """A run named "mine" with its soup."""
-    async with page.signed_in(Role.ADMIN) as admin:
-        await admin.post("/api/runs", json={"name": "mine"})
+    await page.app.requests.create("", "mine", config_pb2.RunConfig())
     run, revision = page.app.store.find("mine"), 0
     worker = FakeWorker(page.app)
     for _ in range(2):
@@ -67,10 +65,15 @@ async def ready(page: ServedPage) -> None:
         revision = await page.app.store.wait_for_change(run.run_id, revision, timeout_seconds=5.0)
 
 
+GET_SUBSET = "/api/SubsetService/GetSubset"
+
+
 async def chosen(browser: httpx.AsyncClient, **wanted: object) -> dict[str, Any]:
-    answer = await browser.post("/api/runs/mine/subsets", json={"strategy": "uniform", **wanted})
+    wanted = {"run_id": "mine", "strategy": "uniform", **wanted}
+    answer = await browser.post(GET_SUBSET, json=wanted)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = lines_of(answer)[-1]["subset"]
+    digest = lines_of(answer)[-1]["subset"]["digest"]
+    found: dict[str, Any] = (await browser.get(f"/api/runs/mine/subsets/{digest}")).json()["subset"]
     return found
 
 
@@ -86,9 +89,8 @@ async def test_subset_is_computed_once_and_shown_with_the_code_that_uses_it(
     # The fake takes the first 50, which are all of the first class.
     assert first["classes"][0] == {"name": "0", "in_data": 50, "in_subset": 50}
     assert first["weights"] == {"min": 1.0, "max": 1.0, "weighted": False}
-    assert set(first["most_wanted"]) <= set(range(50))
-    assert set(first["least_wanted"]) <= set(range(50, 500))
-    assert first["wanted_by"] == {"most": "draw", "least": "draw"}
+    assert set(first["chosen"]) <= set(range(50))
+    assert set(first["left_out"]) <= set(range(50, 500))
     assert f"lipt.Client('{page.address}').subset('{first['run_id']}'" in first["code"]
 
 
@@ -99,7 +101,7 @@ async def test_subsets_are_listed_newest_first_and_found_by_digest(
     digests = [(await chosen(browser, budget=size))["digest"] for size in (3, 4)]
     listed = (await browser.get("/api/runs/mine/subsets")).json()["subsets"]
     assert [one["digest"] for one in listed] == digests[::-1]
-    assert "most_wanted" not in listed[0]
+    assert "chosen" not in listed[0]
     found = (await browser.get(f"/api/runs/mine/subsets/{digests[0]}")).json()["subset"]
     assert (found["digest"], found["num_examples"]) == (digests[0], 3)
     nothing = await browser.get(f"/api/runs/mine/subsets/{'0' * 64}")
@@ -125,8 +127,30 @@ async def test_what_cannot_be_chosen_is_refused_with_its_status(
     reason: str,
 ) -> None:
     await ready(page)
-    answer = await browser.post("/api/runs/mine/subsets", json=wanted)
+    answer = await browser.post(GET_SUBSET, json={"run_id": "mine", **wanted})
     assert (answer.status_code, answer.json()["error"]["reason"]) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b'{"budget": "x"}',
+        b'{"strategy": 1}',
+        b'{"budget": ' + b"9" * 5000 + b"}",
+        b'{"options": ' + b"[" * 30_000,
+        b'{"more": 1}',
+        b'{"strategy": "\\ud800"}',
+        b"\xff{}",
+    ],
+)
+async def test_a_call_s_body_is_json_of_its_message(
+    browser: httpx.AsyncClient, compute: FakeCompute, body: bytes
+) -> None:
+    answer = await browser.post(GET_SUBSET, content=body)
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (400, "INVALID_REQUEST")
+    assert "SelectSubset" not in compute.kinds
 
 
 async def test_reader_that_leaves_takes_its_computation_along(
@@ -135,14 +159,14 @@ async def test_reader_that_leaves_takes_its_computation_along(
     await ready(page)
     hanging = Hanging()
     compute.answers[SelectSubset] = hanging
-    wanted = {"strategy": "uniform", "budget": 3}
-    async with browser.stream("POST", "/api/runs/mine/subsets", json=wanted) as answer:
+    wanted = {"run_id": "mine", "strategy": "uniform", "budget": 3}
+    async with browser.stream("POST", GET_SUBSET, json=wanted) as answer:
         line = await anext(answer.aiter_lines())
         assert "progress" in line
         assert not hanging.given_up
     async with page.browser() as another:
         while not hanging.given_up:
-            await another.get("/api/me")
+            await another.get("/")
 
 
 async def test_failure_on_the_way_is_the_last_line(
@@ -150,28 +174,10 @@ async def test_failure_on_the_way_is_the_last_line(
 ) -> None:
     await ready(page)
     compute.answers[SelectSubset] = SignalsError("the outputs are not finite. Train anew.")
-    answer = await browser.post("/api/runs/mine/subsets", json={"strategy": "uniform", "budget": 3})
+    wanted = {"run_id": "mine", "strategy": "uniform", "budget": 3}
+    answer = await browser.post(GET_SUBSET, json=wanted)
     last = lines_of(answer)[-1]
     assert last["error"]["reason"] == "BAD_SIGNALS"
-
-
-async def test_two_subsets_are_compared_and_drawn_on_one_map(
-    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
-) -> None:
-    await ready(page)
-    small, large = [await chosen(browser, budget=budget) for budget in (10, 40)]
-    subsets = "/api/runs/mine/subsets"
-    compared = await browser.get(f"{subsets}/{small['digest']}/beside/{large['digest']}")
-    # The fake takes the first ones, which are all of the first class of 50.
-    assert compared.json() == {"shared": 10, "jaccard": 0.25, "by_chance": 10 * 40 / 50}
-
-    compute.answers[MapExamples] = lambda job: tuple((row / 500, 0.5) for row in job.ids)
-    digests = [small["digest"], large["digest"]]
-    drawn = lines_of(await browser.post("/api/runs/mine/map", json={"digests": digests}))[-1]
-    assert drawn["ids"] == list(range(500))
-    assert drawn["places"][250] == [0.5, 0.5]
-    assert drawn["labels"] == LABELS_OF_DATA.tolist()
-    assert [sum(taken) for taken in drawn["chosen"]] == [10, 40]
 
 
 async def test_diagnosis_is_computed_and_shown(
@@ -180,8 +186,11 @@ async def test_diagnosis_is_computed_and_shown(
     summary = {"label_errors": {"num_suspects": 3}}
     made = Diagnosis(summary, {"suspect": torch.zeros(500)}).pack()
     compute.answers[DiagnoseData] = Diagnosed(page.app.blobs.put_bytes(made), "cpu")
-    answer = await browser.post("/api/diagnosis", json={})
-    assert lines_of(answer)[-1] == {"diagnosis": summary}
+    answer = await browser.post("/api/DiagnosisService/Diagnose", json={})
+    sha256 = lines_of(answer)[-1]["diagnosis"]["file"]["sha256"]
+    assert (await browser.get(f"/api/diagnoses/{sha256}")).json() == summary
+    refused = await browser.get(f"/api/diagnoses/{'0' * 64}")
+    assert (refused.status_code, refused.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
 
 
 async def test_examples_are_shown_by_id_with_their_labels(
@@ -230,9 +239,8 @@ def examples(*weights: float) -> Examples:
 
 def test_heaviest_examples_are_wanted_most() -> None:
     found = examined(record(), examples(0.5, 4.0, 2.0), LABELS, NAMES, "head:1")
-    assert found["most_wanted"] == [3, 5, 1]
+    assert found["chosen"] == [3, 5, 1]
     assert found["weights"] == {"min": 0.5, "max": 4.0, "weighted": True}
-    assert found["wanted_by"] == {"most": "weight", "least": "draw"}
     assert found["classes"] == [
         {"name": "</script>", "in_data": 60, "in_subset": 1},
         {"name": "b", "in_data": 60, "in_subset": 2},

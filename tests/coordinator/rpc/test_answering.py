@@ -9,7 +9,7 @@ import pytest
 from lipt.common.access.roles import Role
 from lipt.coordinator.access.caller import ANYBODY, Caller, note_caller
 from lipt.coordinator.access.worker_identity import Evidence
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc import subsets as module
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.subsets import Answering

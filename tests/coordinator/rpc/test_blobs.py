@@ -102,7 +102,7 @@ class NobodysBlobs:
     def require_readable(self, *_: object) -> None:
         raise ForeignBlobError("not to be read.")
 
-    def require_sendable(self, *_: object) -> None:
+    def allowance(self, *_: object) -> None:
         raise ForeignBlobError("not to be sent.")
 
 

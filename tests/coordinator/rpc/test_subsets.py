@@ -9,11 +9,11 @@ import grpc.aio
 import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
-from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
-from lipt.coordinator.subsets.service import Answer
+from lipt.coordinator.subsets.answers import Answer
+from lipt.coordinator.subsets.questions import DiagnosisQuery
 from lipt.core.selection.registry import STRATEGIES
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
@@ -55,7 +55,7 @@ class Fake:
         self.let_go = asyncio.Event()
         self.left = asyncio.Event()
 
-    async def get(self, query: Any, on_progress: OnProgress, _: str) -> Any:
+    async def subset(self, query: Any, on_progress: OnProgress, _: str) -> Any:
         self.queries.append(query)
         on_progress(Progressed("computing", 1, 2, ahead=3))
         try:
@@ -64,6 +64,8 @@ class Fake:
             self.left.set()
             raise
         return self.answer
+
+    diagnosis = subset
 
     async def asked(self, stub: Any, request: pb.GetSubsetRequest) -> list[pb.GetSubsetResponse]:
         """All responses; the answer comes once progress was seen."""

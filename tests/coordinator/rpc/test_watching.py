@@ -14,7 +14,7 @@ from lipt.common.errors import InvalidRequestError
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.worker_identity import Evidence
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
@@ -67,15 +67,19 @@ class Bench:
             shown=shown or Evidence(secret=instance_id),
         ).worker_id
 
+    def watch(self, interval_seconds: float = 0.01, num_runs: int = 20) -> Any:
+        request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
+        return self.watching.WatchService(request, cast("Any", None))
+
     async def next_two(self, change: Callable[[], Any]) -> list[info_pb2.WatchServiceResponse]:
         """The first answer, and the one after `change`."""
-        answers = self.watching.states(interval_seconds=0.0, num_runs=20)
+        answers = self.watch()
         first = await anext(answers)
         changed = change()
         if asyncio.iscoroutine(changed):
             await changed
         second = await anext(answers)
-        await answers.aclose()  # type: ignore[attr-defined]
+        await answers.aclose()
         return [first, second]
 
 
@@ -100,10 +104,10 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(
 ) -> None:
     await bench.store.add(make_run("r", num_learners=1))
     worker_id = bench.join("i" * 32)
-    await bench.dispatcher.acquire(worker_id, wait_seconds=0.0)
+    await bench.dispatcher.next_work(worker_id, wait_seconds=0.0)
     key = AssignmentKey("r", 0)
     said = LearnerProgress(LearnerPhase.TRAINING, step=2, loss=0.5)
-    answers = bench.watching.states(interval_seconds=0.0, num_runs=1)
+    answers = bench.watch(num_runs=1)
     await anext(answers)
     bench.dispatcher.heartbeat(worker_id, key, 1, said)
     (out,) = (await anext(answers)).runs[0].learners
@@ -139,7 +143,7 @@ async def test_queue_is_shown_and_time_alone_is_no_news(bench: Bench) -> None:
         return Computation("dear", "MakeSoup", "r", 0, True, seconds, progress)
 
     bench.queue.jobs = [job(1.0, 3)]
-    answers = bench.watching.states(interval_seconds=0.0, num_runs=1)
+    answers = bench.watch(num_runs=1)
     (shown,) = (await anext(answers)).computations
     assert (shown.job, shown.seconds, shown.progress.done) == ("MakeSoup", 1.0, 3)
     waiting = asyncio.ensure_future(anext(answers))
@@ -151,7 +155,7 @@ async def test_queue_is_shown_and_time_alone_is_no_news(bench: Bench) -> None:
 
 
 async def test_stream_ends_when_the_service_stops(bench: Bench) -> None:
-    answers = bench.watching.states(interval_seconds=60.0, num_runs=1)
+    answers = bench.watch(60.0)
     await anext(answers)
     bench.stopping.set()
     assert [answer async for answer in answers] == []
@@ -163,6 +167,6 @@ async def test_stream_ends_when_the_service_stops(bench: Bench) -> None:
 async def test_more_than_is_answered_is_refused(
     bench: Bench, interval_seconds: float, num_runs: int
 ) -> None:
-    answers = bench.watching.states(interval_seconds=interval_seconds, num_runs=num_runs)
+    answers = bench.watch(interval_seconds, num_runs)
     with pytest.raises(InvalidRequestError, match=r"outside 1\.\.200"):
         await anext(answers)

@@ -13,8 +13,7 @@ from lipt.common.errors import OtherDataError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
-from lipt.coordinator.compute.messages import Asked, Took
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import Asked, OnProgress, Progressed, Took
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey, steady_clock
@@ -126,8 +125,8 @@ class Bench:
         worker_id = self.dispatcher.workers.register(
             name, name=name, device="cpu", versions={}, allowed_modules=()
         ).worker_id
-        granted = await self.dispatcher.acquire(worker_id, wait_seconds=0.0)
-        assert granted is not None
+        granted = await self.dispatcher.next_work(worker_id, wait_seconds=0.0)
+        assert isinstance(granted, tuple)
         run, learner = granted
         return worker_id, AssignmentKey(run.run_id, learner.index), learner.epoch
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from lipt.common.inputs.specs import (
 )
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
-from lipt.coordinator.runs.driver import Patience
+from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.holding import (
     hold_runs_of_other_data,
     require_going_on,
@@ -27,10 +28,29 @@ from lipt.coordinator.runs.holding import (
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DataRecord, RunRecord
-from tests.coordinator.fakes import DATA
+from tests.clock import Clock
+from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
 CHANGED = OtherDataError("mine:data has the fingerprint b now, and a is needed.")
+
+
+def patient(store: RunStore, events: Events, sleep: Any) -> Any:
+    """Repeats what a run waits for, as its driver does."""
+
+    async def restore(*_: object) -> None:
+        raise AssertionError("nothing is damaged")
+
+    driver = RunDriver(
+        store,
+        FakeCompute().queue,
+        restore=restore,
+        wall_clock=Clock(),
+        deadline_clock=Clock(),
+        events=events,
+        sleep=sleep,
+    )
+    return driver._patiently
 
 
 class Bench:
@@ -41,7 +61,7 @@ class Bench:
         self.events = Events()
         self.pauses: list[float] = []
         self.seen: list[tuple[RunState, str]] = []
-        self.holding = Patience(store, self.events, self.pause)
+        self.holding = patient(store, self.events, self.pause)
 
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -92,7 +112,7 @@ async def test_a_run_that_is_given_up_is_not_held_any_more(bench: Bench) -> None
     async def action() -> None:
         raise CHANGED
 
-    holding = Patience(bench.store, bench.events, for_ever)
+    holding = patient(bench.store, bench.events, for_ever)
     task = asyncio.ensure_future(holding("r", action, stage="stage"))
     await waiting.wait()
     assert bench.store.held("r")
@@ -147,7 +167,7 @@ async def test_runs_of_other_data_are_held_and_those_that_have_not_ended_are_cou
         await store.add(make_run(run_id, state=state))
     await store.add(make_run("own").changed(fingerprint=OTHER.fingerprint))
     known = DataRecord(fingerprint=OWN, source="mine:data", num_examples=9, served_at=1.0)
-    await database.save_data([known])
+    await database.save(known)
     await hold_runs_of_other_data(store, OTHER, database, events)
     assert "(mine:data)" in store.held("r")
     assert "(mine:data)" in store.held("done")

@@ -204,20 +204,20 @@ def there(kept: KeptRuns, ids: str) -> str:
     return "".join(run_id for run_id in ids if kept.find(run_id))
 
 
-def test_learners_are_counted_as_well_and_one_run_always_stays(make_run: MakeRun) -> None:
-    kept = KeptRuns(most_runs=10, most_learners=6)
+def test_learners_bound_what_is_kept_and_one_run_always_stays(make_run: MakeRun) -> None:
+    kept = KeptRuns(most_learners=2 * 20 + 6)
     for run_id in "ab":
         kept.keep(make_run(run_id, num_learners=3))
     assert there(kept, "ab") == "ab"
     kept.keep(make_run("b", num_learners=4))  # as it is now; seven in all
     assert there(kept, "ab") == "b"
-    kept.keep(make_run("c", num_learners=7))
+    kept.keep(make_run("c", num_learners=70))
     assert there(kept, "bc") == "c"
     kept.forget("c")
     kept.forget("c")
-    kept.keep(make_run("a", num_learners=3))
-    kept.keep(make_run("b", num_learners=3))
-    assert there(kept, "abc") == "ab"
+    for run_id in "abc":
+        kept.keep(make_run(run_id, num_learners=2))
+    assert there(kept, "abc") == "bc"
 
 
 class Disk:

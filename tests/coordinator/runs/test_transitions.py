@@ -14,7 +14,6 @@ from lipt.coordinator.runs.transitions import (
     leased,
     requeued,
     with_deadline_running,
-    without_deadline,
     without_open_learners,
     without_results,
 )
@@ -102,14 +101,16 @@ def test_record_does_not_grow_with_the_number_of_attempts(make_run: MakeRun) -> 
 def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on(make_run: MakeRun) -> None:
     run = having(make_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
     out = run.with_learner(run.learners[1].changed(epoch=1)).changed(training_started_at=100.0)
-    held = without_deadline(out)
+    held = out.changed(training_started_at=None)
     assert decide_closing(held, now=1e9).verdict is Closing.WAIT
     again = with_deadline_running(held, now=500.0)
     assert decide_closing(again, now=504.0).seconds_left == 6.0
 
 
 def test_deadline_that_runs_goes_on_and_never_began_in_the_future(make_run: MakeRun) -> None:
-    run = make_run(deadline_seconds=10.0).changed(training_started_at=100.0)
+    waiting = make_run(deadline_seconds=10.0)
+    assert with_deadline_running(waiting, now=107.0) is waiting
+    run = waiting.changed(training_started_at=100.0)
     assert with_deadline_running(run, now=107.0) is run
     assert with_deadline_running(run, now=90.0).training_started_at == 90.0
 

@@ -122,9 +122,7 @@ async def state(tmp_path: Path, make_run: Callable[..., RunRecord]) -> StateBenc
     )
     for run in (ready, training, cancelled):
         await database.save_run(run, run.learners)
-    await database.save_data([bench.data("f" * 64)])
-    await database.save_subset(bench.subset(ready))
-    for run_id in ("", "ready"):
-        await database.save_diagnosis(bench.diagnosis(run_id))
+    await database.save(bench.data("f" * 64), bench.subset(ready))
+    await database.save(bench.diagnosis(), bench.diagnosis("ready"))
     await database.close()
     return bench

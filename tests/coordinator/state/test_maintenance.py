@@ -13,7 +13,7 @@ from lipt.common.errors import StateError
 from lipt.coordinator.state.commands import app
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
-from lipt.coordinator.state.maintenance import Collected, back_up, check_state, collect_garbage
+from lipt.coordinator.state.maintenance import back_up, check_state, collect_garbage
 from tests.blob_files import flip_a_bit
 from tests.coordinator.state.conftest import StateBench
 
@@ -139,26 +139,27 @@ def test_what_no_run_needs_goes_and_the_rest_stays(state: StateBench) -> None:
     (state.directory / "signals" / "s.tmp.part").write_text("half")
     collected = collect_garbage(state.directory, min_age_seconds=24 * HOUR, now=NOW)
     gone = ["ready shard 0", "ready shard 1", "training shard 0", "a refused learner"]
+    gone += ["uploaded weights"]
     gone += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
     assert [text for text in gone if state.has(text)] == []
     stays = ["ready result 0", "ready snapshot 0", "training shard 1", "training shard 2"]
-    stays += ["cancelled theta*", "ready theta_p", "uploaded weights", "x" * 24]
-    stays += ["diagnosis of ", "diagnosis of ready"]
+    stays += ["cancelled theta*", "ready theta_p", "x" * 24, "diagnosis of ", "diagnosis of ready"]
     assert [text for text in stays if not state.has(text)] == []
     assert [path.name for path in (state.directory / "signals").iterdir()] == ["s.safetensors"]
     assert list((state.directory / "uploads").iterdir()) == []
-    num_bytes = len("".join(gone)) + len("cut") + len("half")
-    assert collected == Collected(len(gone) + 2, num_bytes, num_young=0)
+    assert sum(blob.size_bytes for blob in collected.blobs) == len("".join(gone))
+    assert [part.sha256 for part in collected.parts] == ["a" * 64]
+    assert collected.num_spared == 0
     assert check_state(state.directory).problems == ()
     again = collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
-    assert again == Collected(0, 0, 0)
+    assert (again.blobs, again.parts, again.num_spared) == ((), (), 0)
 
 
 def test_what_was_sent_a_moment_ago_is_spared(state: StateBench) -> None:
     name = state.put("a learner whose commit is on its way")
     os.utime(state.blobs.path(name), (NOW - 10.0, NOW - 10.0))
     collected = collect_garbage(state.directory, min_age_seconds=60.0, now=NOW)
-    assert collected.num_young == 1
+    assert collected.num_spared == 1
     assert state.blobs.has(name)
 
 
@@ -297,10 +298,10 @@ def test_gc_removes_only_with_the_age_that_is_given(state: StateBench) -> None:
     young = invoke("gc", "--state-dir", state.directory)
     assert "removed 0 files" in young.stdout
     dry = invoke("gc", "--state-dir", state.directory, "--min-age-hours", "0", "--dry-run")
-    assert "would remove 7 files" in dry.stdout
+    assert "would remove 8 files" in dry.stdout
     assert state.has("cancelled shard 0")
     assert (
-        "removed 7 files"
+        "removed 8 files"
         in invoke("gc", "--state-dir", state.directory, "--min-age-hours", "0").stdout
     )
     assert not state.has("cancelled shard 0")

@@ -7,13 +7,20 @@ from pathlib import Path
 import pytest
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import StateError, StorageFullError, UploadInProgressError
+from lipt.common.errors import (
+    ForeignBlobError,
+    StateError,
+    StorageFullError,
+    UploadInProgressError,
+)
+from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.worker_blobs import Allowance
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.storage.accounts import Accounts, Allowance, Quota, free_bytes, resolve_quota
+from lipt.coordinator.storage.accounts import Accounts, Quota, free_bytes, resolve_quota
 from tests.clock import Clock
 
 QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)
-LEASE = Allowance("r/0 1", max_files=2, max_file_bytes=60)
+LEASE = Allowance((AssignmentKey("r", 0), 1), max_files=2, max_file_bytes=60)
 
 
 class Bench:
@@ -22,17 +29,23 @@ class Bench:
         self.live = {LEASE.lease}
         self.accounts = Accounts(QUOTA, clock=clock, is_live=lambda lease: lease in self.live)
 
-    def begin(self, letter: str, size: int, peer: str = "one", *allowances: Allowance) -> list[str]:
-        leaving = self.accounts.begin(named(letter, size), peer, allowances)
+    def begin(
+        self, letter: str, size: int, peer: str = "one", allowance: Allowance | None = None
+    ) -> list[str]:
+        leaving = self.accounts.begin(named(letter, size), peer, allowance)
         return [sha256[0] for sha256 in leaving]
 
-    def cut(self, letter: str, size: int, peer: str = "one", *allowances: Allowance) -> list[str]:
-        leaving = self.begin(letter, size, peer, *allowances)
+    def cut(
+        self, letter: str, size: int, peer: str = "one", allowance: Allowance | None = None
+    ) -> list[str]:
+        leaving = self.begin(letter, size, peer, allowance)
         self.accounts.end(named(letter, size), finished=False, kept=True)
         return leaving
 
-    def store(self, letter: str, size: int, peer: str = "one", *allowances: Allowance) -> None:
-        self.begin(letter, size, peer, *allowances)
+    def store(
+        self, letter: str, size: int, peer: str = "one", allowance: Allowance | None = None
+    ) -> None:
+        self.begin(letter, size, peer, allowance)
         self.accounts.end(named(letter, size), finished=True, kept=False)
 
 
@@ -82,6 +95,17 @@ def test_upload_under_way_is_nobody_else_s(bench: Bench) -> None:
     assert bench.begin("a", 1, "other") == []
 
 
+def test_an_upload_counts_once_and_while_it_is_sent(bench: Bench) -> None:
+    bench.cut("a", 90)
+    assert bench.begin("a", 95) == []
+    bench.clock.now += 1000
+    with pytest.raises(StorageFullError, match="all peers together"):
+        bench.begin("b", 100, "other")
+    bench.accounts.end(named("a", 95), finished=False, kept=False)
+    assert bench.accounts.num_unfinished() == 0
+    assert bench.begin("b", 100, "other") == []
+
+
 def test_silent_beginnings_make_room_the_oldest_first_and_no_more_than_needed(
     bench: Bench,
 ) -> None:
@@ -106,9 +130,8 @@ def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(bench: B
     bench.store("b", 50, "other trainer")
     for letter in "cd":
         bench.store(letter, 60, "worker", LEASE)
-    # A third file, or a larger one, is no learner's: it counts as anybody's.
     for letter, size in (("e", 1), ("c", 61)):
-        with pytest.raises(StorageFullError):
+        with pytest.raises(ForeignBlobError, match="allows 2 files of at most 60 bytes"):
             bench.begin(letter, size, "worker", LEASE)
     # One that goes on is not new, and files of a lease that lives are not left over.
     assert bench.begin("c", 60, "worker", LEASE) == []
@@ -116,7 +139,7 @@ def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(bench: B
 
 def test_files_of_leases_that_are_over_are_limited_too(bench: Bench) -> None:
     for number, letter in enumerate("abc"):
-        lease = Allowance(f"r/9 {number}", max_files=1, max_file_bytes=60)
+        lease = Allowance((AssignmentKey("r", 9), number), max_files=1, max_file_bytes=60)
         bench.live = {lease.lease}
         # Two leases' leavings take 120 of the 100 bytes: the third file is charged to the peer.
         bench.store(letter, 60, "greedy", lease)
@@ -129,7 +152,7 @@ def test_files_of_leases_that_are_over_are_limited_too(bench: Bench) -> None:
 
 def test_files_that_several_left_of_their_leases_are_limited_together(bench: Bench) -> None:
     for number, letter in enumerate("abc"):
-        lease = Allowance(f"r/9 {number}", max_files=1, max_file_bytes=60)
+        lease = Allowance((AssignmentKey("r", 9), number), max_files=1, max_file_bytes=60)
         bench.live = {lease.lease}
         bench.store(letter, 60, f"gone {number}", lease)
     bench.live = {LEASE.lease}
@@ -160,9 +183,9 @@ def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(bench: Bench)
     with pytest.raises(StorageFullError, match="all peers together would take 160"):
         bench.begin("c", 60)
     # Who goes on with it has it from then on.
-    bench.cut("b", 50)
+    bench.cut("b", 60)
     with pytest.raises(StorageFullError, match="this peer would take 101"):
-        bench.begin("c", 51)
+        bench.begin("c", 41)
 
 
 @pytest.mark.parametrize(

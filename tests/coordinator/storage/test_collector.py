@@ -5,6 +5,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.files import collection_paused
 from lipt.coordinator.state.maintenance import check_state
 from lipt.coordinator.storage.accounts import Accounts
-from lipt.coordinator.storage.collector import Collector
+from lipt.coordinator.storage.storage import Storage
 from tests.clock import Clock
 from tests.coordinator.state.conftest import StateBench
 from tests.uploading import PLENTY
@@ -34,13 +35,17 @@ class Bench:
         self.events = Events()
         self.clock = Clock(NOW)
         self.accounts = Accounts(PLENTY, clock=self.clock, is_live=lambda _: False)
-        self.collector = Collector(
-            state.directory,
-            state.blobs.expiry,
+        self.storage = self.new_storage()
+
+    def new_storage(self, sleep: Any = asyncio.sleep) -> Storage:
+        return Storage(
+            self.state.directory,
+            self.state.blobs,
             self.accounts,
             StorageSettings(unfinished_hours=1.0, unused_hours=24.0),
             self.events,
-            self.clock,
+            wall_clock=self.clock,
+            sleep=sleep,
         )
 
     def put(self, text: str, hours_ago: float) -> BlobName:
@@ -71,18 +76,18 @@ async def test_what_nobody_needs_or_has_used_for_long_goes_and_the_rest_stays(
 ) -> None:
     old, young = bench.put("old features", 25.0), bench.put("young features", 23.0)
     bench.accounts.restore({old.sha256: 12, young.sha256: 14}, {})
-    await bench.collector.collect()
+    await bench.storage.collect()
     assert bench.there([*SPARE, "old features"]) == []
     assert bench.there([*KEPT, "young features"]) == [*KEPT, "young features"]
     assert check_state(bench.state.directory).problems == ()
     assert bench.accounts.num_bytes(finished=True) == 14
     assert bench.events.counts() == {(EventKind.EXPIRED, "blobs"): 1}
-    latest = bench.collector.latest
+    latest = bench.storage.latest
     assert latest.spare_bytes == len("young features")
     assert latest.needed_bytes == sum(
         path.stat().st_size for path in (bench.state.directory / "blobs").glob("*/*")
     ) - len("young features")
-    await bench.collector.collect()
+    await bench.storage.collect()
     assert bench.events.counts() == {(EventKind.EXPIRED, "blobs"): 1}
 
 
@@ -90,7 +95,7 @@ async def test_uploads_that_got_no_byte_for_long_go(bench: Bench) -> None:
     old, young = bench.begin("cut long ago", 2.0), bench.begin("cut just now", 0.5)
     bench.accounts.restore({}, {old.sha256: 1, young.sha256: 1})
     with bench.state.blobs.open_upload(bench.begin("being sent", 3.0), 1) as upload:
-        await bench.collector.collect()
+        await bench.storage.collect()
         assert upload.offset_bytes == 1
     left = {part.sha256 for part in bench.state.blobs.expiry.parts()}
     assert left == {young.sha256, upload.name.sha256}
@@ -101,13 +106,13 @@ async def test_uploads_that_got_no_byte_for_long_go(bench: Bench) -> None:
 async def test_what_a_request_holds_or_a_backup_reads_stays(bench: Bench) -> None:
     name = bench.put("weights of a request", 1000.0)
     with bench.state.blobs.expiry.holding(name.sha256):
-        await bench.collector.collect()
+        await bench.storage.collect()
     assert bench.there(["weights of a request"])
     assert bench.there(SPARE) == []
     with collection_paused(bench.state.directory):
-        await bench.collector.collect()
+        await bench.storage.collect()
         assert bench.there(["weights of a request"])
-    await bench.collector.collect()
+    await bench.storage.collect()
     assert not bench.there(["weights of a request"])
 
 
@@ -115,14 +120,14 @@ async def test_record_that_cannot_be_read_removes_nothing(bench: Bench) -> None:
     database = bench.state.directory / "lipt.db"
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE learners SET body = '{' WHERE run_id = 'training'")
-    await bench.collector.collect()
+    await bench.storage.collect()
     assert bench.there(SPARE) == SPARE
     assert bench.events.counts() == {(EventKind.RETRIED, "collection"): 1}
 
 
 async def test_blobs_that_records_name_are_no_uploads(bench: Bench) -> None:
     bench.accounts.restore({bench.state.put("ready shard 0").sha256: 13}, {})
-    await bench.collector.collect()
+    await bench.storage.collect()
     assert bench.accounts.num_bytes(finished=True) == 0
 
 
@@ -138,7 +143,7 @@ async def test_files_that_records_need_are_not_looked_at(
 
     bench.put("young features", 23.0)
     monkeypatch.setattr(bench.state.blobs.expiry, "blob", note)
-    await bench.collector.collect()
+    await bench.storage.collect()
     names = {BlobName.of(text.encode()).sha256 for text in [*SPARE, "young features"]}
     assert sorted(looked_at) == sorted(names)
 
@@ -153,9 +158,8 @@ async def test_first_round_comes_after_a_while_and_then_again_and_again(bench: B
         if len(slept) == 3:
             raise asyncio.CancelledError
 
-    bench.collector.sleep = sleep
     with pytest.raises(asyncio.CancelledError):
-        await bench.collector.run()
+        await bench.new_storage(sleep).run()
     assert slept == [900.0] * 3
 
 
@@ -164,15 +168,15 @@ async def test_round_that_is_under_way_at_the_end_is_waited_for(
 ) -> None:
     begun, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
-    collect = bench.collector._collect
+    collect = bench.storage._collect
 
     def slow(uploads: frozenset[str]) -> object:
         loop.call_soon_threadsafe(begun.set)
         go_on.wait()
         return collect(uploads)
 
-    monkeypatch.setattr(bench.collector, "_collect", slow)
-    task = asyncio.create_task(bench.collector.collect())
+    monkeypatch.setattr(bench.storage, "_collect", slow)
+    task = asyncio.create_task(bench.storage.collect())
     await begun.wait()
     task.cancel()
     await asyncio.sleep(0)

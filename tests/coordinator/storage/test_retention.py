@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from lipt.common.errors import RunNotReadyError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import RunState
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.compute.queue import Computation
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, RunSummary
-from lipt.coordinator.storage.collector import Retention, overdue
+from lipt.coordinator.storage.retention import Retention, overdue
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run

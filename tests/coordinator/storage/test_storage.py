@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
-from lipt.common.errors import StorageFullError, WrongOffsetError
+from lipt.common.errors import ForeignBlobError, StorageFullError, WrongOffsetError
 from lipt.common.rpc.messages import PROTOCOL_MAJOR
 from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
@@ -22,7 +22,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.server import serving
-from lipt.coordinator.subsets.diagnoses import DiagnosisQuery
+from lipt.coordinator.subsets.questions import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2, worker_pb2, worker_pb2_grpc
 from tests.coordinator.fakes import THETA, FakeWorker, make_settings, opened, pretraining
@@ -44,13 +44,16 @@ class Peer:
         self.blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
         self.workers: Any = worker_pb2_grpc.WorkerServiceStub(channel)
 
-    async def send(self, content: bytes, *, up_to: int | None = None) -> BlobName:
-        """Send a content, or no more than its beginning."""
+    async def send(
+        self, content: bytes, *, up_to: int | None = None, worker: bool = False
+    ) -> BlobName:
+        """Send a content, or no more than its beginning, with the worker's secret or without."""
         name = BlobName.of(content)
         request = blob_pb2.WriteBlobRequest(blob=blob_to_proto(name))
         fill_chunk(request.chunk, 0, content[:up_to])
         try:
-            await self.blobs.WriteBlob(iter([request]), timeout=60)
+            shown = SHOWN if worker else ()
+            await self.blobs.WriteBlob(iter([request]), metadata=shown, timeout=60)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
         return name
@@ -69,17 +72,10 @@ class Peer:
         )
         return str((await self.workers.Register(request)).worker_id)
 
-    async def take(self, worker_id: str) -> worker_pb2.Assignment:
+    async def take(self, worker_id: str) -> None:
         request = worker_pb2.AcquireAssignmentRequest(worker_id=worker_id, wait_seconds=60.0)
         answer = await self.workers.AcquireAssignment(request, metadata=SHOWN, timeout=60)
         assert answer.HasField("assignment")
-        return answer.assignment
-
-    async def beat(self, worker_id: str, taken: worker_pb2.Assignment) -> None:
-        request = worker_pb2.HeartbeatRequest(
-            worker_id=worker_id, assignment_id=taken.assignment_id, epoch=taken.lease.epoch
-        )
-        await self.workers.Heartbeat(request, metadata=SHOWN, timeout=60)
 
 
 class Served:
@@ -165,21 +161,20 @@ async def test_trainers_that_filled_the_quota_keep_no_worker_from_handing_in(
         await in_training(coordinator.app)
         worker = await coordinator.peer()
         worker_id = await worker.register()
-        taken = await worker.take(worker_id)
+        await worker.take(worker_id)
         for content in (b"t" * 700, b"u" * 300):
             await (await coordinator.peer()).send(content)
         with pytest.raises(StorageFullError):
             await (await coordinator.peer()).send(b"another trainer")
-        assert await worker.send(b"learner" * 1000)
-        # After a cut it is another connection, which the next heartbeat makes the worker's.
+        assert await worker.send(b"learner" * 1000, worker=True)
+        # After a cut it is another connection, and the secret says whose.
         again = await coordinator.peer()
         with pytest.raises(StorageFullError):
             await again.send(b"snapshot" * 1000)
-        await again.beat(worker_id, taken)
-        assert await again.send(b"snapshot" * 1000)
+        assert await again.send(b"snapshot" * 1000, worker=True)
         # A learner has two files at most, where it is trained twice.
-        with pytest.raises(StorageFullError):
-            await again.send(b"a third")
+        with pytest.raises(ForeignBlobError, match="allows 2 files"):
+            await again.send(b"a third", worker=True)
 
 
 async def test_what_a_run_is_made_of_counts_no_more(tmp_path: Path) -> None:
@@ -206,7 +201,7 @@ async def test_old_blob_that_is_asked_about_is_there_afterwards(tmp_path: Path) 
         await peer.send(b"sent")
         async for _ in peer.blobs.ReadBlob(blob_pb2.ReadBlobRequest(blob=read)):
             pass
-        await coordinator.app.storage.collector.collect()
+        await coordinator.app.storage.collect()
         assert [coordinator.app.blobs.has(name) for name in names] == [True, True, True, False]
         assert coordinator.figures("lipt_storage_bytes")["uploaded"] == 13
         answer = await peer.blobs.GetUploadStatus(blob_pb2.GetUploadStatusRequest(blob=left))
@@ -240,8 +235,8 @@ async def test_what_a_request_is_about_is_not_removed_before_it_is_answered(
             revision = app.store.revision(run.run_id)
             await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
         asked = SubsetQuery("mine", "uniform", 0.1, None, None, {}, weights=name)
-        await app.subsets.get(asked, lambda _: None, "me")
-        await app.diagnoses.get(DiagnosisQuery(features=name), lambda _: None, "me")
+        await app.answers.subset(asked, lambda _: None, "me")
+        await app.answers.diagnosis(DiagnosisQuery(features=name), lambda _: None, "me")
         assert removed == [False] * 3
         expire()
         assert removed[-1]

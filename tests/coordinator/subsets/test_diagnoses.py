@@ -15,8 +15,9 @@ from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
-from lipt.coordinator.subsets import diagnoses as module
-from lipt.coordinator.subsets.diagnoses import Diagnoses, DiagnosisQuery
+from lipt.coordinator.subsets import answers as module
+from lipt.coordinator.subsets.answers import Answers
+from lipt.coordinator.subsets.questions import DiagnosisQuery
 from tests.coordinator.fakes import DATA, FakeCompute
 
 MakeRun = Callable[..., RunRecord]
@@ -37,7 +38,7 @@ class World:
 
     def restart(self, backbone: str | None) -> None:
         """Another coordinator of the same state, with that backbone."""
-        self.diagnoses = Diagnoses(
+        self.answers = Answers(
             self.store,
             self.database,
             self.blobs,
@@ -50,7 +51,7 @@ class World:
         )
 
     async def ask(self, **query: Any) -> DiagnosisRecord:
-        return await self.diagnoses.get(DiagnosisQuery(**query), lambda _: None, "caller")
+        return await self.answers.diagnosis(DiagnosisQuery(**query), lambda _: None, "caller")
 
     @property
     def questions(self) -> list[Any]:
@@ -72,7 +73,7 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     compute = FakeCompute({DiagnoseData: diagnose})
     world = World(compute, database, blobs, store, run)
     yield world
-    await world.diagnoses.stop()
+    await world.answers.stop()
 
 
 async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:

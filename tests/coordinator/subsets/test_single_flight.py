@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lipt.common.errors import BudgetError
-from lipt.coordinator.compute.progress import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 
 LINGER_SECONDS = 10.0

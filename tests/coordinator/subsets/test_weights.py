@@ -9,6 +9,7 @@ import pytest
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import (
     DataError,
     OtherDataError,
@@ -20,7 +21,8 @@ from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSou
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
-from lipt.coordinator.subsets.ready_runs import RunWeights, find_ready
+from lipt.coordinator.subsets.answers import Answers
+from lipt.coordinator.subsets.questions import find_ready
 from lipt.core.results import CommittedLearner
 from tests.coordinator.fakes import DATA, FakeCompute
 
@@ -40,7 +42,7 @@ SOUP = SoupRecord(
 class World:
     """A run "r" that is ready, and a younger one, "young", that has theta* alone."""
 
-    weights: RunWeights
+    answers: Answers
     store: RunStore
     blobs: BlobStore
     compute: FakeCompute
@@ -65,9 +67,18 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
             MakeSoup: lambda _: SoupResult(blobs.put_bytes(THETA_P), SOUP, {}),
         }
     )
-    weights = RunWeights(store, blobs, compute.queue, linger_seconds=60.0)
-    yield World(weights, store, blobs, compute)
-    await weights.stop()
+    answers = Answers(
+        store,
+        database,
+        blobs,
+        compute.queue,
+        DATA,
+        defaults=RunConfig(),
+        wall_clock=lambda: 1.0,
+        linger_seconds=60.0,
+    )
+    yield World(answers, store, blobs, compute)
+    await answers.stop()
 
 
 @pytest.mark.parametrize("lose", [False, True])
@@ -75,9 +86,9 @@ async def test_weights_that_the_disk_has_damaged_or_lost_are_made_again_first(
     world: World, lose: bool
 ) -> None:
     world.damage(THETA_P, lose=lose)
-    assert world.blobs.is_whole(await world.weights.pretrained("r", "caller"))
+    assert world.blobs.is_whole(await world.answers.pretrained_weights("r", "caller"))
     world.damage(THETA, lose=lose)
-    assert world.blobs.is_whole(await world.weights.initial("young", "caller"))
+    assert world.blobs.is_whole(await world.answers.initial_weights("young", "caller"))
     assert world.compute.kinds == ["MakeSoup", "InitializeWeights"]
     assert world.compute.fingerprints == ["f" * 64] * 2
 
@@ -92,10 +103,10 @@ async def test_weights_are_made_again_also_when_who_asked_has_left(world: World)
         return SoupResult(world.blobs.put_bytes(THETA_P), SOUP, {})
 
     world.compute.answers[MakeSoup] = merge
-    impatient = asyncio.create_task(world.weights.pretrained("r", "caller"))
+    impatient = asyncio.create_task(world.answers.pretrained_weights("r", "caller"))
     await begun.wait()
     impatient.cancel()
-    patient = asyncio.create_task(world.weights.pretrained("r", "caller"))
+    patient = asyncio.create_task(world.answers.pretrained_weights("r", "caller"))
     go_on.set()
     assert world.blobs.is_whole(await patient)
     assert world.compute.kinds == ["MakeSoup"]
@@ -105,26 +116,26 @@ async def test_weights_that_are_not_there_yet_are_refused_with_how_far_the_run_i
     world: World,
 ) -> None:
     with pytest.raises(RunNotReadyError, match="run name-young is training"):
-        await world.weights.pretrained("young", "caller")
+        await world.answers.pretrained_weights("young", "caller")
     with pytest.raises(UnknownRunError):
-        await world.weights.initial("nobody", "caller")
+        await world.answers.initial_weights("nobody", "caller")
 
 
 async def test_weights_of_a_run_that_is_held_are_served_and_not_made_again(world: World) -> None:
     for run_id in ("r", "young"):
         world.store.hold(run_id, "run was made on other data.")
-    assert await world.weights.pretrained("r", "caller") == BlobName.of(THETA_P)
+    assert await world.answers.pretrained_weights("r", "caller") == BlobName.of(THETA_P)
     world.damage(THETA_P)
     with pytest.raises(OtherDataError, match=r"theta_p of run name-r.*made on other data"):
-        await world.weights.pretrained("r", "caller")
+        await world.answers.pretrained_weights("r", "caller")
     with pytest.raises(OtherDataError, match="made on other data"):
-        await world.weights.pretrained("young", "caller")
+        await world.answers.pretrained_weights("young", "caller")
     assert world.compute.kinds == []
 
 
 async def test_the_latest_weights_are_those_of_the_newest_run_that_is_ready(world: World) -> None:
-    assert await world.weights.pretrained("latest", "me") == BlobName.of(THETA_P)
-    assert await world.weights.initial("latest", "me") == BlobName.of(THETA)
+    assert await world.answers.pretrained_weights("latest", "me") == BlobName.of(THETA_P)
+    assert await world.answers.initial_weights("latest", "me") == BlobName.of(THETA)
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_easy_data_need_few_and_hard_ones_all(distance: float, fraction: float) 
     features_ND[torch.arange(800), labels_N] += distance
     accuracy = 1.0 if distance > 1 else 0.9
     found = learning_curve(features_ND, labels_N, 4, accuracy, generator=generator)
-    assert found.sizes == (100, 200, 400, 800)
+    assert found.sizes == [100, 200, 400, 800]
     assert found.accuracies[-1] == accuracy
     assert found.suggested_fraction == fraction
 

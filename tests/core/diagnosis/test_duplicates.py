@@ -14,25 +14,30 @@ from lipt.core.diagnosis import duplicates
 from lipt.core.diagnosis.duplicates import (
     Copies,
     Duplicates,
-    Likeness,
+    MayBeAlike,
+    Pictures,
     aligned_correlation,
     are_pictures,
     find_copies,
     find_duplicates,
-    likeness_of_pictures,
-    look_at,
 )
 
 
-def found_in(points_ND: Tensor, *, digests: list[bytes] | None = None) -> Copies:
+class Points(Pictures):
     """Points are alike from a cosine of 0.8 on, and looked at from 0.6 on."""
-    unit_ND = functional.normalize(points_ND, dim=1)
 
-    def alike(left_P: Tensor, right_P: Tensor) -> Tensor:
-        return (unit_ND[left_P] * unit_ND[right_P]).sum(dim=1) >= 0.8
+    def alike(self, standing_P: Tensor, later_P: Tensor) -> Tensor:
+        unit_NP = self.thumbnails_NP
+        return (unit_NP[standing_P] * unit_NP[later_P]).sum(dim=1) >= self.threshold
 
-    likeness = Likeness(lambda ids_B: unit_ND[ids_B], 0.6, alike, 0.8)
-    return find_copies(digests or distinct(len(points_ND)), likeness)
+    def bound(self, later_B: Tensor) -> MayBeAlike:
+        return lambda standing_K: torch.ones(len(later_B), len(standing_K), dtype=torch.bool)
+
+
+def found_in(points_ND: Tensor) -> Copies:
+    unit_ND, digests = functional.normalize(points_ND, dim=1), distinct(len(points_ND))
+    points = Points(lambda ids: ids, digests, unit_ND, unit_ND, threshold=0.8, near=0.6)
+    return find_copies(digests, points)
 
 
 def distinct(count: int) -> list[bytes]:
@@ -85,9 +90,8 @@ def test_pictures_are_alike_by_their_pixels_a_pixel_apart() -> None:
     moved = pixels[:, :, 2:34, :32] * 1.2
     noisy = originals + 4 * torch.randn(originals.shape, generator=generator)
     images = torch.cat((originals, moved, noisy, originals)).clamp(0, 255).to(torch.uint8)
-    pictures = look_at(lambda ids: images[ids], len(images))
-    likeness = likeness_of_pictures(pictures, lambda ids: images[ids])
-    found = find_copies(pictures.digests, likeness)
+    pictures = Pictures.of(lambda ids: images[ids], len(images))
+    found = find_copies(pictures.digests, pictures)
     assert found.pictures_N.tolist() == list(range(40)) * 4
     assert found.exact_N.tolist() == [*range(120), *range(40)]
 
@@ -104,19 +108,17 @@ def test_low_frequencies_rule_out_most_pairs_and_none_that_is_alike(
     spread = torch.linspace(1, 40, len(originals)).view(-1, 1, 1, 1)
     images = (originals + spread * noise).clamp(0, 255).to(torch.uint8)
     images[5] = 7
-    pictures = look_at(lambda ids: images[ids], len(images))
-    likeness = likeness_of_pictures(pictures, lambda ids: images[ids], threshold=0.9)
-    assert likeness.bound_of is not None
+    pictures = replace(Pictures.of(lambda ids: images[ids], len(images)), threshold=0.9, near=-1.0)
     ids = torch.arange(len(images))
-    may_be = likeness.bound_of(ids)(ids)
+    may_be = pictures.bound(ids)(ids)
     standing, later = (pairs.flatten() for pairs in torch.meshgrid(ids, ids, indexing="xy"))
-    alike = likeness.alike(standing, later).view(len(ids), len(ids))
+    alike = pictures.alike(standing, later).view(len(ids), len(ids))
     assert not bool((alike & ~may_be).any())
     assert int(alike.sum()) < int(may_be.sum()) < 0.5 * may_be.numel()
     # Whether it is asked changes nothing.
-    bounded = find_copies(pictures.digests, replace(likeness, near=-1.0))
+    bounded = find_copies(pictures.digests, pictures)
     monkeypatch.setattr(duplicates, "_WORTH_A_BOUND", 1.0)
-    plain = find_copies(pictures.digests, replace(likeness, near=-1.0))
+    plain = find_copies(pictures.digests, pictures)
     assert torch.equal(bounded.pictures_N, plain.pictures_N)
 
 
@@ -129,7 +131,7 @@ def test_what_was_saved_is_loaded_as_it_was(tmp_path: Path) -> None:
     assert torch.equal(loaded.exact_N, saved.exact_N)
     assert loaded.threshold == 0.96
     path.write_bytes(b"no tensors")
-    with pytest.raises(StateError, match="does not hold copies"):
+    with pytest.raises(StateError, match="cannot be used"):
         Copies.load(path)
 
 
@@ -174,7 +176,7 @@ def test_groups_are_counted_by_what_their_examples_share() -> None:
 def test_thumbnails_are_centred_and_of_unit_length() -> None:
     images = torch.zeros(2, 1, 16, 16, dtype=torch.uint8)
     images[0, :, :, 8:] = 200
-    found = look_at(lambda ids: images[ids], 2)
+    found = Pictures.of(lambda ids: images[ids], 2)
     # Half of 64 cells above the mean: each an eighth away from it; one colour is nothing.
     assert found.thumbnails_NP[0].view(8, 8)[:, 0].tolist() == pytest.approx([-1 / 8] * 8)
     assert found.thumbnails_NP[1].abs().sum() == 0

@@ -18,7 +18,6 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import Shard
-from lipt.common.data.shard import EncodedShard
 from lipt.common.errors import (
     ConfigError,
     DataError,
@@ -97,21 +96,21 @@ def theta_star(task: LearnerTask, *allowed_modules: str) -> Weights:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def make_files(*, broken: int | None = None) -> EncodedShard:
+def make_files(*, broken: int | None = None) -> Shard:
     """The examples of `make_shard` as files; one of them cut off."""
     shard = make_shard()
     files = files_of(images_in(shard.examples))
     if broken is not None:
         files[broken] = files[broken][:-40]
     image = ImageFormat(1, 8, 8, mean=(0.3,), std=(0.4,))
-    return EncodedShard(encoded(files, image), shard.targets_N)
+    return Shard(encoded(files, image), shard.targets_N)
 
 
 def train(
     task: LearnerTask,
     *,
     initial: Weights | None = None,
-    shard: Shard | EncodedShard | None = None,
+    shard: Shard | None = None,
     allowed_modules: tuple[str, ...] = (),
     losses: dict[int, float] | None = None,
 ) -> LearnerResult:

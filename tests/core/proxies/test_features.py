@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import Stored, images_in, to_model_input
@@ -20,9 +22,9 @@ from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import reestimate_batch_norm
 from lipt.core.proxies import features as module
 from lipt.core.proxies.features import (
-    ModelBank,
     backbone_identity,
     load_backbone,
+    model_bank,
     pooled_features,
     side_by_side,
 )
@@ -65,15 +67,15 @@ def states(num_models: int) -> list[Weights]:
 
 def bank(
     weights: list[Weights], *, max_width: int = 4096, batch_norm_images: Tensor | None = None
-) -> ModelBank:
-    return ModelBank(
+) -> Callable[[Stored], Tensor]:
+    return model_bank(
         Small().eval(),
         [lambda one=one: one for one in weights],  # type: ignore[misc]
         IMAGE,
         CPU,
         batch_size=4,
         batch_norm_examples_M=batch_norm_images,
-        generator_of=lambda number: torch.Generator().manual_seed(number),
+        seed=0,
         max_width=max_width,
     )
 
@@ -128,7 +130,7 @@ def test_too_wide_features_are_projected_the_same_way_every_time() -> None:
     first, again = narrow(images()), narrow(images())
     assert first.shape == (10, 30)
     assert torch.equal(first, again)
-    drawn = torch.randn(25, 10, generator=torch.Generator().manual_seed(1)) / 10**0.5
+    drawn = torch.randn(25, 10, generator=derive_generator(0, "projection", 1)) / 10**0.5
     whole = bank(states(3))(images())
     torch.testing.assert_close(first[:, 10:20], whole[:, 25:50] @ drawn)
 

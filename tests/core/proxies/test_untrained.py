@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.determinism import derive_generator
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.core.proxies import untrained as module
 from lipt.core.proxies import untrained as patches
@@ -52,7 +53,7 @@ def test_features_are_those_of_a_convolution_and_pooling(channels: int, side: in
     images_NCHW = made_up(11, channels, side)
     filters = filters_of(images_NCHW)
     found_ND = patch_features(images_NCHW, filters)
-    assert found_ND.shape == (11, filters.num_features) == (11, 8 * 16)
+    assert found_ND.shape == (11, 8 * 16)
     torch.testing.assert_close(found_ND, convolved(images_NCHW, filters), rtol=1e-4, atol=1e-4)
 
 
@@ -92,12 +93,10 @@ def test_images_are_scaled_to_one_of_two_sides(shape: tuple[int, int, int], side
     assert patch_features(images_NCHW, filters_of(images_NCHW)).shape == (2, 8 * 16)
 
 
-def of_column(column: Column, values: torch.Tensor, largest: int = 0) -> torch.Tensor:
+def of_column(column: Column, values: torch.Tensor) -> torch.Tensor:
     """Of one column."""
-    extract = column_values(
-        (column,), lambda _: largest, lambda _: torch.Generator().manual_seed(3)
-    )
-    return extract({column.name: values})
+    tensors = {column.name: values}
+    return column_values([column], tensors, seed=3)(tensors)
 
 
 def test_numbers_are_features_as_they_are() -> None:
@@ -118,7 +117,7 @@ def test_categories_count_each_at_its_place() -> None:
     assert of_column(column, torch.tensor([[2, 0]])).tolist() == [[0, 0, 1, 1, 0, 0]]
     # How many there are follows from the data where the column does not say.
     known = Column("x", ColumnType.INT64, (2,))
-    assert of_column(known, torch.tensor([[2, 0]]), largest=2).shape == (1, 6)
+    assert of_column(known, torch.tensor([[2, 0]])).shape == (1, 6)
 
 
 def test_words_count_wherever_they_are() -> None:
@@ -134,5 +133,5 @@ def test_a_projection_is_that_of_the_counts() -> None:
     column = Column("x", ColumnType.INT64, (places,), num_values=kinds)
     words = torch.randint(kinds, (3, places), generator=torch.Generator().manual_seed(0))
     counts = torch.stack([row.bincount(minlength=kinds) for row in words]).float()
-    drawn = torch.randn(kinds, 512, generator=torch.Generator().manual_seed(3)) / 512**0.5
+    drawn = torch.randn(kinds, 512, generator=derive_generator(3, "column x")) / 512**0.5
     torch.testing.assert_close(of_column(column, words), counts @ drawn)

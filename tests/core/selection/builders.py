@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.gradients.vectors import Space
 from lipt.core.selection.strategies.glister import LastLayer
+from lipt.core.selection.vectors import Space
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals
@@ -171,3 +171,22 @@ def random_subsets(num_examples: int, budget: int, count: int = 20) -> Iterator[
     generator = torch.Generator().manual_seed(1)
     for _ in range(count):
         yield torch.randperm(num_examples, generator=generator)[:budget]
+
+
+def at_angles(*degrees: float) -> Tensor:
+    """Directions in a plane."""
+    angles_N = torch.tensor(degrees).deg2rad()
+    return torch.stack([angles_N.cos(), angles_N.sin()], dim=1)
+
+
+def plain_greedy(similarity_NT: Tensor, budget: int) -> list[int]:
+    """Facility location with every gain of every example before every pick; ties by rounding."""
+    similarity_NT = similarity_NT.double()
+    best_T, chosen = torch.zeros_like(similarity_NT[0]), []
+    for _ in range(budget):
+        gains_N = (similarity_NT - best_T).clamp(min=0).sum(dim=1).round(decimals=8)
+        gains_N[chosen] = -1
+        gains = gains_N.tolist()
+        chosen.append(gains.index(max(gains)))
+        best_T = torch.maximum(best_T, similarity_NT[chosen[-1]])
+    return chosen

@@ -9,7 +9,6 @@ from lipt.common.errors import StrategyOptionError, UnknownNameError
 from lipt.core.selection.options import (
     Preset,
     WarmUp,
-    between,
     options_of,
     parse_options,
 )
@@ -112,10 +111,21 @@ def test_an_unknown_preset_is_refused_with_those_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fraction", "value"), [(0.01, 3), (0.1, 3), (0.15, 2.5), (0.2, 2), (0.35, 1), (0.5, 0), (1, 0)]
+    ("fraction", "beta"),
+    [
+        (0.01, "0.3"),
+        (0.1, "0.3"),
+        (0.15, "0.25"),
+        (0.2, "0.2"),
+        (0.35, "0.1"),
+        (0.5, "0"),
+        (1, "0"),
+    ],
 )
-def test_between_points_lie_straight_lines(fraction: float, value: float) -> None:
-    assert between({0.2: 2, 0.1: 3, 0.5: 0}, fraction) == pytest.approx(value)
+def test_between_its_papers_fractions_ccs_drops_along_straight_lines(
+    fraction: float, beta: str
+) -> None:
+    assert find_strategy("ccs").preset("paper").options(fraction, {})["beta"] == beta
 
 
 @pytest.mark.parametrize(("strategy", "name"), PRESETS)

@@ -4,6 +4,7 @@ import torch
 from torch.nn import functional
 
 from lipt.core.selection.redundancy import carrying, redundancy
+from tests.core.selection.builders import plain_greedy
 
 
 def generator() -> torch.Generator:
@@ -30,13 +31,8 @@ def test_the_same_as_plain_greedy() -> None:
     points = torch.randn(40, 6, generator=generator())
     unit = functional.normalize(points.double(), dim=1)
     similar = (1 + unit @ unit.T) / 2
-    best, values, left = torch.zeros(40), [], set(range(40))
-    best = best.double()
-    while left:
-        pick = max(left, key=lambda one: float(torch.maximum(best, similar[one]).sum()))
-        best = torch.maximum(best, similar[pick])
-        values.append(float(best.sum()))
-        left.remove(pick)
+    order = plain_greedy(similar, 40)
+    values = [float(similar[order[: size + 1]].amax(dim=0).sum()) for size in range(40)]
     wanted = values[0] + 0.9 * (values[-1] - values[0])
     expected = 1 + sum(value < wanted - 1e-4 for value in values)
     assert carrying(points) == expected

@@ -52,14 +52,7 @@ def test_weights_stay_with_their_indices() -> None:
         return Selection(rows, signals.features_ND[rows, 0])
 
     signals = signals_of(torch.arange(6.0)[:, None], labels=[0, 1] * 3)
-    strategy = Strategy(
-        function=backwards,
-        summary="",
-        paper="",
-        cost="N",
-        balance=Balance.BY_DEFAULT,
-        returns_weights=True,
-    )
+    strategy = Strategy(backwards, "the last ones", returns_weights=True)
     for balanced in (False, True):
         chosen = choose(strategy, signals, 4, balanced=balanced)
         assert chosen.indices_K.tolist() == [2, 3, 4, 5]
@@ -71,15 +64,7 @@ def test_a_strategy_that_breaks_its_promise_is_found_out(rows: list[int]) -> Non
     def broken(signals: Signals, budget: int) -> Selection:
         return Selection(torch.tensor(rows), torch.ones(len(rows)))
 
-    strategy = Strategy(
-        function=broken,
-        summary="",
-        paper="",
-        cost="N",
-        balance=Balance.NEVER,
-        returns_weights=False,
-        needs=NOTHING,
-    )
+    strategy = Strategy(broken, "too few", needs=NOTHING)
     labels = labels_only(torch.zeros(5, dtype=torch.int64))
     with pytest.raises(RuntimeError, match=r"'broken' answered with . indices.*budget of 3"):
         choose(strategy, labels, 3, balanced=False)

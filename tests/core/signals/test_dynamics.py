@@ -51,7 +51,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"no safetensors"])
 def test_file_of_something_else_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "d").write_bytes(content)
-    with pytest.raises(StateError, match="Delete it: they are computed again"):
+    with pytest.raises(StateError, match="Delete it: it is computed again"):
         Dynamics.load(tmp_path / "d")
 
 

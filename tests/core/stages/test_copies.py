@@ -11,7 +11,7 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset, in_memory
-from lipt.common.data.loading import load_columns
+from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import Column, ColumnType
@@ -132,6 +132,6 @@ def test_columns_are_copies_only_where_they_are_equal(make_context: MakeContext)
     values = torch.tensor([[1.0, 2.0], [1.0, 2.5], [1.0, 2.0], [3.0, 2.0]])
     column = Column("x", ColumnType.FLOAT32, (2,))
     rows = ColumnRows("mine", ("a", "b"), torch.tensor([0, 1, 1, 0]), (column,), {"x": values})
-    vars(context)["dataset"] = load_columns(rows, image_size=None)
+    vars(context)["dataset"] = load(rows)
     copies = copies_of(context, cpu_threads=1)
     assert copies.pictures_N.tolist() == copies.exact_N.tolist() == [0, 1, 0, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,9 @@ from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.signals import Signals, given
 from lipt.core.stages import proxy as proxying
-from lipt.core.stages.proxy import Facts, ProxyQuestion, proxied_features, proxied_signals
+from lipt.core.stages.proxy import ProxyQuestion, proxied_features, proxied_signals
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
@@ -60,9 +61,10 @@ def trajectories(context: Context, weights: BlobName) -> Trajectories:
 
 @pytest.fixture
 def ask(context: Context, weights: BlobName) -> Any:
-    def asked(text: str, **question: Any) -> tuple[Signals, Facts]:
+    def asked(text: str, **question: Any) -> tuple[Signals, Mapping[str, Any]]:
         plain = ProxyQuestion(CONFIG, IMAGE, Proxy.parse(text), weights)
-        return proxied_signals(context, replace(plain, **question))
+        signals = proxied_signals(context, replace(plain, **question))
+        return signals, given(signals.facts, "facts")
 
     return asked
 
@@ -97,18 +99,21 @@ def test_where_labels_are_surely_wrong_a_second_head_is_taught_by_the_others(
 ) -> None:
     context = Context(digits_settings(tmp_path, "digits-mislabelled"), send=lambda _: None)
     question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), weights)
-    first, facts = proxied_signals(context, question)
+    first = proxied_signals(context, question)
     labels_N = context.dataset.labels_N
     trust_N = trust_after(find_label_errors(replace(first, second_errors_NC=None)), labels_N)
     assert trust_N is not None
-    assert facts["distrusted"] == int((trust_N < 1).sum()) > 0
+    assert torch.equal(given(first.trust_N, "trust"), trust_N)
+    assert given(first.facts, "facts")["distrusted"] == int((trust_N < 1).sum()) > 0
     assert first.second_errors_NC is not None
     # Of examples without a say the second head knows better than their labels.
     wrong_N = labels_N != open_dataset("digits-train").labels_N
     suggested_N = find_label_errors(first).suggested_N
     assert float((suggested_N[wrong_N] != labels_N[wrong_N]).double().mean()) > 0.9
     # What was kept on disk is what was computed.
-    again, _ = proxied_signals(context, question)
+    again = proxied_signals(context, question)
+    assert again.facts == first.facts
+    assert torch.equal(given(again.trust_N, "trust"), trust_N)
     assert again.second_errors_NC is not None
     assert torch.equal(again.second_errors_NC, first.second_errors_NC)
 
@@ -159,7 +164,7 @@ def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_
     )
     named = Context(settings, send=lambda _: None)
     question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:backbone"), weights)
-    _, facts = proxied_signals(named, question)
+    facts = given(proxied_signals(named, question).facts, "facts")
     assert facts["num_features"] == 5 * 512
 
 
@@ -217,7 +222,7 @@ def test_features_alone_need_neither_a_head_nor_a_label(
     monkeypatch.setattr(proxying, "leave_one_out", None)
     dataset = context.dataset
     question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
-    signals, facts = proxied_features(context, question)
+    signals = proxied_features(context, question)
     generator = derive_generator(CONFIG.seed, "patches")
     drawn = torch.randperm(len(dataset), generator=generator).sort().values
     features_ND = patch_features(
@@ -232,6 +237,7 @@ def test_features_alone_need_neither_a_head_nor_a_label(
     )
     assert signals.labels_N.tolist() == [0] * len(dataset)
     assert signals.errors_NC.shape == (len(dataset), 0)
+    facts = given(signals.facts, "facts")
     assert set(facts) == {"proxy", "features", "num_features", "seconds"}
     assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
     assert facts["num_features"] == 2048

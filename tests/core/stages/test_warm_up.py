@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.data.shard import Shard, unpack_shard
+from lipt.common.data.shard import Shard, open_shard
 from lipt.common.determinism import derive_seed
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import images_in
@@ -22,7 +22,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context, keep_cached
 from lipt.coordinator.compute.jobs.pretraining import CutShards
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.progress import Progressed
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.options import WarmUp
@@ -30,7 +30,6 @@ from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.warm_up import (
     WarmedUp,
-    WarmUpQuestion,
     dynamics_of,
     own_learners,
     states_of,
@@ -60,14 +59,14 @@ def context(tmp_path: Path, reports: list[str]) -> Context:
     return Context(digits_settings(tmp_path), send=send)
 
 
-def question(context: Context, warm_up: WarmUp) -> WarmUpQuestion:
+def question(context: Context, **options: str) -> SelectSubset:
     initial = context.blobs.put_bytes(pack(context.new_model(CONFIG).state_dict()))
-    return WarmUpQuestion(CONFIG, IMAGE, initial, warm_up)
+    asked = {"strategy": "grand", "budget": 10, "balanced": False}
+    return SelectSubset(CONFIG, IMAGE, initial, **asked, options=tuple(options.items()))  # type: ignore[arg-type]
 
 
-def ask(context: Context, warm_up: WarmUp, *, gradient_norms: bool = False) -> WarmedUp:
-    wanted = question(context, warm_up)
-    return warmed_up(context, wanted, signals=True, gradient_norms=gradient_norms)
+def ask(context: Context, warm_up: WarmUp, **options: str) -> WarmedUp:
+    return warmed_up(context, question(context, **options), warm_up)
 
 
 def by_hand(context: Context, index: int, epochs: float) -> Signals:
@@ -90,15 +89,7 @@ def by_hand(context: Context, index: int, epochs: float) -> Signals:
 
 
 def select(context: Context, pretraining: str, **options: str) -> Selected:
-    asked = question(context, WarmUp(0))
-    job = SelectSubset(
-        *(CONFIG, IMAGE, asked.initial),
-        strategy="grand",
-        budget=10,
-        balanced=False,
-        options=(*options.items(), ("pretraining", pretraining)),
-    )
-    return job.run(context)
+    return question(context, pretraining=pretraining, **options).run(context)
 
 
 def test_grand_of_two_models_is_the_mean_of_both_norms(context: Context) -> None:
@@ -125,16 +116,16 @@ def test_a_warm_up_is_paid_for_once_and_told_ever_after(
     assert torch.equal(again.signals.errors_NC, first.signals.errors_NC)
     assert reports == []
     # Its first model is that of the shorter question, and gradients need no training.
-    norms = ask(context, WarmUp(1.0), gradient_norms=True)
+    norms = ask(context, WarmUp(1.0), parameters="all")
     assert norms.spent_seconds == 0.0
     assert norms.signals.gradient_norms_N is not None
     assert not any("warming up" in report for report in reports)
 
 
 def test_many_models_do_not_push_each_other_out(context: Context, reports: list[str]) -> None:
-    ask(context, WarmUp(0.0, 7), gradient_norms=False)
+    ask(context, WarmUp(0.0, 7))
     reports.clear()
-    ask(context, WarmUp(0.0, 7), gradient_norms=False)
+    ask(context, WarmUp(0.0, 7))
     assert reports == []
 
 
@@ -186,7 +177,7 @@ def records(shared: Context) -> tuple[LearnerRecord, ...]:
 def cut(shared: Context, record: LearnerRecord) -> Shard:
     """What the learner was sent, from its bytes."""
     content = shared.blobs.read_bytes(record.shard)
-    return unpack_shard(content, IMAGE, num_examples=32, target=SingleLabel(10))
+    return open_shard(content, IMAGE, num_examples=32, target=SingleLabel(10))
 
 
 def learners(*indices: int) -> Trajectories:

@@ -23,9 +23,9 @@ def _pipe() -> Path:
 
 if __name__ == "__main__":
     if os.environ["SLURM_PROCID"] == "0":
-        from lipt.worker import agent
+        from lipt.worker.assignment import Worker
 
-        agent.run_learner = _fail
+        Worker.carry_out = _fail  # type: ignore[method-assign, assignment]
     else:
         _pipe().read_text()
     main()

@@ -13,6 +13,7 @@ from lipt.common.errors import (
     BudgetError,
     DiagnosisError,
     FeaturesError,
+    StrategyOptionError,
     SubsetError,
     UnreachableError,
     WeightsError,
@@ -196,13 +197,14 @@ def test_a_stream_and_a_file_that_are_cut_are_gone_on_with(relay: Relay, client:
 
 
 def test_the_request_says_what_was_asked(relay: Relay, client: Client) -> None:
-    options = {"normalized": True, "num_neighbors": 5}
-    client.subset(READY, "cal", budget=3, balanced=False, options=options)
+    options = {"careful": True, "num_neighbors": 5}
+    with pytest.raises(StrategyOptionError, match="no option 'careful'"):
+        client.subset(READY, "cal", budget=3, balanced=False, options=options)
     client.subset(READY, "gradmatch", preset="paper", proxy="soup")
     client.subset(READY, "herding", budget=4, labels="none", features=torch.eye(1442)[:, :2])
     one, other, third = relay.requests_of(subset_pb2.GetSubsetRequest)
     assert (one.WhichOneof("size"), one.budget, one.balanced) == ("budget", 3, False)
-    assert dict(one.options) == {"normalized": "true", "num_neighbors": "5"}
+    assert dict(one.options) == {"careful": "true", "num_neighbors": "5"}
     assert (other.fraction, other.preset, other.proxy) == (0.1, "paper", "soup")
     assert third.labels == "none"
 

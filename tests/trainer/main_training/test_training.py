@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipt.common.data import Dataset
 from lipt.common.data.dataset import in_memory
-from lipt.common.data.loading import load_columns
+from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import (
@@ -162,7 +162,7 @@ def opened(targets: object, *, seed: int = 0) -> Dataset:
     rows = [(row, made) for row, made in zip(inputs_ND, targets(inputs_ND), strict=True)]  # type: ignore[operator]
     found = rows_of_data("mine:data", rows)
     assert isinstance(found, ColumnRows)
-    return load_columns(found, image_size=None)
+    return load(found)
 
 
 def numbers(inputs_ND: Tensor) -> list[float]:

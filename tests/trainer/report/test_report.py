@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -28,13 +29,15 @@ from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
-from lipt.trainer.report.examination import (
+from lipt.trainer.report.report import (
     HEIGHT,
     WIDTH,
+    Report,
     draw,
-    nice_ticks,
+    gather,
+    render,
+    ticks_of,
 )
-from lipt.trainer.report.report import Report, features_of, gather, overlaps, render
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (
     CostsView,
@@ -53,65 +56,13 @@ from tests.trainer.made_up import (
 from tests.trainer.made_up_diagnosis import made_up_findings
 from tests.trainer.report.reading import Page, words
 
-LABELS = np.array([0, 0, 0, 0, 1, 1])
-
-
-def test_shared_examples_are_counted_beside_what_chance_gives() -> None:
-    first = made_up_subset([0, 1, 4], strategy="craig")
-    second = made_up_subset([1, 2, 3, 4, 5], strategy="grand")
-    ((*names, found),) = overlaps([first, second], LABELS)
-    assert (*names, found.shared) == ("craig", "grand", 2)
-    assert found.jaccard == pytest.approx(2 / 6)
-    # Of the first class 2 x 3 / 4, of the second 1 x 2 / 2.
-    assert found.by_chance == pytest.approx(2.5)
-
-
 DIGITS = open_dataset("digits-test")
-IDS = torch.tensor([5, 3, 300])
-
-
-@dataclass
-class Weights:
-    """Has these weights, or raises what keeps it from having some."""
-
-    give: Callable[[], bytes]
-
-    def weights(self, run: str) -> bytes:
-        assert run == "r-1"
-        return self.give()
 
 
 def weights(scale: float = 1.0) -> bytes:
     model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=3)
     tensors = model.state_dict().items()
     return pack({n: value * scale if value.is_floating_point() else value for n, value in tensors})
-
-
-@pytest.mark.parametrize(
-    ("config", "give", "why"),
-    [
-        (RunConfig(model="mine:model"), weights, "mine"),
-        (RunConfig(model="resnet18"), weights, "tensor"),
-        (RunConfig(model="resnet8"), lambda: b"none", "safetensors"),
-        (RunConfig(model="resnet8"), lambda: weights(float("inf")), "not finite"),
-    ],
-)
-def test_where_the_model_cannot_be_had_pixels_take_its_place_and_it_is_said_why(
-    config: RunConfig, give: Callable[[], bytes], why: str
-) -> None:
-    run = made_up_run(config=config)
-    features, seen_by = features_of(Weights(give), run, DIGITS, IDS)  # type: ignore[arg-type]
-    assert seen_by.startswith("their own values, not by theta_p: ")
-    assert why in seen_by
-    assert torch.equal(features, DIGITS.images(IDS).flatten(start_dim=1).float())
-
-
-def test_a_coordinator_that_is_away_is_no_reason_for_pixels() -> None:
-    def away() -> bytes:
-        raise UnreachableError("nobody answers.")
-
-    with pytest.raises(UnreachableError):
-        features_of(Weights(away), RUN, DIGITS, IDS)  # type: ignore[arg-type]
 
 
 HOSTILE = "<script>alert(1)</script>"
@@ -149,21 +100,32 @@ INFO = InfoView(
 )
 
 
+@dataclass
 class FakeClient:
-    """Chooses the first rows, whatever it is asked; by grand the last ones. It has no weights."""
+    """Chooses the first rows; by grand the last ones."""
+
+    give: Callable[[], bytes] = weights
 
     def info(self) -> InfoView:
         return INFO
 
-    def subset(self, run: str, strategy: str, *, fraction: float = 0.0, budget: int = 0) -> Subset:
+    def subset(self, run: str, strategy: str, *, fraction: float) -> Subset:
         assert run == "r-1"
-        count = budget or round(fraction * len(DIGITS))
+        count = round(fraction * len(DIGITS))
         first = len(DIGITS) - count if strategy == "grand" else 0
         rows = range(first, first + count)
         return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
 
     def weights(self, run: str) -> bytes:
-        raise RunNotReadyError("there are none yet.")
+        assert run == "r-1"
+        return self.give()
+
+
+def raising(error: Exception) -> Callable[[], bytes]:
+    def give() -> bytes:
+        raise error
+
+    return give
 
 
 TRIALS = [
@@ -210,7 +172,6 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
 
 
 def test_the_map_marks_what_was_chosen(report: Report) -> None:
-    assert report.seen_by == "their own values, not by theta_p: there are none yet."
     (drawing,) = re.findall(
         r'<svg class="map"[^>]*aria-label="Map of the examples, chosen by craig">.*?</svg>',
         render(report),
@@ -222,12 +183,35 @@ def test_the_map_marks_what_was_chosen(report: Report) -> None:
     assert all(int(label) == DIGITS.labels_N[int(row)] for row, label, _ in told)
 
 
+@pytest.mark.parametrize(
+    ("model", "give", "why"),
+    [
+        ("mine:model", weights, "mine"),
+        ("resnet18", weights, "tensor"),
+        ("resnet8", lambda: b"none", "safetensors"),
+        ("resnet8", lambda: weights(float("inf")), "not finite"),
+        ("resnet8", raising(RunNotReadyError("there are none yet.")), "there are none yet."),
+    ],
+)
+def test_without_the_model_there_is_no_map_and_it_is_said_why(
+    model: str, give: Callable[[], bytes], why: str
+) -> None:
+    run = replace(RUN, config=RunConfig(model=model))
+    report = gather(FakeClient(give), run, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
+    assert report.no_map.startswith("There is no map, for theta_p's features cannot be computed")
+    assert why in report.no_map
+    assert html.escape(report.no_map, quote=False) in render(report).replace("&#39;", "'")
+
+
+def test_a_coordinator_that_is_away_is_no_reason_for_a_page_without_a_map() -> None:
+    client = FakeClient(raising(UnreachableError("nobody answers.")))
+    with pytest.raises(UnreachableError):
+        gather(client, RUN, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
+
+
 def test_subsets_are_set_beside_each_other() -> None:
     requests = [("craig", 0.1), ("grand", 0.1)]
     report = gather(FakeClient(), RUN, DIGITS, requests)  # type: ignore[arg-type]
-    assert [(first, second, pair.shared) for first, second, pair in report.overlaps] == [
-        ("craig", "grand", 0)
-    ]
     assert "craig and grand 0 " in words(render(report))
 
 
@@ -279,12 +263,6 @@ def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
     ]
 
 
-def test_a_diagnosis_of_other_data_is_refused() -> None:
-    other = replace(diagnosis(), fingerprint="f" * 64)
-    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
-        gather(FakeClient(), RUN, DIGITS, [], diagnosis=other)  # type: ignore[arg-type]
-
-
 def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
     began = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
     run = replace(RUN, created_at=began, ended_at=began + timedelta(seconds=185))
@@ -297,18 +275,18 @@ def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
     ) in text
 
 
-def test_other_data_is_refused() -> None:
-    other = replace(RUN, fingerprint="f" * 64)
+def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
+    other = "f" * 64
+    of_run = replace(RUN, fingerprint=other)
     with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
-        gather(FakeClient(), other, DIGITS, [])  # type: ignore[arg-type]
-
-
-def test_a_comparison_of_other_data_is_refused() -> None:
-    other = COMPARISON | {"data": "f" * 64, "data_source": "cifar10"}
-    with pytest.raises(
-        SubsetError, match=rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
-    ):
-        gather(FakeClient(), RUN, DIGITS, [], (other, TRIALS))  # type: ignore[arg-type]
+        gather(FakeClient(), of_run, DIGITS, [])  # type: ignore[arg-type]
+    looked_at = replace(diagnosis(), fingerprint=other)
+    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
+        gather(FakeClient(), RUN, DIGITS, [], diagnosis=looked_at)  # type: ignore[arg-type]
+    compared = COMPARISON | {"data": other, "data_source": "cifar10"}
+    complaint = rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
+    with pytest.raises(SubsetError, match=complaint):
+        gather(FakeClient(), RUN, DIGITS, [], (compared, TRIALS))  # type: ignore[arg-type]
 
 
 def test_a_class_may_be_called_anything() -> None:
@@ -322,18 +300,16 @@ def test_a_class_may_be_called_anything() -> None:
     page = Page(text)
     assert not page.open
     assert "script" not in page.tags
-    assert page.tags.count("img") == 2 * 24 + 2  # the thumbnails, and two suspects
+    assert page.tags.count("img") == 2  # the suspects
     assert all(address.startswith("data:") for address in page.loaded)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-@given(st.floats(0, 1e6), st.floats(0, 1e6))
-def test_ticks_span_the_values_and_are_few(one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    ticks = nice_ticks(low, high)
-    slack = 1e-6 * max(1.0, high)
-    assert ticks[0] <= low + slack
-    assert ticks[-1] >= high - slack
+@given(st.floats(-1, 1), st.floats(-1, 1))
+def test_ticks_span_the_accuracies_and_are_few(one: float, other: float) -> None:
+    ticks = ticks_of([one, other])
+    assert ticks[0] <= min(one, other) + 1e-6
+    assert ticks[-1] >= max(one, other) - 1e-6
     assert 2 <= len(ticks) <= 8
 
 

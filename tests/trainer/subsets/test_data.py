@@ -15,7 +15,7 @@ from torchvision.datasets import FakeData, ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
 from lipt.common.data.fingerprinting import sampled_rows
-from lipt.common.data.loading import full_fingerprint, load
+from lipt.common.data.loading import load
 from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.subsets import subset_digest
@@ -134,14 +134,12 @@ class Vision(VisionDataset):
 
 def served(data: Any) -> str:
     """The fingerprint that a coordinator has that was given `module:factory`."""
-    return load(
-        FactoryRows("m:f", data), image_size=None, memory_budget_bytes=2**20, progress=None
-    ).fingerprint
+    return load(FactoryRows("m:f", data), memory_budget_bytes=2**20).fingerprint
 
 
 def served_in_full(data: Any) -> str:
     """The full one."""
-    return full_fingerprint(FactoryRows("m:f", data), None)
+    return load(FactoryRows("m:f", data)).full_fingerprint
 
 
 @pytest.mark.parametrize("kind", ["fingerprint", "full_fingerprint"])

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from lipt.common.data import Dataset, open_dataset
-from lipt.common.data.registry import dataset_of
+from lipt.common.data.loading import dataset_of
 from lipt.common.errors import DataError, SubsetError
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.written_out import ChosenImage

@@ -24,16 +24,7 @@ from lipt.common.errors import (
 from lipt.common.rpc.channel import open_channel
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import ray_engine
-from lipt.worker.pool.pool import (
-    Demand,
-    DemandSource,
-    Plan,
-    Pool,
-    Restraint,
-    opened,
-    own_arguments,
-    plan,
-)
+from lipt.worker.pool.pool import Demand, DemandSource, Pool, opened, own_arguments
 from lipt.worker.pool.processes import Ended, LocalEngine
 from lipt.worker.settings import PoolSettings
 from tests.clock import Clock
@@ -184,12 +175,11 @@ def test_demand_is_asked_for_with_what_is_known(served: tuple[Fake, DemandSource
     fake, source = served
     fake.may_answer.set()
     first = source.wait(None, wait_seconds=2.0)
-    assert first == Demand(num_queued=1, num_leased=2, num_coming=3)
-    assert first.num_open == 6
+    assert first == Demand(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
     assert source.wait(first, wait_seconds=2.0) == first
     without, having = fake.asked
     assert not without.HasField("known")
-    assert (having.known.num_queued, having.known.num_leased, having.known.num_coming) == (1, 2, 3)
+    assert having.known == first
 
 
 def test_wait_ends_when_it_is_interrupted(served: tuple[Fake, DemandSource]) -> None:
@@ -279,85 +269,48 @@ def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
     assert all(words[3:] == ["--device", "mine"] for words in started)
 
 
-def planned(demand: Demand, num_present: int, **changes: Any) -> Plan:
-    given: dict[str, Any] = {"quiet_since": 0.0, "not_before": 0.0, "now": 10.0}
-    bounds = settings(min_workers=1, workers=4)
-    return plan(demand, num_present, bounds, **(given | changes))
-
-
 @pytest.mark.parametrize(
-    ("demand", "num_present", "num_to_start"),
+    ("demand", "num_workers"),
     [
-        (Demand(), 0, 1),
-        (Demand(), 1, 0),
-        (Demand(num_queued=3), 1, 2),
-        (Demand(num_queued=1, num_leased=1, num_coming=1), 0, 3),
-        (Demand(num_queued=9), 1, 3),
-        (Demand(num_leased=1), 4, 0),
+        (Demand(), 1),
+        (Demand(num_queued=3), 3),
+        (Demand(num_queued=1, num_leased=1, num_coming=1), 3),
+        (Demand(num_queued=9), 4),
+        # These workers have no data.
+        (Demand(num_ranges=3), 1),
     ],
 )
 def test_there_is_a_worker_for_every_open_learner_within_bounds(
-    demand: Demand, num_present: int, num_to_start: int
+    demand: Demand, num_workers: int
 ) -> None:
-    assert planned(demand, num_present).num_to_start == num_to_start
+    assert len(Bench(fewest=1).tend(demand)) == num_workers
 
 
 def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -> None:
-    restraint, now, pauses = Restraint(), 0.0, []
+    bench, pauses = Bench(most=1), []
+    demand = Demand(num_queued=1)
+    bench.tend(demand)
     for _ in range(8):
-        restraint = restraint.after_failure(now)
-        pauses.append(restraint.not_before - now)
-        now = restraint.not_before
+        bench.end(0, 1)
+        failed_at = bench.clock.now
+        while not bench.tend(demand):
+            pass
+        pauses.append(bench.clock.now - failed_at - 1.0)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-
-
-class Life:
-    """A pool second by second: workers take learners when there are some, and leave when idle."""
-
-    def __init__(self, fewest: int, most: int, idle_seconds: float) -> None:
-        self.settings = settings(min_workers=fewest, workers=most, idle_seconds=idle_seconds)
-        self.now = self.quiet_since = 0.0
-        # When each worker last had a learner.
-        self.workers: list[float] = []
-        self.num_started = 0
-
-    def second(self, num_open: int) -> None:
-        self.now += 1.0
-        if num_open:
-            self.quiet_since = self.now
-        busy = min(num_open, len(self.workers))
-        self.workers = [self.now] * busy + self.workers[busy:]
-        here = self.settings.min_workers
-        self.workers = self.workers[:here] + [
-            last for last in self.workers[here:] if self.now - last < self.settings.idle_seconds
-        ]
-        decided = plan(
-            Demand(num_queued=num_open),
-            len(self.workers),
-            self.settings,
-            quiet_since=self.quiet_since,
-            not_before=0.0,
-            now=self.now,
-        )
-        if decided.shrink:
-            self.workers = self.workers[:here]
-        self.workers += [self.now] * decided.num_to_start
-        self.num_started += decided.num_to_start
 
 
 BOUNDED = st.tuples(st.integers(0, 5), st.integers(1, 10)).map(sorted)
 
 
-@given(BOUNDED, st.integers(1, 20), st.lists(st.integers(0, 15), min_size=1, max_size=120))
+@given(BOUNDED, st.lists(st.integers(0, 15), min_size=1, max_size=120))
 def test_there_are_never_fewer_or_more_than_may_be_and_the_fewest_when_idle(
-    bounds: list[int], idle_seconds: int, demands: list[int]
+    bounds: list[int], demands: list[int]
 ) -> None:
     fewest, most = bounds
-    life = Life(fewest, most, idle_seconds)
+    bench = Bench(fewest=fewest, most=most)
     for num_open in demands:
-        life.second(num_open)
-        assert fewest <= len(life.workers) <= most
-        assert len(life.workers) >= min(num_open, most)
-    for _ in range(idle_seconds + 1):
-        life.second(0)
-    assert len(life.workers) == fewest
+        present = len(bench.tend(Demand(num_queued=num_open), after_seconds=10.0))
+        assert max(fewest, min(num_open, most)) <= present <= most
+    for _ in range(3):
+        bench.tend(Demand(), after_seconds=IDLE_SECONDS)
+    assert len(bench.engine.running) == fewest

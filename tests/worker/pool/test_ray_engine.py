@@ -140,7 +140,7 @@ def test_loopback_address_is_refused_where_nodes_are_elsewhere(
     coordinator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = FakeRay("10.0.0.1", "10.0.0.2")
-    with pytest.raises(ConfigError, match=r"nodes on 10\.0\.0\.2, whose .* --listen on 0\.0\.0\.0"):
+    with pytest.raises(ConfigError, match=r"nodes on 10\.0\.0\.2\. .* --listen on 0\.0\.0\.0"):
         connect(monkeypatch, nodes, coordinator=coordinator)
     connect(monkeypatch, nodes)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipt.common.data import open_dataset
 from lipt.common.data.sources.feature_file import FeatureRows, features_rows
 from lipt.common.errors import DataError
 from lipt.common.inputs.specs import Column, ColumnType
@@ -20,7 +21,7 @@ Y = torch.tensor([0, 2, 0], dtype=torch.uint8)
 
 
 def opened(path: Path, query: str = "") -> FeatureRows:
-    return features_rows(f"features:{path}{query}", Path(f"{path}{query}"))
+    return features_rows(f"features:{path}{query}", f"{path}{query}")
 
 
 def write(path: Path, metadata: dict[str, str] | None = None, **tensors: Tensor) -> Path:
@@ -66,24 +67,21 @@ def test_npz_files_are_read_alike(tmp_path: Path) -> None:
     ("tensors", "words"),
     [
         ({"X": torch.ones(2, 2)}, r"X has the shape \[2, 2\], but y has 3 labels"),
-        ({"X": torch.ones(3)}, r"X has the shape \[3\]"),
         ({"X": torch.ones(3, 0)}, r"X has the shape \[3, 0\]"),
-        ({"X": torch.full((3, 2), torch.nan)}, r"not finite in float32 in 3 of 3 rows: 0, 1, 2"),
-        ({"X": torch.full((3, 2), 1e39, dtype=torch.float64)}, "not finite in float32"),
-        ({"y": torch.ones(3)}, "the target 0 is the same number for all 3 examples"),
-        ({"y": torch.full((3, 2), 2)}, "row 0 has 2 for label 0, which is neither 0 nor 1"),
+        ({"X": torch.full((3, 2), 1e39, dtype=torch.float64)}, "row 0 has a value .* not finite"),
         ({"y": torch.ones(3, 2, 2)}, r"y is torch.float32 of the shape \[3, 2, 2\]\. Give a class"),
-        ({"y": torch.tensor([0, -1, 1])}, r"1 of 3 examples have a label below 0: rows 1\."),
-        ({"paired_features": torch.ones(3)}, "paired_features has the shape"),
+        ({"y": torch.tensor([0, -1, 1])}, "row 1 has the label -1, which is not the number of a"),
         ({"paired_features": torch.ones(3, 1, 1)}, "paired_features has 3 dimensions"),
+        ({"paired_features": torch.full((3, 1), torch.inf)}, "or values that are not finite"),
         ({"z": torch.ones(3)}, r"holds 'X', 'y', 'z'\. Write safetensors"),
     ],
 )
 def test_what_is_no_examples_with_labels_is_refused(
     tmp_path: Path, tensors: dict[str, Tensor], words: str
 ) -> None:
+    path = write(tmp_path / "f", None, **tensors)
     with pytest.raises(DataError, match=words):
-        opened(write(tmp_path / "f", None, **tensors))
+        open_dataset(f"features:{path}")
 
 
 @pytest.mark.parametrize("names", ["cat", '"cat"', "[1]"])

@@ -45,8 +45,7 @@ def write(path: Path, made: Any, *, row_group_size: int = 2) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("image_column", "label_column"),
-    [("img", "label"), ("image", "fine_label"), ("picture", "labels"), ("image", "fine_labels")],
+    ("image_column", "label_column"), [("image", "fine_label"), ("picture", "labels")]
 )
 def test_reads_the_hugging_face_convention(
     tmp_path: Path, encode: Encode, image_column: str, label_column: str
@@ -67,7 +66,7 @@ def test_reads_the_hugging_face_convention(
         assert torch.equal(data.images(torch.tensor([row]))[0], decode_image(image, (3, 12, 10)))
 
 
-@pytest.mark.parametrize("names", [None, [1, 2], "no list", {"0": "a"}])
+@pytest.mark.parametrize("names", [None, [1, 2], {"0": "a"}])
 def test_classes_without_usable_names_are_numbered(
     tmp_path: Path, encode: Encode, names: Any
 ) -> None:
@@ -101,7 +100,7 @@ def test_a_corrupt_image_is_named_by_file_and_row(
     labelled(tmp_path, "train-0.parquet", encode, [0, 1, 1])
     bad = table([encode(1), encode(2)[:-30]], [0, 1])
     path = write(tmp_path / "train-1.parquet", bad)
-    sentence = rf"image 4 of parquet:.* \({path}, row 1\) cannot be used: it is not a whole image"
+    sentence = rf"1 of 5 images of parquet:.*\nimage 4 \({path}, row 1\): it is not a whole image"
     with pytest.raises(DataError, match=sentence):
         open_dataset(f"parquet:{tmp_path}", memory_budget_bytes=budget)
 
@@ -117,24 +116,18 @@ def test_an_image_outside_the_file_is_named(tmp_path: Path, encode: Encode) -> N
     [
         (-1, r"row 1 has the label -1, which is not the number of a class: its 3 classes"),
         (3, r"row 1 has the label 3, .* its 3 classes are numbered from 0"),
-        (None, r"x\.parquet, row 1: the label is null\. Label or remove the row"),
+        (None, r"x\.parquet, row 1: the label is null\. Give it a class number"),
+        (2**63, rf"x\.parquet, row 1: the label is {2**63}\."),
     ],
 )
 def test_refuses_labels_of_no_class(
     tmp_path: Path, encode: Encode, label: int | None, sentence: str
 ) -> None:
-    made = table([encode()] * 3, [0, label, 1], names=["a", "b", "c"])
+    made = table([encode()] * 3, [0, 1, 1], names=["a", "b", "c"])
+    kind = pa.uint64() if label == 2**63 else pa.int64()
+    made = made.set_column(1, "label", pa.array([0, label, 1], kind))
     path = write(tmp_path / "x.parquet", made)
     with pytest.raises(DataError, match=sentence):
-        open_dataset(f"parquet:{path}")
-
-
-def test_refuses_labels_beyond_64_bits(tmp_path: Path, encode: Encode) -> None:
-    made = table([encode()] * 2, [0, 1]).drop_columns("label")
-    made = made.append_column("label", pa.array([0, 2**63], pa.uint64()))
-    path = write(tmp_path / "x.parquet", made)
-    words = rf"x\.parquet, row 1: the label is {2**63}, .*numbers counted from 0"
-    with pytest.raises(DataError, match=words):
         open_dataset(f"parquet:{path}")
 
 
@@ -154,7 +147,7 @@ def test_refuses_files_of_different_data_sets(tmp_path: Path, encode: Encode) ->
     labelled(tmp_path, "a.parquet", encode, [0, 1])
     write(tmp_path / "b.parquet", table([encode()], [0], label_column="labels"))
     with pytest.raises(
-        DataError, match=r"b\.parquet has the columns .*of the first file: img and label"
+        DataError, match=r"b\.parquet has the columns .*of the first file: img, label"
     ):
         open_dataset(f"parquet:{tmp_path}")
 
@@ -186,10 +179,11 @@ class CountingReader:
 
 
 def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> None:
-    # Groups of two rows of 10 bytes; the budget holds two groups.
+    # The budget holds two of three groups.
     images: list[bytes | None] = [bytes([i]) * 10 for i in range(6)]
     reader = CountingReader(write(tmp_path / "x.parquet", table(images, [0] * 6)))
-    groups = RowGroups({"x": reader}, "img", max_bytes=40)
+    largest = max(reader.metadata.row_group(group).total_byte_size for group in range(3))
+    groups = RowGroups({"x": reader}, "img", max_bytes=2 * largest)
     assert [groups.read(row) for row in range(6)] == images
     assert reader.reads == [0, 1, 2]
     groups.read(2)

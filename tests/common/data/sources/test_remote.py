@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from lipt.common.data import open_dataset
-from lipt.common.data.registry import open_rows
+from lipt.common.data.loading import open_rows
 from lipt.common.data.sources.storage import RemoteFiles
 from lipt.common.data.sources.webdataset import webdataset_rows
-from lipt.common.errors import DataError
 from tests.tar_shards import samples, write_shard
 
 Encode = Callable[..., bytes]
@@ -141,18 +140,3 @@ def test_parquet_is_read_by_row_groups(
     assert rows.where(9) == f"{url}, row 9"
     far = open_dataset(f"parquet:{url}")
     assert far.fingerprint == open_dataset(f"parquet:{tmp_path}").fingerprint
-
-
-def test_a_store_that_refuses_is_told_as_such(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = upload_shards(bucket, tmp_path, [b"1", b"2"], [0, 1])
-    webdataset_rows("x", url)
-
-    def refuse(*_: object) -> bytes:
-        raise PermissionError("Forbidden")
-
-    monkeypatch.setattr(RemoteFiles, "fetch", refuse)
-    rows = webdataset_rows("x", url)  # by what was kept
-    with pytest.raises(DataError, match=r"s-000\.tar, member 000001\.png\) .*Forbidden"):
-        rows.raw(1)

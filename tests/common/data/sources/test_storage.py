@@ -71,7 +71,7 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
         open_remote("webdataset:ftp://me:pass@host/x", "ftp://me:pass@host/x")
     assert "pass@" not in str(caught.value)
-    assert "AWS_SECRET_ACCESS_KEY in the environment" in str(caught.value)
+    assert "environment, such as AWS_SECRET_ACCESS_KEY" in str(caught.value)
 
 
 @pytest.mark.parametrize("missing", ["fsspec", "s3fs"])
@@ -88,7 +88,7 @@ def test_a_server_without_ranges_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     memory.pipe("/all.txt", b"0123456789")
     monkeypatch.setattr(type(memory), "cat_file", lambda *_, **__: b"0123456789")
     try:
-        with pytest.raises(OSError, match=r"the server sends all of .* where a part is asked"):
+        with pytest.raises(OSError, match=r"the server sends all of .*, not the part"):
             open_remote("x", "memory://all.txt").fetch("memory://all.txt", 2, 4)
     finally:
         memory.rm("/all.txt")

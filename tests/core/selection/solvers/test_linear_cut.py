@@ -109,6 +109,12 @@ def test_the_grid_leaves_room_for_the_largest_sum() -> None:
     assert exact_bits(1) == 22
 
 
+def test_equal_rows_are_picked_by_position() -> None:
+    rows = unit_rows(torch.ones(50, 3), exact_bits(50))
+    picks = cut_picks(rows, torch.zeros(50, dtype=torch.float64), scale=1.0, pool_size=8)
+    assert [position for _, position in picks] == list(range(50))
+
+
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 

@@ -98,6 +98,12 @@ def test_an_atom_whose_weight_turns_negative_leaves_and_its_place_is_filled() ->
     assert found.residual == pytest.approx(0, abs=1e-7)
 
 
+def test_of_atoms_that_differ_by_rounding_the_first_is_taken() -> None:
+    vectors_NP = torch.tensor([[1.0, 0.0], [1.0 + 2.0**-50, 0.0]], dtype=torch.float64)
+    found = pursue_stored(vectors_NP, torch.tensor([1.0, 0.0]), 1, rounding=1e-6)
+    assert found.atoms_K.tolist() == [0]
+
+
 shapes = given(
     num_atoms=st.integers(1, 30),
     num_dims=st.integers(1, 20),
@@ -120,7 +126,11 @@ def test_follows_the_plain_algorithm(
     expected = plain_pursuit(vectors_NP, target_P, budget, scaled_ridge)
     assert found.atoms_K.tolist() == expected
     assert_optimal(found, vectors_NP, target_P, scaled_ridge)
-    assert len(expected) == budget or found.exhausted
+    if len(expected) < budget and found.residual > 1e-6:
+        missing_P = target_P - found.weights_K @ vectors_NP[found.atoms_K]
+        products_N = vectors_NP @ missing_P / (vectors_NP.norm(dim=1) * target_P.norm())
+        products_N[found.atoms_K] = 0
+        assert float(products_N.max()) < 1e-7
 
 
 def assert_optimal(found: Pursuit, vectors_NP: Tensor, target_P: Tensor, ridge: float) -> None:
@@ -135,10 +145,6 @@ def assert_optimal(found: Pursuit, vectors_NP: Tensor, target_P: Tensor, ridge: 
     lengths_K = chosen_KP.norm(dim=1) * target_P.norm()
     assert float((slopes_K / lengths_K).abs().max()) < 1e-9
     assert found.residual == pytest.approx(float(missing_P.norm() / target_P.norm()), abs=1e-6)
-    if found.exhausted and found.residual > 1e-6:
-        products_N = vectors_NP @ missing_P / (vectors_NP.norm(dim=1) * target_P.norm())
-        products_N[found.atoms_K] = 0
-        assert float(products_N.max()) < 1e-7
 
 
 @settings(max_examples=at_most(50))
@@ -202,3 +208,16 @@ def test_refining_drops_what_turns_out_negative() -> None:
     assert fit.refine(torch.tensor([0.0, -3.0, 0.0]).double()) == [1]
     assert fit.weights_K.tolist() == [1, 3]
     assert fit.explained == pytest.approx(10)
+
+
+def test_a_fit_that_outgrows_its_first_room_is_exact() -> None:
+    vectors_KP = torch.eye(70, dtype=torch.float64) + 0.1
+    fit, used = grow(vectors_KP, vectors_KP.sum(dim=0))
+    assert used == list(range(70))
+    assert fit.weights_K.tolist() == pytest.approx([1] * 70)
+
+
+def test_refining_drops_two_at_once() -> None:
+    fit, _ = grow(torch.eye(3).double(), torch.tensor([1.0, 2.0, 3.0]).double())
+    assert fit.refine(torch.tensor([-2.0, -3.0, 0.0]).double()) == [1, 0]
+    assert fit.weights_K.tolist() == [3]

@@ -9,19 +9,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.gradients.vectors import with_bias
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.solvers.representatives import StoredLevels
+from lipt.core.selection.strategies import craig as module
 from lipt.core.selection.strategies.craig import (
     cluster_sizes,
     craig,
     mean_curvatures,
     precondition,
 )
+from lipt.core.selection.vectors import with_bias
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
+    plain_greedy,
     random_predictions,
     signals_of,
     written_out,
@@ -34,22 +36,11 @@ def on_a_line(*positions: float) -> Signals:
     return signals_of(errors_NC=torch.tensor(positions)[:, None])
 
 
-def plain_greedy(signals: Signals, budget: int) -> tuple[list[int], list[int]]:
-    """Ids and cluster sizes; every gain before every pick."""
-    gradients_NG = written_out(signals)
-    distances_NN = torch.linalg.vector_norm(gradients_NG[:, None] - gradients_NG, dim=-1)
-    similarity_NN = 2 * distances_NN[0].max() - distances_NN
-    best_N = torch.zeros(len(signals), dtype=torch.float64)
-    chosen: list[int] = []
-    for _ in range(budget):
-        gains_N = (similarity_NN - best_N).clamp(min=0).sum(dim=1)
-        gains_N[chosen] = -1
-        # Two that are left and nearest to each other gain the same, but for rounding.
-        gains_N = gains_N.round(decimals=8)
-        chosen.append(int(gains_N.argmax()))
-        best_N = torch.maximum(best_N, similarity_NN[chosen[-1]])
-    owners_N = distances_NN[chosen].argmin(dim=0)
-    return chosen, owners_N.bincount(minlength=budget).tolist()
+def greedy_on(rows_NG: Tensor, budget: int) -> tuple[list[int], list[int]]:
+    """Ids and cluster sizes by exact distances."""
+    distances_NN = torch.cdist(rows_NG, rows_NG, compute_mode="donot_use_mm_for_euclid_dist")
+    chosen = plain_greedy(2 * distances_NN[0].max() - distances_NN, budget)
+    return chosen, distances_NN[chosen].argmin(dim=0).bincount(minlength=budget).tolist()
 
 
 def test_by_hand() -> None:
@@ -77,7 +68,7 @@ def test_is_plain_greedy_on_the_gradients(
     budget = data.draw(st.integers(1, max(1, num_examples // 2)))
     signals = random_predictions(num_examples, 3, 7, seed=seed)
     chosen = craig(signals, budget, seed=0)
-    indices, sizes = plain_greedy(signals, budget)
+    indices, sizes = greedy_on(written_out(signals), budget)
     assert chosen.indices_K.tolist() == indices
     assert chosen.weights_K.tolist() == sizes
 
@@ -92,17 +83,9 @@ def test_a_model_that_is_hardly_trained_is_greedy_on_its_exact_distances(metric:
     labels_N = torch.zeros(80, dtype=torch.int64)
     signals = signals_of(features_ND, errors_of(logits_NC, labels_N))
     rows_NG = written_out(signals) if metric == "gradients" else signals.errors_NC.double()
-    distances_NN = torch.cdist(rows_NG, rows_NG, compute_mode="donot_use_mm_for_euclid_dist")
-    similarity_NN = 2 * distances_NN[0].max() - distances_NN
-    expected = []
-    best_N = torch.zeros(80, dtype=torch.float64)
-    for _ in range(10):
-        expected.append(int((similarity_NN - best_N).clamp(min=0).sum(dim=1).argmax()))
-        best_N = torch.maximum(best_N, similarity_NN[expected[-1]])
-    chosen = craig(signals, 10, seed=0, metric=metric)  # type: ignore[arg-type]
-    assert chosen.indices_K.tolist() == expected
-    sizes = distances_NN[expected].argmin(dim=0).bincount(minlength=10)
-    assert chosen.weights_K.tolist() == sizes.tolist()
+    chosen = craig(signals, 10, seed=0, metric=metric)
+    found = chosen.indices_K.tolist(), chosen.weights_K.tolist()
+    assert found == greedy_on(rows_NG, 10)
 
 
 def stored(rows: list[list[int]]) -> StoredLevels:
@@ -118,6 +101,30 @@ def test_cluster_sizes_by_hand() -> None:
     # 1 is as near to 0 as to 2: the lowest id has it, in whatever order they were chosen.
     assert cluster_sizes(levels, torch.tensor([0, 2])).tolist() == [2, 2]
     assert cluster_sizes(levels, torch.tensor([2, 0])).tolist() == [2, 2]
+
+
+def test_a_chosen_duplicate_represents_itself() -> None:
+    levels = stored([[7] * 5] * 5)
+    assert cluster_sizes(levels, torch.tensor([4, 1, 2])).tolist() == [1, 3, 1]
+
+
+@settings(max_examples=at_most(60))
+@given(data=st.data())
+def test_every_example_counts_once_with_the_nearest_chosen_one(data: st.DataObject) -> None:
+    num_examples = data.draw(st.integers(1, 12))
+    budget = data.draw(st.integers(1, num_examples))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
+    upper = torch.randint(0, 6, (num_examples, num_examples), generator=generator).triu(1)
+    rows = (upper + upper.T + 6 * torch.eye(num_examples, dtype=torch.int64)).tolist()
+    chosen = torch.randperm(num_examples, generator=generator)[:budget]
+    expected = dict.fromkeys(chosen.tolist(), 0)
+    for example in range(num_examples):
+        expected[min(expected, key=lambda other: (-rows[other][example], other))] += 1
+    assert cluster_sizes(stored(rows), chosen).tolist() == list(expected.values())
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one = [slice(row, row + 1) for row in range(budget)]
+        patch.setattr(module, "row_blocks", lambda *_: one_by_one)
+        assert cluster_sizes(stored(rows), chosen).tolist() == list(expected.values())
 
 
 ADACORE = find_strategy("adacore")

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.core.selection.selection import Selection
@@ -112,20 +110,6 @@ def test_mixing_by_hand() -> None:
     # Those that meet, and those of one class, stay in order.
     assert mixed_evenly(torch.tensor([2, 0, 2, 0])).tolist() == [0, 1, 2, 3]
     assert mixed_evenly(torch.tensor([], dtype=torch.int64)).tolist() == []
-
-
-@given(labels=st.lists(st.integers(0, 3), min_size=1, max_size=60), data=st.data())
-def test_any_run_has_every_class_in_proportion(labels: list[int], data: st.DataObject) -> None:
-    labels_n = torch.tensor(labels)
-    order_n = mixed_evenly(labels_n)
-    assert sorted(order_n.tolist()) == list(range(len(labels)))
-    counts_C = labels_n.bincount()
-    size = data.draw(st.integers(1, len(labels)))
-    found_C = labels_n[order_n[:size]].bincount(minlength=len(counts_C))
-    # From the start, whatever the other classes are: half an example of each may be ahead.
-    expected_C = counts_C * (size / len(labels))
-    present = int((counts_C > 0).sum())
-    assert ((found_C - expected_C).abs() <= present / 2 + 1e-9).all()
 
 
 def test_random_sets_show_every_example_before_any_comes_again() -> None:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.gradients.vectors import Space, Vectors
 from lipt.core.selection.strategies.facility_location import (
     density_weights,
     facility_location,
@@ -15,8 +14,11 @@ from lipt.core.selection.strategies.facility_location import (
     num_neighbours,
     subzerocore,
 )
+from lipt.core.selection.vectors import Space, Vectors
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
+    at_angles,
+    plain_greedy,
     random_signals,
     signals_of,
     written_out,
@@ -28,23 +30,11 @@ def similarities(signals: Signals, space: Space) -> Tensor:
     return (1 + directions_NG @ directions_NG.T) / 2
 
 
-def plain_greedy(similarity_NN: Tensor, budget: int) -> list[int]:
-    best_N, chosen = torch.zeros(len(similarity_NN), dtype=torch.float64), []
-    for _ in range(budget):
-        gains_N = (similarity_NN - best_N).clamp(min=0).sum(dim=1)
-        gains_N[chosen] = -1
-        chosen.append(int(gains_N.argmax()))
-        best_N = torch.maximum(best_N, similarity_NN[chosen[-1]])
-    return chosen
-
-
 def test_by_hand() -> None:
     # Directions at 0, 10, 20 and 190 degrees: the middle of three, then what is opposite.
-    angles_N = torch.tensor([0.0, 10.0, 20.0, 190.0]).deg2rad()
-    features_N2 = torch.stack([angles_N.cos(), angles_N.sin()], dim=1)
     # Lengths do not count in a cosine.
-    features_N2 *= torch.tensor([[1.0], [5.0], [2.0], [9.0]])
-    signals = signals_of(features_N2)
+    lengths_N1 = torch.tensor([[1.0], [5.0], [2.0], [9.0]])
+    signals = signals_of(at_angles(0, 10, 20, 190) * lengths_N1)
     chosen = facility_location(signals, 2, seed=0, space="features")
     assert chosen.indices_K.tolist() == [1, 3]
 
@@ -73,11 +63,6 @@ def test_parts_are_drawn_by_the_seed() -> None:
     )
     assert one == same
     assert one != other
-
-
-def at_angles(*degrees: float) -> Tensor:
-    angles_N = torch.tensor(degrees).deg2rad()
-    return torch.stack([angles_N.cos(), angles_N.sin()], dim=1)
 
 
 def weighted(signals: Signals, budget: int) -> Tensor:

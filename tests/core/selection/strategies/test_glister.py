@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.errors import SignalsError
-from lipt.core.selection.gradients.vectors import LayerGradient, Vectors, gradients_of
 from lipt.core.selection.strategies import glister as module
 from lipt.core.selection.strategies.glister import (
     GlisterObjective,
@@ -28,6 +27,7 @@ from lipt.core.selection.strategies.glister import (
     round_sizes,
     validation_gradient,
 )
+from lipt.core.selection.vectors import LayerGradient, Vectors, gradients_of
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
@@ -84,12 +84,14 @@ def test_gains_by_hand() -> None:
         has_bias=False,
         validation=validation,
     )
-    gains_N = GlisterObjective(signals, rate=0.5, num_updates=0).gains()
+    objective = GlisterObjective(signals, rate=0.5, num_updates=0)
+    gains_N = objective.gains(objective.gradient())
     assert gains_N.tolist() == pytest.approx([0.5 * 0.6, 0.5 * 1.6, 0.5 * -4.0], rel=1e-6)
     assert choose(signals, 2) == [1, 0]
     # With a bias, h_v . h + 1 = 7, 3, -7 in the place of 6, 2, -8, and G as before: 2 a (...) / 2.
     with_bias = replace(signals, has_bias=True, validation=replace(validation, has_bias=True))
-    gains_N = GlisterObjective(with_bias, rate=1.0, num_updates=0).gains()
+    objective = GlisterObjective(with_bias, rate=1.0, num_updates=0)
+    gains_N = objective.gains(objective.gradient())
     assert gains_N.tolist() == pytest.approx([0.7, 2.4, -3.5], rel=1e-6)
 
 

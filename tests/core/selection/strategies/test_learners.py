@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -155,21 +154,6 @@ def test_a_wrong_label_is_trusted_by_its_own_learner_and_found_by_the_others() -
         for own in (None, asked)
     ]
     assert chosen == [[1], [0]]
-
-
-def test_events_are_those_of_a_loop_that_skips_the_own_learner() -> None:
-    dynamics = random_signals(200).learners()
-    expected = []
-    for margins_LT, own in zip(
-        dynamics.margins_NLT.tolist(), dynamics.own_learner_N.tolist(), strict=True
-    ):
-        others = [course for learner, course in enumerate(margins_LT) if learner != own]
-        events = sum(before > 0 >= after for course in others for before, after in pairwise(course))
-        learned = any(margin > 0 for course in others for margin in course)
-        expected.append(events / len(others) if learned else math.inf)
-    events_N = forgetting_events(dynamics.margins_NLT, dynamics.counted_NL)
-    assert events_N.tolist() == expected
-    assert math.inf in expected
 
 
 @pytest.mark.parametrize("window", [2, 3, 10, "all"])

@@ -5,15 +5,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.determinism import derive_generator
 from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
-from lipt.core.selection.strategies.milo import disparity_gains, milo, stochastic_greedy
+from lipt.core.selection.strategies.milo import (
+    disparity_gains,
+    draw_ahead,
+    milo,
+    sample_size,
+)
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import random_signals, signals_of
-
-
-def at_angles(*degrees: float) -> Tensor:
-    angles_N = torch.tensor(degrees, dtype=torch.float64).deg2rad()
-    return torch.stack([angles_N.cos(), angles_N.sin()], dim=1)
+from tests.core.selection.builders import at_angles, random_signals, signals_of
 
 
 def cosines(signals: Signals) -> Tensor:
@@ -62,41 +63,42 @@ def test_diverse_draws_by_the_taylor_softmax() -> None:
         assert drawn.count(row) / 2000 == pytest.approx(weight / 6.78125, abs=0.04)
 
 
-def samples(num_candidates: int, budget: int, epsilon: float, seed: int) -> list[list[int]]:
-    """The candidates of each pick, all of the same gain."""
-    seen: list[list[int]] = []
+def test_easy_is_the_best_of_all_where_the_sample_is_everything() -> None:
+    # Of two picks each sample is larger than the data: plain greedy on the graph cut.
+    signals = random_signals(40)
+    similarity_NN = (1 + cosines(signals)) / 2
+    own_N = similarity_NN.sum(dim=1) - 0.4 * similarity_NN.diagonal()
+    first = int(own_N.argmax())
+    gains_N = own_N - 0.8 * similarity_NN[first]
+    gains_N[first] = -torch.inf
+    assert milo(signals, 2, seed=0).indices_K.tolist() == [first, int(gains_N.argmax())]
 
-    def gains_of(ids_B: Tensor) -> Tensor:
-        seen.append(ids_B.tolist())
-        return torch.zeros(len(ids_B))
 
-    taken: list[int] = []
-    chosen = stochastic_greedy(
-        num_candidates,
-        budget,
-        gains_of=gains_of,
-        take=taken.append,
-        epsilon=epsilon,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    # The first of equal gains; what is chosen is told, and leaves.
-    assert chosen.tolist() == taken == [sample[0] for sample in seen]
-    assert all(sample == sorted(set(sample)) for sample in seen)
-    assert len(set(taken)) == budget
-    return seen
+def test_easy_takes_the_first_of_equal_examples_of_each_sample() -> None:
+    # Of 30 for 20 picks, 4 examples each: with equal gains the lowest of each sample is taken.
+    signals, seen = signals_of(torch.ones(30, 2)), []
+    chosen = milo(signals, 20, seed=0).indices_K.tolist()
+    left, generator = list(range(30)), derive_generator(0, "milo-easy", 0)
+    for pick in chosen:
+        sample = draw_ahead(left, sample_size(30, 20), generator)
+        ids = [candidate for candidate, _ in sample]
+        seen.append(len(set(ids)))
+        assert pick == ids[0] == min(ids)
+        left[sample[0][1]] = left[-1]
+        left.pop()
+    assert seen == [4] * 20
+    assert len(set(chosen)) == 20
+
+
+def test_every_candidate_may_be_drawn() -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [draw_ahead([7, 8, 9], 1, generator)[0][0] for _ in range(300)]
+    assert all(70 < drawn.count(candidate) < 130 for candidate in (7, 8, 9))
 
 
 @pytest.mark.parametrize(
-    ("num_candidates", "budget", "epsilon", "expected"),
-    [
-        (1000, 100, 0.1, 24),  # 10 ln 10 = 23.03
-        (1000, 100, 0.9, 2),  # 1.05: hardly a choice, which is why 0.9 is no default
-        (7, 7, 0.1, 3),
-        (30, 1, 0.1, 30),
-    ],
+    ("num_examples", "budget", "expected"),
+    [(1000, 100, 24), (7, 7, 3), (30, 1, 70)],  # 10 ln 10 = 23.03
 )
-def test_sample_sizes(num_candidates: int, budget: int, epsilon: float, expected: int) -> None:
-    seen = samples(num_candidates, budget, epsilon, seed=0)
-    assert [len(sample) for sample in seen] == [
-        min(expected, num_candidates - pick) for pick in range(budget)
-    ]
+def test_sample_sizes(num_examples: int, budget: int, expected: int) -> None:
+    assert sample_size(num_examples, budget) == expected

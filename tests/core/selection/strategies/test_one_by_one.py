@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.gradients.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.selection.strategies.one_by_one import (
-    choose_one_by_one,
+    best_first,
     graph_cut,
     herding,
     kcenter,
     log_det,
 )
+from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_signals,
@@ -43,51 +43,34 @@ def greedily(num_examples: int, value: Callable[[list[int]], float]) -> list[int
     return chosen
 
 
-def take_away(gains_N: Tensor, row_N: Tensor, _: int) -> None:
-    gains_N.sub_(row_N)
-
-
 def test_gains_change_with_every_pick() -> None:
     # Gains 5, 4, 3; the pick 0 takes 3 from 1 and none from 2.
     kernel = torch.tensor([[0.0, 3.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).double()
-    chosen = choose_one_by_one(
-        torch.tensor([5.0, 4.0, 3.0]).double(),
-        3,
-        rows_of=lambda positions_B: kernel[positions_B],
-        update=take_away,
-    )
-    assert chosen.indices_K.tolist() == [0, 2, 1]
+    gains_N = torch.tensor([5.0, 4.0, 3.0]).double()
+    picks = []
+    for position, row_N in best_first(gains_N, 3, lambda positions_B: kernel[positions_B]):
+        gains_N -= row_N
+        picks.append(position)
+    assert picks == [0, 2, 1]
 
 
 def test_gains_equal_in_float32_tie() -> None:
-    chosen = choose_one_by_one(
-        1 + torch.tensor([0.0, 2.0**-40, 2.0**-30]).double(),
-        3,
-        rows_of=lambda positions_B: torch.zeros(len(positions_B), 3),
-        update=lambda *_: None,
-    )
-    assert chosen.indices_K.tolist() == [0, 1, 2]
+    gains_N = 1 + torch.tensor([0.0, 2.0**-40, 2.0**-30]).double()
+    found = best_first(gains_N, 3, lambda positions_B: torch.zeros(len(positions_B), 3))
+    assert [position for position, _ in found] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("rows_ahead", [1, 2, 4, 100])
 def test_rows_are_those_of_the_pick_and_never_more_than_are_left(rows_ahead: int) -> None:
     asked: list[int] = []
-    seen: list[tuple[int, float]] = []
 
     def rows_of(positions_B: Tensor) -> Tensor:
         asked.append(len(positions_B))
         return positions_B[:, None].double().expand(-1, 6)
 
-    def update(_: Tensor, row_N: Tensor, position: int) -> None:
-        seen.append((position, float(row_N[0])))
-
     # All tie, so the largest that a sort finds need not hold the one that is picked.
-    chosen = choose_one_by_one(
-        torch.zeros(6).double(), 5, rows_of=rows_of, update=update, rows_ahead=rows_ahead
-    )
-    assert chosen.indices_K.tolist() == [0, 1, 2, 3, 4]
-    # Nothing is to be updated after the last pick.
-    assert seen == [(position, float(position)) for position in range(4)]
+    found = best_first(torch.zeros(6).double(), 5, rows_of, rows_ahead=rows_ahead)
+    assert [(pick, float(row_N[0])) for pick, row_N in found] == [(i, float(i)) for i in range(5)]
     assert max(asked) <= min(rows_ahead, 5)
 
 
@@ -173,12 +156,13 @@ def test_log_det_by_hand() -> None:
 @spaces
 @pytest.mark.parametrize("ridge", [1e-3, 0.1, 1.0])
 def test_log_det_picks_the_largest_determinants(space: Space, ridge: float) -> None:
-    signals = random_signals(30, 3, 8)
+    # More than the rows that are computed ahead.
+    signals = random_signals(40, 3, 8)
     similarities_NN = similarities(signals, space)
-    expected = greedily(30, lambda chosen: log_volume(similarities_NN, chosen, ridge))
-    assert log_det(signals, 30, space=space, ridge=ridge).indices_K.tolist() == expected
+    expected = greedily(40, lambda chosen: log_volume(similarities_NN, chosen, ridge))
+    assert log_det(signals, 40, space=space, ridge=ridge).indices_K.tolist() == expected
     # With the wrong sign it would be far below random choices.
-    draws = [log_volume(similarities_NN, drawn.tolist(), ridge) for drawn in random_subsets(30, 9)]
+    draws = [log_volume(similarities_NN, drawn.tolist(), ridge) for drawn in random_subsets(40, 9)]
     assert log_volume(similarities_NN, expected[:9], ridge) > max(draws)
 
 

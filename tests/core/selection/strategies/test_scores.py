@@ -12,7 +12,6 @@ from torch import Tensor
 from lipt.common.errors import SignalsError
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategies.scores import (
-    confidences,
     el2n,
     entropies,
     entropy,
@@ -28,7 +27,6 @@ from lipt.core.signals.compute import errors_of
 from tests.core.selection.builders import (
     of_probabilities,
     of_right,
-    random_predictions,
     signals_of,
 )
 
@@ -87,25 +85,13 @@ def test_the_most_uncertain_come_first() -> None:
     given = of_probabilities(rows, [0, 2, 0, 1])
     assert probability_margins(given).tolist() == [0.75, 0.125, 0.25, 0.0]
     assert margin(given, 3).indices_K.tolist() == [3, 1, 2]
-    assert confidences(given).tolist() == [0.875, 0.5, 0.5, 0.5]
     assert least_confidence(given, 2).indices_K.tolist() == [1, 2]
-
-
-def test_scores_equal_the_definitions_written_out() -> None:
-    given = random_predictions(40, 6)
-    found = [scores(given).tolist() for scores in (entropies, probability_margins, confidences)]
-    rows = zip(given.errors_NC.tolist(), given.labels_N.tolist(), *found, strict=True)
-    for row, label, *scores in rows:
-        row[label] += 1
-        *_, second, first = sorted(row)
-        expected = [-sum(p * math.log(p) for p in row), first - second, first]
-        assert scores == pytest.approx(expected, abs=1e-6)
 
 
 def test_one_class_is_certain() -> None:
     single = signals_of(errors_NC=torch.zeros(3, 1))
     assert entropies(single).tolist() == [0.0] * 3
-    assert probability_margins(single).tolist() == confidences(single).tolist() == [1.0] * 3
+    assert probability_margins(single).tolist() == [1.0] * 3
     for strategy in (entropy, margin, least_confidence):
         assert strategy(single, 2).indices_K.tolist() == [0, 1]
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.gradients.vectors import can_compile
 from lipt.core.selection.strategies.zcore import (
     draw_points,
     feature_corners,
     plane_scores,
     plane_scores_torch,
 )
+from lipt.core.selection.vectors import can_compile
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -225,8 +225,7 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert "What people would do instead" in page
     assert "Subset: craig, 144 examples" in page
     assert "Subset: grand, 144 examples" in page
-    shown = page.count("<img")
-    assert 2 * 2 * 24 <= shown <= 2 * 2 * 24 + 24  # and suspects, where there are some
+    assert page.count("<img") <= 24  # suspects, where there are some
     # theta_p was fetched, and its features place the examples.
     assert page.count("as seen by theta_p (principal components)") == 2
     assert "craig and grand" in page

@@ -2,7 +2,7 @@
 
 The gradient of example i is the outer product e_i (x) [h_i, 1], so every product is
 (e_i . e_j)(h_i . h_j + 1), and a sum of gradients is one matrix of C x (D + 1). A layer without a
-bias has no 1. A feature or an error taken by itself is a vector with one factor.
+bias has no 1. Features or errors alone are vectors with one factor.
 
 Shapes: N examples, n and m of them, B of a block, C classes, D features.
 """
@@ -29,16 +29,13 @@ CACHED_BYTES = 4 * 1024**2
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether `compiled_loops` can be imported and work on that device: numba is an extra."""
+    """Whether `compiled_loops` works on that device: numba is an extra."""
     return device.type == "cpu" and find_spec("numba") is not None
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """N vectors e_i (x) [h_i, 1], or h_i alone; the bias is the 1, or 0.
-
-    Factors are of any floating type, and may have leading dimensions.
-    """
+    """N vectors e_i (x) [h_i, bias], or h_i alone; factors may have leading dimensions."""
 
     features_ND: Tensor
     errors_NC: Tensor | None = None
@@ -48,29 +45,28 @@ class Vectors:
         return len(self.features_ND)
 
     def __getitem__(self, rows: slice | Tensor | int) -> Vectors:
-        """Some of the vectors, as stored; a slice copies nothing."""
         return self.map(lambda factor: factor[rows])
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
+        """Of the factors."""
         return self.features_ND.device
 
     @property
     def width(self) -> int:
-        """How many numbers stand for one vector."""
+        """Numbers in a vector's factors."""
         num_errors = 0 if self.errors_NC is None else self.errors_NC.shape[-1]
         return self.features_ND.shape[-1] + num_errors
 
     @property
     def outer_NC(self) -> Tensor:
-        """The errors, or a column of ones where there are none."""
+        """The errors, or a column of ones."""
         if self.errors_NC is None:
             return self.features_ND.new_ones(*self.features_ND.shape[:-1], 1)
         return self.errors_NC
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Vectors:
-        """The vectors with each factor changed."""
+        """Change each factor."""
         errors_NC = None if self.errors_NC is None else change(self.errors_NC)
         return Vectors(change(self.features_ND), errors_NC, self.bias)
 
@@ -81,13 +77,13 @@ class Vectors:
             self.errors_NC[rows] = vectors.errors_NC
 
     def to(self, dtype: torch.dtype) -> Vectors:
-        """The vectors in some precision; not copied where it is theirs already."""
+        """The vectors in some precision."""
         return self.map(lambda factor: factor.to(dtype))
 
 
 @dataclass(frozen=True)
 class LayerGradient:
-    """A vector written out: of the weight, C x D, and of the bias, C or zeros."""
+    """A vector written out: by the weight, and by the bias (zeros without one)."""
 
     weight_CD: Tensor
     bias_C: Tensor
@@ -99,7 +95,7 @@ class LayerGradient:
 
     @property
     def norm(self) -> float:
-        """The norm."""
+        """The root of the square."""
         return math.sqrt(self.square)
 
     def minus(self, other: LayerGradient) -> LayerGradient:
@@ -126,17 +122,14 @@ def in_space(signals: Signals, space: Space) -> Vectors:
 
 
 def with_bias(features_BD: Tensor, bias: float) -> Tensor:
-    """The features [h_i, 1], or without the 1, in their own type."""
+    """The features [h_i, bias], or h_i without a bias, in their own type."""
     if not bias:
         return features_BD
     return torch.cat([features_BD, features_BD.new_full((len(features_BD), 1), bias)], dim=1)
 
 
 def products(left: Vectors, right: Vectors) -> Tensor:
-    """<v_i, v_j> of every pair, in the vectors' precision; n x m, or n for a single right one.
-
-    Works on batches of vectors, too, but not in blocks: give it rows whose products fit.
-    """
+    """<v_i, v_j> of every pair, not in blocks; n x m, or n for a single right one."""
     products_nm = _inner(left.features_ND, right.features_ND)
     if left.errors_NC is not None and right.errors_NC is not None:
         products_nm.add_(left.bias).mul_(_inner(left.errors_NC, right.errors_NC))
@@ -144,7 +137,7 @@ def products(left: Vectors, right: Vectors) -> Tensor:
 
 
 def squared_norms(vectors: Vectors) -> Tensor:
-    """|e_i|^2 (|h_i|^2 + 1) of vectors in any precision; N float64."""
+    """|e_i|^2 (|h_i|^2 + 1); N float64."""
     on_cpu = vectors.device.type == "cpu"
     squares = []
     for _, block in _blocks(vectors, 16, CACHED_BYTES // 2 if on_cpu else BLOCK_BYTES):
@@ -158,7 +151,7 @@ def squared_norms(vectors: Vectors) -> Tensor:
 def weighted_sum(
     vectors: Vectors, weights_N: Tensor | None = None, *, block_bytes: int
 ) -> LayerGradient:
-    """sum_i w_i v_i in float64, of vectors in any precision; weights are ones where None."""
+    """sum_i w_i v_i in float64; weights are ones if None."""
     num_classes, num_features = vectors[:0].outer_NC.shape[1], vectors.features_ND.shape[1]
     zeros = partial(torch.zeros, dtype=torch.float64, device=vectors.device)
     weight_CD, bias_C = zeros(num_classes, num_features), zeros(num_classes)
@@ -172,7 +165,7 @@ def weighted_sum(
 
 
 def alignments(vectors: Vectors, gradient: LayerGradient, *, block_bytes: int) -> Tensor:
-    """<v_i, gradient> of vectors in any precision; N, in the gradient's precision."""
+    """<v_i, gradient>, in the gradient's precision; N."""
     dtype = gradient.weight_CD.dtype
     aligned_N = gradient.bias_C.new_empty(len(vectors))
     for rows, block in _blocks(vectors, dtype.itemsize, block_bytes):
@@ -195,8 +188,8 @@ def _inner(left: Tensor, right: Tensor) -> Tensor:
     return left @ (right if right.dim() == 1 else right.mT)
 
 
-# Relative to a squared norm: more than the rounding of a squared distance, and less than
-# float32 features that differ can make of it.
+# Relative to a squared norm: above the rounding of a squared distance, below what float32 features
+# that differ make of it.
 _RESOLUTION = 1e-12
 # What a block of factors may take on the way to a sum.
 _SUM_BYTES = 32 * 1024**2
@@ -205,10 +198,9 @@ _HELD_BYTES = 256 * 1024**2
 
 
 class Rows:
-    """The products of all examples' vectors, in float64, for choice one by one.
+    """Products of some examples' vectors with all, in float64.
 
-    Vectors that are equal in the data compare equal in float32, on any block size. squares_N:
-    |v_i|^2.
+    Vectors that are equal in the data compare equal in float32, on blocks of any size.
     """
 
     def __init__(self, vectors: Vectors) -> None:
@@ -221,7 +213,7 @@ class Rows:
         return len(self._vectors)
 
     def products(self, positions_B: Tensor) -> Tensor:
-        """The inner products of some examples with all; B x N float64."""
+        """<v_i, v_j> for some i and all j; B x N float64."""
         some = self._vectors[positions_B].to(torch.float64)
         row_bytes = 8 * self._vectors.width + 16 * len(positions_B)
         parts = [
@@ -231,12 +223,12 @@ class Rows:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def products_with_sum(self, weights_N: Tensor) -> Tensor:
-        """<v_i, sum_j w_j v_j>, without an N x N matrix: the sum is one vector; N float64."""
+        """<v_i, sum_j w_j v_j>; N float64."""
         total = weighted_sum(self._vectors, weights_N, block_bytes=_SUM_BYTES)
         return alignments(self._vectors, total, block_bytes=_SUM_BYTES)
 
     def squared_distances(self, positions_B: Tensor) -> Tensor:
-        """The squared distances of some examples from all, 0 from equal ones; B x N float64."""
+        """|v_i - v_j|^2, 0 for equal ones; B x N float64."""
         distances_BN = self.products(positions_B)
         torch.add(self.squares_N, distances_BN, alpha=-2, out=distances_BN)
         # Less what rounding may leave of the distance from an equal example.
@@ -244,7 +236,7 @@ class Rows:
         return distances_BN.clamp_(min=0.0)
 
     def squared_distances_from_mean(self) -> Tensor:
-        """The squared distances from the mean of all vectors, 0 at the mean; N float64."""
+        """|v_i - mean|^2; N float64."""
         weights_N = torch.full_like(self.squares_N, 1 / len(self))
         products_N = self.products_with_sum(weights_N)
         # The mean product with the mean is the mean's squared norm.
@@ -262,7 +254,7 @@ class ScaledCosine:
         self._inverse_norms_N = norms_N.reciprocal().masked_fill(norms_N == 0, 0.0)
 
     def rows(self, positions_B: Tensor) -> Tensor:
-        """The similarity of some examples to all; B x N float64."""
+        """Similarities of some examples with all; B x N float64."""
         similarities_BN = self._rows.products(positions_B)
         similarities_BN *= self._inverse_norms_N[positions_B, None]
         similarities_BN *= self._inverse_norms_N
@@ -273,6 +265,6 @@ class ScaledCosine:
         return (1 + (self._inverse_norms_N > 0).double()) / 2
 
     def column_sums(self) -> Tensor:
-        """Each example's similarity to all, itself included, added up; N float64."""
+        """The sums of each example's similarities with all; N float64."""
         cosines_N = self._rows.products_with_sum(self._inverse_norms_N) * self._inverse_norms_N
         return (len(self._rows) + cosines_N) / 2

@@ -1,125 +1,59 @@
-"""Following a run to its end as lines or JSON, and a whole coordinator on one screen."""
+"""`lipt top`: a whole coordinator on one screen, on which a name is text and nothing else."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from lipt.common.states import LearnerState, RunState
-from lipt.common.terminal import say
-from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
-from lipt.trainer.cli.display.progress import (
-    LEARNER_COLUMNS,
-    Pace,
-    change_lines,
-    heartbeat_line,
-    learner_cells,
-    learner_style,
-    shown_learners,
-    state_line,
-)
-from lipt.trainer.cli.display.screen import Screen, styled, table_of
-from lipt.trainer.client.streams import while_going_on
-from lipt.trainer.views import RunView, ServiceView, WorkerView
+from lipt.common.text import printable
+from lipt.trainer.cli.display.output import in_background
+from lipt.trainer.cli.display.runs import LEARNER_COLUMNS, Pace, learner_cells, state_line
+from lipt.trainer.views import LearnerView, RunView, ServiceView, WorkerView
 from lipt.trainer.writing.formatting import format_percent
 
-
-class Display:
-    """Shows a run as JSON, one object per change on a line.
-
-    Times are seconds of one clock that never goes back.
-    """
-
-    def show(self, run: RunView, now: float) -> None:  # noqa: ARG002 - for `LineDisplay`
-        """Show a changed run."""
-        print_json(run)
-
-    def tick(self, now: float) -> None:
-        """Called when some time has passed."""
+Rows = Iterable[tuple[str, Sequence[str]]]
 
 
-class LineDisplay(Display):
-    """A line per state change and per learner, and one at least every ten seconds."""
+class Screen(Console):
+    """A console on which a worker called "[red]" is a name, and no name steers the terminal."""
 
-    def __init__(self, say: Say, now: float) -> None:
-        self._say = say
-        self._run: RunView | None = None
-        self._changed_at = now
-        self._said_at = now
-        self._pace = Pace()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
 
-    def show(self, run: RunView, now: float) -> None:
-        """Say what changed; a learner's next step alone is not worth a line."""
-        self._pace.observe(run, now)
-        lines = change_lines(self._run, run)
-        self._run = run
-        self._changed_at = now
-        for line in lines:
-            self._say(line)
-            self._said_at = now
-        self.tick(now)
-
-    def tick(self, now: float) -> None:
-        """Say that the run goes on, when nothing was said for too long."""
-        if now - self._said_at >= SILENCE_SECONDS:
-            line = heartbeat_line(self._run, now - self._changed_at)
-            self._say("; ".join(filter(None, (line, self._pace.words(now)))))
-            self._said_at = now
+    def render_str(self, text: str, **options: Any) -> Text:
+        """What is printed, or stands in a table, as a plain string."""
+        return super().render_str(printable(text), **options)
 
 
-def make_display(*, as_json: bool) -> Display:
-    """JSON for scripts, or lines for people."""
-    return Display() if as_json else LineDisplay(say, time.monotonic())
+def styled(text: str, style: str = "") -> Text:
+    """One line of text in a style."""
+    return Text(printable(text), style=style)
 
 
-def follow(
-    changes: Iterable[RunView], display: Display, *, check: Callable[[], None] | None = None
-) -> RunView | None:
-    """Show a run's changes until there are no more, or it does not go on by itself."""
-    latest: RunView | None = None
-    for item in in_background(while_going_on(changes)):
-        now = time.monotonic()
-        if item is None:
-            display.tick(now)
-        else:
-            latest = item
-            display.show(item, now)
-        if check is not None:
-            check()
-    return latest
+def table_of(header: Sequence[str], rows: Rows) -> Table:
+    """A table of rows that are each a style and its cells."""
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for style, cells in rows:
+        table.add_row(*map(styled, cells), style=style)
+    return table
 
 
-def render(run: RunView, room: int, *, left: str = "") -> Group:
-    """The state's line with the time that is left, and a table of up to `room` learners."""
-    lines: list[RenderableType] = [styled("; ".join(filter(None, (state_line(run), left))), "bold")]
-    shown = shown_learners(run.learners, room)
-    if shown:
-        num_steps = run.config.learners.num_steps
-        rows = ((learner_style(item), learner_cells(item, num_steps)) for item in shown)
-        lines.append(table_of(LEARNER_COLUMNS, rows))
-    if hidden := len(run.learners) - len(shown):
-        lines.append(styled(f"and {hidden} more learners", "dim"))
-    return Group(*lines)
-
-
-def left_lines(run: RunView) -> list[str]:
-    """What to say to somebody who no longer follows a run."""
-    return [
-        f"run {run.label} goes on without you.",
-        f"Follow it again with: lipt run watch {run.label}",
-        f"End it with: lipt run cancel {run.label}",
-    ]
-
-
-_STYLES = {
+_STYLES: dict[RunState | LearnerState, str] = {
     RunState.READY: "green",
     RunState.FAILED: "red",
     RunState.CANCELLED: "dim",
     RunState.HELD: "yellow",
+    LearnerState.LEASED: "cyan",
+    LearnerState.FAILED: "red",
+    LearnerState.DROPPED: "dim",
 }
 _SECONDS_A_DAY = 86_400.0
 # Lines of the screen besides the rows of its tables.
@@ -162,7 +96,6 @@ def render_service(
     notice: str = "",
 ) -> RenderableType:
     """A frame of tables with up to `room` rows each; `left` has the time that runs still take."""
-    left = left or {}
     if view is None:
         said = notice or "waiting for the coordinator's first answer"
         return Group(styled(f"lipt {address}", "bold"), styled(said))
@@ -173,15 +106,14 @@ def render_service(
     )
     # The newest run that is under way, or else the newest.
     run = next((run for run in view.runs if not run.ended), view.runs[0] if view.runs else None)
-    names = {run.run_id: run.label for run in view.runs}
     return Group(
         styled(title, "bold"),
         *([styled(notice, "yellow")] if notice else []),
-        *_runs(view, room, left),
+        *_runs(view, room, left or {}),
         styled(""),
-        *([render(run, room)] if run is not None else []),
+        *(_learners(run, room) if run is not None else []),
         *_workers(view, room),
-        *_queue(view, room, names),
+        *_queue(view, room),
     )
 
 
@@ -225,6 +157,26 @@ def _soup(run: RunView) -> str:
     return "-" if latest is None else format_percent(latest.soup_accuracy)
 
 
+def _learners(run: RunView, room: int) -> list[RenderableType]:
+    num_steps, shown = run.config.learners.num_steps, shown_learners(run.learners, room)
+    rows = [(_style(learner), learner_cells(learner, num_steps)) for learner in shown]
+    table = [table_of(LEARNER_COLUMNS, rows)] if rows else []
+    more = _more(len(run.learners) - len(rows), "learners")
+    return [styled(state_line(run), "bold"), *table, *more]
+
+
+def shown_learners(learners: Sequence[LearnerView], room: int) -> list[LearnerView]:
+    """As many learners as there is room for: those in training before the others."""
+    by_interest = sorted(learners, key=lambda one: one.state is not LearnerState.LEASED)
+    return sorted(by_interest[:room], key=lambda one: one.index)
+
+
+def _style(learner: LearnerView) -> str:
+    if learner.ingredient is not None:
+        return "green" if learner.ingredient.kept else "dim"
+    return _STYLES.get(learner.state, "")
+
+
 def _workers(view: ServiceView, room: int) -> list[RenderableType]:
     if not view.workers:
         return [styled("There is no worker. Start one: lipt-worker --coordinator HOST:PORT")]
@@ -253,9 +205,10 @@ def _certificate(worker: WorkerView, view: ServiceView) -> str:
     return f"{days:.0f} days left" if days >= 0 else "expired"
 
 
-def _queue(view: ServiceView, room: int, names: dict[str, str]) -> list[RenderableType]:
+def _queue(view: ServiceView, room: int) -> list[RenderableType]:
     if not view.computations:
         return []
+    names = {run.run_id: run.label for run in view.runs}
     rows = [
         (
             "cyan" if one.computing else "",
@@ -271,11 +224,8 @@ def _queue(view: ServiceView, room: int, names: dict[str, str]) -> list[Renderab
         for one in view.computations[:room]
     ]
     header = ("queue", "job", "run", "", "progress", "asked by")
-    return [
-        styled(""),
-        table_of(header, rows),
-        *_more(len(view.computations) - len(rows), "jobs"),
-    ]
+    more = _more(len(view.computations) - len(rows), "jobs")
+    return [styled(""), table_of(header, rows), *more]
 
 
 def _more(number: int, what: str) -> list[RenderableType]:

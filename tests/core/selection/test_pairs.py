@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.gradients.pairs import (
+from lipt.core.selection.pairs import (
     centred,
     proximity,
     represented,
     scaled_cosine,
     weighing,
 )
-from lipt.core.selection.gradients.vectors import Space, Vectors, gradients_of, in_space
+from lipt.core.selection.vectors import Space, Vectors, gradients_of, in_space
 from lipt.core.signals.compute import errors_of
 from tests.core.selection.builders import random_signals, written_out
 
@@ -62,6 +62,12 @@ def test_zero_gradients_have_no_direction() -> None:
     assert scaled_cosine(vectors).block(EVERY, EVERY).tolist() == [[0.5, 0.5], [0.5, 1.0]]
     # |e| sqrt(|h|^2 + 1)
     assert distances(vectors)[0].tolist() == pytest.approx([0.0, 2**0.5])
+
+
+def test_opposite_directions_have_no_similarity_below_0() -> None:
+    features_ND = torch.randn(200, 7, generator=torch.Generator().manual_seed(0))
+    vectors = Vectors(torch.cat([features_ND, -3 * features_ND]))
+    assert float(scaled_cosine(vectors).block(slice(200), slice(200, 400)).min()) == 0.0
 
 
 def oracle_distances(vectors: Vectors) -> Tensor:

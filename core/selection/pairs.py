@@ -1,15 +1,15 @@
 """Similarities of all pairs of examples: distances or cosines of their vectors, in blocks.
 
-In float32, for solvers that read N x N pairs. Two vectors whose difference float32 cannot
-resolve count as equal: else duplicates would be sqrt(rounding) apart.
+In float32, for solvers that read N x N pairs. Vectors whose difference float32 cannot resolve
+count as equal: otherwise duplicates would be sqrt(rounding) apart.
 
-Distances are made of differences of the factors, so that gradients that are nearly equal
-keep theirs. With f_i = [h_i, 1], A = |e_i - e_j|^2 and B = |h_i - h_j|^2,
+Distances are made of differences of the factors, so that those of nearly equal gradients keep
+their digits. With f_i = [h_i, 1], A = |e_i - e_j|^2 and B = |h_i - h_j|^2,
 
     |e_i (x) f_i - e_j (x) f_j|^2 = A (|f_i|^2 + |f_j|^2) / 2 + B (|e_i|^2 + |e_j|^2) / 2
         - A B / 2 + (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2) / 2.
 
-A and B do not change when all errors, or all features, are shifted: they are taken of centred ones.
+A and B do not change when all errors, or all features, are shifted: these are centred.
 
 Shapes: N examples, n and m of them, S of a sample, D columns.
 """
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients.vectors import CACHED_BYTES, Vectors, products, squared_norms
+from lipt.core.selection.vectors import CACHED_BYTES, Vectors, products, squared_norms
 
 # What a float32 product of some thousand terms resolves, relative to the squared norms.
 RESOLUTION = 2.0**-20
@@ -30,10 +30,10 @@ RESOLUTION = 2.0**-20
 
 @dataclass(frozen=True)
 class Proximity:
-    """Minus the Euclidean distance, 0 for equal vectors; no errors and norms for one factor.
+    """Minus the Euclidean distance, 0 for equal vectors.
 
-    norms: |e_i|^2 / 2 and |f_i|^2 / 2, each N, and two N x 4, of which row i of one times row j of
-        the other is (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2).
+    errors, norms: None for vectors of one factor. The norms are |e_i|^2 / 2 and |f_i|^2 / 2, and
+        two N x 4: row i of one times row j of the other is (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2).
     limits_N: squared distances up to the sum of two of these are not resolved.
     """
 
@@ -50,12 +50,12 @@ class Proximity:
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
+        """Of the vectors."""
         return self.limits_N.device
 
     @property
     def width(self) -> int:
-        """How many numbers stand for one vector."""
+        """Numbers in a vector's factors."""
         num_errors = 0 if self.errors is None else self.errors.values_ND.shape[1]
         return self.features.values_ND.shape[1] + num_errors
 
@@ -75,7 +75,7 @@ class Proximity:
         return squares_nm.masked_fill_(unresolved_nm, 0.0).sqrt_().neg_()
 
     def take(self, ids_n: Tensor) -> Proximity:
-        """The similarities among some of the examples, with the same bounds."""
+        """The same among some of the examples."""
         norms = self.norms
         return replace(
             self,
@@ -91,7 +91,7 @@ class ScaledCosine:
     """(1 + cosine) / 2: 1 for the same direction, 0 for opposite ones.
 
     lowest, highest: bounds of all pairs, times the weights.
-    weights_N: how well each example represents others of the same similarity; alike where None.
+    weights_N: how much each example counts as a representative; all alike if None.
     """
 
     vectors: Vectors
@@ -105,16 +105,16 @@ class ScaledCosine:
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
+        """Of the vectors."""
         return self.vectors.device
 
     @property
     def width(self) -> int:
-        """How many numbers stand for one vector."""
+        """Numbers in a vector's factors."""
         return self.vectors.width
 
     def block(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
-        """The similarities of some examples with others, without weights; n x m float32."""
+        """Without weights; n x m float32."""
         left, right = (self.vectors[ids].to(torch.float32) for ids in (rows, columns))
         products_nm = products(left, right)
         # Their product first: one after the other would round i, j differently from j, i.
@@ -123,7 +123,7 @@ class ScaledCosine:
         return products_nm.add_(1).mul_(0.5)
 
     def take(self, ids_n: Tensor) -> ScaledCosine:
-        """The similarities among some of the examples, with the same bounds."""
+        """The same among some of the examples."""
         return replace(
             self,
             vectors=self.vectors[ids_n],
@@ -136,10 +136,7 @@ PairwiseSimilarity = Proximity | ScaledCosine
 
 
 def proximity(vectors: Vectors) -> Proximity:
-    """Minus the Euclidean distance.
-
-    No pair is farther apart than twice the largest distance from any one example.
-    """
+    """Minus the Euclidean distance; no pair is twice as far apart as the first's farthest."""
     features = centred(vectors.features_ND)
     errors = None if vectors.errors_NC is None else centred(vectors.errors_NC)
     scales_N, norms = features.squares_N, None
@@ -159,14 +156,14 @@ def proximity(vectors: Vectors) -> Proximity:
 
 
 def scaled_cosine(vectors: Vectors) -> ScaledCosine:
-    """(1 + cosine) / 2; 1/2 for a vector that is zero, or whose square underflows."""
+    """(1 + cosine) / 2; 1/2 for a vector whose square is 0 in float32."""
     squares_N = squared_norms(vectors).float()
     tiny = torch.finfo(squares_N.dtype).tiny
     return ScaledCosine(vectors, squares_N.rsqrt().masked_fill(squares_N < tiny, 0.0))
 
 
 def weighing(similarity: ScaledCosine, weights_N: Tensor) -> ScaledCosine:
-    """The same similarities, counted as much as the weight (not negative) of who represents."""
+    """The same similarities, times the weights (not negative) of the representatives."""
     return replace(
         similarity,
         weights_N=weights_N.float(),
@@ -178,14 +175,14 @@ def weighing(similarity: ScaledCosine, weights_N: Tensor) -> ScaledCosine:
 def represented(
     similarity: PairwiseSimilarity, rows: slice | Tensor, columns: slice | Tensor
 ) -> Tensor:
-    """How well some examples represent others: weight times similarity; n x m float32."""
+    """How well some examples represent others, weights included; n x m float32."""
     return weighted(similarity, similarity.block(rows, columns), rows)
 
 
 def weighted(
     similarity: PairwiseSimilarity, similarities_nm: Tensor, rows: slice | Tensor
 ) -> Tensor:
-    """The similarities of some examples times their weights; not copied without weights."""
+    """The similarities of some examples times their weights, not copied if there are none."""
     if similarity.weights_N is None:
         return similarities_nm
     return similarities_nm * similarity.weights_N[rows, None]
@@ -213,8 +210,7 @@ _NUM_SAMPLED = 16
 class Centred:
     """Rows less a common row, and their squared norms, float32.
 
-    centre_D: None where values_ND are centred already; else they are in half precision, as stored,
-        and centred block by block.
+    centre_D: None if values_ND are centred; else they are in half precision, centred by block.
     """
 
     values_ND: Tensor
@@ -222,25 +218,25 @@ class Centred:
     squares_N: Tensor
 
     def rows(self, ids: slice | Tensor) -> Tensor:
-        """Some of the centred rows; n x D float32. A slice may be a view."""
+        """Some centred rows; n x D float32, a view where it can be."""
         values_nD = self.values_ND[ids]
         return values_nD if self.centre_D is None else values_nD.float().sub_(self.centre_D)
 
     def squared_distances(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
-        """|a_i - a_j|^2 but for rounding, which may leave less than 0; n x m float32."""
+        """Rounding may leave them below 0; n x m float32."""
         sums_nm = self.squares_N[rows, None] + self.squares_N[columns]
         return sums_nm.addmm_(self.rows(rows), self.rows(columns).T, alpha=-2)
 
     def take(self, ids_n: Tensor) -> Centred:
-        """Some of the rows, less the same row as before."""
+        """Some of the rows."""
         return replace(self, values_ND=self.values_ND[ids_n], squares_N=self.squares_N[ids_n])
 
 
 def centred(factor_ND: Tensor) -> Centred:
-    """Rows of any floating type, less the one in the middle of a few evenly spaced ones.
+    """Rows less the most central of a few evenly spaced ones.
 
-    Not their mean: of a model that is nearly always right most errors are next to nothing, and
-    the mean, which is that of the few others, is far from all of them.
+    Not less the mean: of a model that is nearly always right most errors are next to nothing, and
+    the mean, which the few others decide, is far from all.
     """
     num_rows, num_columns = factor_ND.shape
     sample_SD = factor_ND[:: -(-num_rows // _NUM_SAMPLED)].float()

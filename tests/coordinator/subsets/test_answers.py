@@ -11,7 +11,7 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import InitializationConfig
+from lipt.common.config.run_config import InitializationConfig, RunConfig
 from lipt.common.errors import (
     InvalidRequestError,
     RunNotReadyError,
@@ -25,7 +25,7 @@ from lipt.coordinator.compute.jobs.selecting import RecheckSubset, Selected, Sel
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
-from lipt.coordinator.subsets.service import Answer, Subsets
+from lipt.coordinator.subsets.answers import Answer, Answers
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
@@ -62,12 +62,13 @@ class World:
 
     def restart(self, backbone: str | None) -> None:
         """Another coordinator of the same state, with that backbone."""
-        self.subsets = Subsets(
+        self.answers = Answers(
             self.store,
             self.database,
             self.blobs,
             self.compute.queue,
             DATA,
+            defaults=RunConfig(),
             wall_clock=lambda: 1.0,
             linger_seconds=60.0,
             backbone=backbone,
@@ -90,7 +91,7 @@ class World:
             options={},
             weights=None,
         )
-        return await self.subsets.get(replace(wanted, **query), lambda _: None, "caller")
+        return await self.answers.subset(replace(wanted, **query), lambda _: None, "caller")
 
     def upload(self, content: bytes) -> BlobName:
         return self.blobs.put_bytes(content)
@@ -113,7 +114,7 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     world = World(store, compute, database, blobs)
     compute.answers[SelectSubset] = world.select
     yield world
-    await world.subsets.stop()
+    await world.answers.stop()
 
 
 async def test_a_subset_is_computed_once(world: World) -> None:
@@ -131,7 +132,7 @@ async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None
     assert subset.num_examples == 9
     assert subset.manifest["budget"] == 10
     assert subset.manifest["stopped_early"] == "nothing is left to gain."
-    assert len(await world.subsets.examples(subset)) == 9
+    assert len(await world.answers.examples(subset)) == 9
 
 
 async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
@@ -270,9 +271,7 @@ async def test_the_newest_of_equal_subsets_is_the_anchor(world: World) -> None:
     # The same examples came out for two weights; the trainer last asked with the newer ones.
     first = (await world.ask()).subset
     newer = world.upload(b"newer")
-    await world.database.save_subset(
-        first.changed(key="n", weights_sha256=newer.sha256, created_at=2.0)
-    )
+    await world.database.save(first.changed(key="n", weights_sha256=newer.sha256, created_at=2.0))
     await world.ask(weights=world.upload(b"later weights"), previous=first.digest)
     assert world.compute.jobs[-1].anchor == newer
 
@@ -349,7 +348,7 @@ async def test_a_damaged_subset_is_selected_again(world: World) -> None:
     world.blobs.path(first.blob).write_bytes(b"x" * first.blob.size_bytes)
     assert (await world.ask()).subset.digest == first.digest
     assert world.compute.kinds == ["SelectSubset"] * 2
-    assert len(await world.subsets.examples(first)) == 10
+    assert len(await world.answers.examples(first)) == 10
 
 
 async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import Children, ending_in_order
 from lipt.common.errors import ProcessEndedError
-from lipt.trainer.cli.demo.processes import Children, ending_in_order
 
 SLEEP = "import signal; signal.pause()"
 # Opening a FIFO for writing waits for its reader: the test knows that the child is ready.

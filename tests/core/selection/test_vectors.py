@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.gradients import vectors as module
-from lipt.core.selection.gradients.vectors import (
+from lipt.core.selection import vectors as module
+from lipt.core.selection.vectors import (
     Rows,
     ScaledCosine,
     Space,

@@ -1,1 +1,0 @@
-"""Gradients: the algebra of last-layer gradients, which are never written out."""
