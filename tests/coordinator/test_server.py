@@ -199,7 +199,7 @@ async def test_end_sends_polls_away_and_waits_for_uploads_under_way(
             {"dashboard_listen": "0.0.0.0:0"},
             "--dashboard-listen 0.0.0.0:0 is reachable from other machines",
         ),
-        ({"tls_cert": Path("none.pem"), "tls_key": Path("none.pem")}, "none.pem is not a file"),
+        ({"tls_cert": Path("none.pem"), "tls_key": Path("none.pem")}, "none.pem cannot be read"),
     ],
 )
 async def test_exposure_that_nobody_asked_for_is_refused_before_anything_is_opened(
