@@ -177,6 +177,16 @@ def test_the_penalty_is_the_one_of_the_best_leave_one_out_accuracy() -> None:
     assert found.accuracy == pytest.approx(best)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_penalties_are_compared_on_many_examples(seed: int) -> None:
+    # The classes differ in the small difference of two features: a large penalty guesses.
+    generator = torch.Generator().manual_seed(seed)
+    labels_N, noise_N = torch.arange(60) % 2, 10 * torch.randn(60, generator=generator)
+    features_ND = torch.stack([noise_N, noise_N + labels_N], dim=1)
+    found = leave_one_out(features_ND, labels_N, 2, generator=generator, penalties=(1e-6, 0.1))
+    assert found.penalty == 1e-6
+
+
 def test_of_equal_penalties_the_largest_is_chosen() -> None:
     # Two classes far apart: any head tells them.
     features_ND = torch.tensor([[-1.0], [-1.1], [1.0], [1.1]])
