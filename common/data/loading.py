@@ -156,8 +156,8 @@ def open_dataset(
         image_size: height and width in pixels that the model sees of images; None keeps their
             own size where all have one of at most 64 x 64, and takes 224 otherwise.
         allowed_modules: modules whose factories may be imported; each allows its submodules.
-        progress: called with (done, total) rows at least once a second while rows are read, now
-            or later for the full fingerprint.
+        progress: called with (done, total) rows while they are read, now or later for the full
+            fingerprint, and with tar shards while their index is made.
         memory_budget_bytes: image sets whose decoded pixels, as RGB, are larger stay encoded
             and are decoded when they are used; of their images only header and end are checked.
         bearable: which image files may be broken: `quarantined` of the result.

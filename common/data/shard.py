@@ -151,7 +151,10 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
     if container.metadata:
         raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
     _require_specs(container, _expected_specs(container, inputs, num_examples, target))
-    targets_N = _targets(container, target)
+    if target.kind is TargetKind.CLASS:
+        targets_N = _tensor(container, "labels", target.num_outputs)
+    else:
+        targets_N = _tensor(container, "targets", 2)
     if isinstance(inputs, ColumnsFormat):
         return Shard(_columns(container, inputs), targets_N)
     if "images" in container.specs:
@@ -222,42 +225,28 @@ def _require_specs(container: Container, expected: dict[str, TensorSpec]) -> Non
             )
 
 
-def _targets(container: Container, target: Target) -> Tensor:
-    if target.kind is TargetKind.CLASS:
-        labels_N = container.tensor("labels")
-        _require_range("labels", labels_N, target.num_outputs)
-        return labels_N
-    targets_NT = container.tensor("targets")
-    if target.kind is TargetKind.CLASSES:
-        _require_range("targets", targets_NT, 2)
-    _require_finite("targets", targets_NT)
-    return targets_NT
-
-
 def _columns(container: Container, inputs: ColumnsFormat) -> dict[str, Tensor]:
     columns: dict[str, Tensor] = {}
     for column in inputs.spec.columns:
         name = _COLUMN + column.name
         if column.type is ColumnType.BOOL and container.values(name).max() > 1:
             raise DataError(f"the shard's {name!r} has bytes that are neither 0 nor 1. {_REMEDY}")
-        values_N = columns[column.name] = container.tensor(name)
-        if column.num_values:
-            _require_range(name, values_N, column.num_values)
-        _require_finite(name, values_N)
+        columns[column.name] = _tensor(container, name, column.num_values)
     return columns
 
 
-def _require_range(name: str, values_N: Tensor, num_values: int) -> None:
-    if values_N.min() < 0 or values_N.max() >= num_values:
+def _tensor(container: Container, name: str, num_values: int) -> Tensor:
+    """Finite numbers, or whole numbers in 0..num_values-1, of any range where that is 0."""
+    values_N = container.tensor(name)
+    if values_N.is_floating_point():
+        if not bool(values_N.isfinite().all()):
+            raise DataError(f"the shard's {name!r} has values that are not finite. {_REMEDY}")
+    elif num_values and (values_N.min() < 0 or values_N.max() >= num_values):
         raise DataError(
             f"the shard's {name!r} has values from {int(values_N.min())} to "
             f"{int(values_N.max())}, outside 0..{num_values - 1}. {_REMEDY}"
         )
-
-
-def _require_finite(name: str, values_N: Tensor) -> None:
-    if values_N.is_floating_point() and not bool(values_N.isfinite().all()):
-        raise DataError(f"the shard's {name!r} has values that are not finite. {_REMEDY}")
+    return values_N
 
 
 def _encoded(container: Container, image: ImageFormat) -> EncodedImages:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -270,18 +271,12 @@ def numbers_tensor(numbers: Sequence[NDArray[np.float32]]) -> Tensor:
 
 def categories_tensor(table: Table, columns: Sequence[str], buckets: int) -> Tensor:
     """Columns of categories side by side, N x C, int64 in 0..buckets-1."""
-    parts: list[NDArray[np.int64]] = []
-    known: list[dict[str, int]] = [{} for _ in columns]
+    bucket, parts = cache(bucket_of), list[NDArray[np.int64]]()
     for chunk in table.chunks(columns):
         codes_NC = np.empty((len(chunk[0]), len(columns)), np.int64)
         for place, (name, cells) in enumerate(zip(columns, chunk, strict=True)):
-            codes = known[place]
-            for row, cell in enumerate(cells):
-                text = "" if is_missing(cell) else str(cell).strip()
-                code = codes.get(text)
-                if code is None:
-                    code = codes[text] = bucket_of(name, text, buckets)
-                codes_NC[row, place] = code
+            texts = ("" if is_missing(cell) else str(cell).strip() for cell in cells)
+            codes_NC[:, place] = [bucket(name, text, buckets) for text in texts]
         parts.append(codes_NC)
     return torch.from_numpy(np.concatenate(parts))
 

@@ -17,6 +17,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -63,13 +64,10 @@ class Tokenizer:
 
 def hashing_tokenizer(max_length: int, vocabulary: int = DEFAULT_VOCABULARY) -> Tokenizer:
     """The built-in one, with numbers in 1..vocabulary-1."""
-    known: dict[str, int] = {}
 
+    @cache
     def number(word: str) -> int:
-        found = known.get(word)
-        if found is None:
-            found = known[word] = 1 + bucket_of("word", word, vocabulary - 1)
-        return found
+        return 1 + bucket_of("word", word, vocabulary - 1)
 
     def encode(texts: Sequence[str]) -> Iterator[tuple[list[int], bool]]:
         for text in texts:

@@ -11,13 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources.storage import Ranges, open_remote, storage_of
+from lipt.common.data.sources.storage import Ranges, RemoteFiles, open_remote, storage_of
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError
 from tests.tar_shards import samples, write_shard
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("s3fs")
+
+
+def refuse(*_: object) -> bytes:
+    raise PermissionError("Forbidden")
 
 
 def test_shards_in_memory_are_read_as_those_on_a_disk(tmp_path: Path) -> None:
@@ -31,6 +35,11 @@ def test_shards_in_memory_are_read_as_those_on_a_disk(tmp_path: Path) -> None:
         assert rows.where(3) == "memory:///shards/a.tar, member 000003.png"
         assert rows.stamp is not None
         assert rows.stamp.holds()
+        again = webdataset_rows("x", "memory://shards")  # by the index that was kept
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(RemoteFiles, "fetch", refuse)
+            with pytest.raises(DataError, match=r"member 000001\.png\) .*be read: Forbidden"):
+                again.raw(1)
         memory.pipe("/shards/a.tar", path.read_bytes())
         assert not rows.stamp.holds()
     finally:
