@@ -374,12 +374,9 @@ class Exchange:
 
 
 class WorkerLimits:
-    """What this worker takes on, as configured, or else as follows from the machine.
+    """Limits on a learner's threads and memory, as configured, or else by the machine.
 
-    Attributes:
-        threads: the most threads.
-        memory: the most memory, main memory and the device's together; None for any: where
-            nothing is configured, a CUDA device refuses by itself what it has no room for.
+    `memory` is None on a CUDA device without a setting: the device refuses what has no room.
     """
 
     def __init__(self, settings: WorkerSettings, machine: Machine, device: torch.device) -> None:
@@ -389,11 +386,11 @@ class WorkerLimits:
         memory = on_cpu if settings.max_memory is None else int(settings.max_memory)
         self.memory = None if memory is None else Limit("this worker's --max-memory", memory)
         self._allowed_modules = settings.allow_modules
-        # By model: measuring one takes seconds.
+        # Measuring a model takes seconds.
         self._figures: dict[tuple[object, ...], ModelFigures] = {}
 
     def require(self, task: LearnerTask) -> None:
-        """Refuse a learner that is too much, with an `OverLimitError` and the figures."""
+        """Refuse a learner over the limits, with an `OverLimitError`."""
         _require(learner_threads(task.learners), self.threads)
         if self.memory is not None:
             figures, example_bytes = self._figures_of(task), spec_of(task.inputs).num_bytes
@@ -401,7 +398,7 @@ class WorkerLimits:
             _require(cost, self.memory)
 
     def require_threads(self, task: ScoringTask) -> None:
-        """Refuse a range that asks for too many threads, with an `OverLimitError`."""
+        """Refuse a range over the limit, with an `OverLimitError`."""
         if task.threads > self.threads.at_most:
             raise OverLimitError(
                 f"the range asks for {task.threads} threads, and {self.threads.name} allows "

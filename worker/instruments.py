@@ -1,4 +1,4 @@
-"""Instruments of a worker: all that it measures, in the order of the pages, and their values."""
+"""Instruments of a worker: its metrics, in the order of the pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lipt.common.observability.metrics import (
 
 
 class Phase(StrEnum):
-    """What a worker does: at any moment one of these."""
+    """A worker's phase."""
 
     JOINING = "joining"
     WAITING = "waiting"
@@ -30,15 +30,11 @@ class Phase(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a learner, or a range, ended here."""
+    """How a learner, or a range, ended here; `LEARNERS` says what each means."""
 
-    # Its result was taken.
     IN = "in"
-    # This worker was asked to stop, or the learner is no longer needed, or is another's by now.
     STOPPED = "stopped"
-    # It is more than this worker allows.
     DECLINED = "declined"
-    # The coordinator refused its result.
     REFUSED = "refused"
     FAILED = "failed"
 
@@ -102,13 +98,13 @@ WORKER: tuple[Instrument, ...] = (
 
 @dataclass(frozen=True)
 class Metering:
-    """Written by a worker's threads, read at a scrape."""
+    """A worker's meters and phases."""
 
     meters: Meters = field(default_factory=Meters)
     phases: Phases = field(default_factory=lambda: Phases(*Phase))
 
     def readings(self, device: torch.device) -> Readings:
-        """The figures of this moment, with the memory of the device that is trained on."""
+        """The current values, with the memory of the training device."""
         memory: dict[tuple[str, ...], float] = {}
         if device.type == "cuda":
             memory = {

@@ -278,7 +278,7 @@ class RenewingChannel:
         return newest
 
     def _method(self, kind: str, *arguments: Any, **options: Any) -> Any:
-        return _Method(self, lambda channel: getattr(channel, kind)(*arguments, **options))
+        return _Method(lambda: getattr(self.newest(), kind)(*arguments, **options))
 
     unary_unary: Any = partialmethod(_method, "unary_unary")
     unary_stream: Any = partialmethod(_method, "unary_stream")
@@ -300,21 +300,12 @@ class RenewingChannel:
 
 
 class _Method:
-    def __init__(self, channel: RenewingChannel, make: Callable[[grpc.Channel], Any]) -> None:
-        self._channel, self._make = channel, make
-        self._made: tuple[grpc.Channel | None, Any] = (None, None)
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._now()(*arguments, **options)
+        return self._make()(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
         # `future`, and `with_call` for interceptors.
-        return getattr(self._now(), name)
-
-    def _now(self) -> Any:
-        on, method = self._made
-        newest = self._channel.newest()
-        if on is not newest:
-            method = self._make(newest)
-            self._made = newest, method
-        return method
+        return getattr(self._make(), name)
