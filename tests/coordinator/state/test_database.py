@@ -187,6 +187,16 @@ async def test_service_goes_on_after_a_write_that_did_not_fit(
     assert await database.load_runs() == (large,)
 
 
+async def test_records_are_written_all_or_none_and_others_after_a_refusal(
+    database: Database,
+) -> None:
+    other = TOKEN.changed(token_id="b", created_at=3.0)
+    with pytest.raises(StateError, match="FOREIGN KEY"):
+        await database.save(TOKEN, subset_of("no run", "key"))
+    await database.save(other)
+    assert await database.load_tokens() == (other,)
+
+
 async def test_commit_waits_for_the_disk(database: Database) -> None:
     async def setting(name: str) -> object:
         query = f"PRAGMA {name}"
