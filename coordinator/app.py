@@ -14,9 +14,9 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import StateError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
+from lipt.common.process import talking
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
-from lipt.common.process.service import talking
 from lipt.common.states import RunState
 from lipt.coordinator.access.tokens import Tokens, keep_own_token
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData

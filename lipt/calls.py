@@ -19,9 +19,8 @@ from lipt.data import MODULE, open_dataset
 from lipt.pretraining import Pretrained
 from lipt.progress import showing
 from lipt.trainer.client.sources import Features
-from lipt.trainer.comparison import table
 from lipt.trainer.comparison.compare import compare as run_comparison
-from lipt.trainer.comparison.outcomes import Outcome, outcomes
+from lipt.trainer.comparison.outcomes import Outcome, cells, outcomes, plain, verdict
 from lipt.trainer.comparison.trial import BASELINES, Plan, Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
@@ -44,16 +43,16 @@ class Comparison:
     verdict: str
 
     def __str__(self) -> str:
-        return "\n".join([*table.plain(self.outcomes), "", self.verdict])
+        return "\n".join([*plain(self.outcomes), "", self.verdict])
 
     def _repr_html_(self) -> str:
-        cells = [table.cells(row) for row in self.outcomes]
-        head = "".join(f"<th>{escape(name)}</th>" for name in cells[0])
-        rows = "".join(
+        rows = [cells(row) for row in self.outcomes]
+        head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+        body = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.values()) + "</tr>"
-            for row in cells
+            for row in rows
         )
-        return f"<table><tr>{head}</tr>{rows}</table><p>{escape(self.verdict)}</p>"
+        return f"<table><tr>{head}</tr>{body}</table><p>{escape(self.verdict)}</p>"
 
 
 class Run:
@@ -90,11 +89,10 @@ class Chooser:
         *,
         fraction: float,
         proxy: str | None = None,
-        soft_labels: bool = False,
     ) -> Subset:
         """Select on a seed's pre-training."""
         pretrained = self.run_of(int(run)).pretrained
-        return pretrained.select(strategy, fraction, proxy=proxy, soft_labels=soft_labels)
+        return pretrained.select(strategy, fraction, proxy=proxy)
 
 
 def select(
@@ -196,7 +194,6 @@ def compare(
     seeds: int = 3,
     recipe: Recipe | Mapping[str, Any] | None = None,
     proxy: str | None = None,
-    soft_labels: bool = False,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
@@ -213,7 +210,6 @@ def compare(
         seeds: number of seeds of the whole pipeline.
         recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.
-        soft_labels: whether every subset is trained on with soft labels, too.
         out: a file of trials; those in it are not repeated.
 
     Raises:
@@ -238,7 +234,6 @@ def compare(
             run_overrides=dict(run or {}),
             baselines=tuple(baselines),
             proxy=proxy,
-            soft_labels=soft_labels,
         )
         trials = run_comparison(
             chooser,
@@ -252,4 +247,4 @@ def compare(
             pretrain=chooser.run_of,
         )
     rows = outcomes(trials)
-    return Comparison(tuple(rows), tuple(trials), table.verdict(rows))
+    return Comparison(tuple(rows), tuple(trials), verdict(rows))

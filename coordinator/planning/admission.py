@@ -21,8 +21,8 @@ from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_mode
 from lipt.common.models.head import frozen_names, head_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning import MODEL_COPIES, Limit, Violation, violation
+from lipt.common.process.devices import is_out_of_memory
 from lipt.common.process.machine import Machine, this_machine
-from lipt.common.process.memory import is_out_of_memory
 from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import non_finite
@@ -237,7 +237,7 @@ class Admission:
         given, new_head = config.initialization.weights_sha256, config.initialization.new_head
         if given is None:
             return ""
-        weights, match = read_checkpoint(
+        weights, summary = read_checkpoint(
             self._blobs.path(self._blobs.find(given)),
             like=examined.specs,
             head=head_names(examined.model),
@@ -249,4 +249,4 @@ class Admission:
                 f"the weights that the run is to start from cannot be trained on: {bad}. Give "
                 "weights from before they diverged."
             )
-        return str(match) if new_head else ""
+        return summary if new_head else ""

@@ -18,8 +18,10 @@ from lipt.trainer.views import DatasetView, InfoView, WorkerView
 # Workers are heard every few seconds; this long without a word means trouble.
 _STALE_WORKER_SECONDS = 60.0
 
-_LIBRARIES = ("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors")
-_EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
+_LIBRARIES = (
+    *("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors"),
+    *("pyarrow", "scikit-learn"),
+)
 # One seed gives one soup only where these agree.
 _RESULT_LIBRARIES = _LIBRARIES[:3]
 
@@ -41,7 +43,7 @@ class Check:
 def installed_versions() -> dict[str, str]:
     """Versions of the installed libraries, by name."""
     versions = {"python": platform.python_version()}
-    for library in (*_LIBRARIES, *_EXTRAS):
+    for library in _LIBRARIES:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[library] = importlib.metadata.version(library)
     return versions
@@ -51,10 +53,6 @@ def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
     """Checks of this installation and its devices."""
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield Check("installed", True, listed)
-    for library, extra in _EXTRAS.items():
-        if library not in versions:
-            detail = f"{library} is not, and only lipt[{extra}] needs it"
-            yield Check("installed", None, detail, f"pip install 'lipt[{extra}]'")
     yield _device_check()
 
 
@@ -97,23 +95,18 @@ def coordinator_checks(
     info: InfoView, *, protocol: tuple[int, int], versions: Mapping[str, str]
 ) -> Iterator[Check]:
     """Checks of a coordinator's answer."""
-    yield protocol_check(info.protocol, protocol)
+    theirs = info.protocol
+    detail = "the coordinator speaks {}.{}, this side {}.{}".format(*theirs, *protocol)
+    older = "the coordinator" if theirs < protocol else "this side"
+    remedy = "" if theirs[0] == protocol[0] else f"Update {older}: pip install --upgrade lipt"
+    yield Check("protocol", not remedy, detail, remedy)
     yield Check("coordinator", True, f"computes on {info.device or 'an unnamed device'}")
     yield from _version_checks(info, versions)
-    yield dataset_check(info.dataset)
+    yield _dataset_check(info.dataset)
     if not info.workers:
         detail = "none has joined, so learners wait"
         yield Check("workers", None, detail, "Start one: lipt-worker --coordinator HOST:PORT")
-    yield from map(worker_check, info.workers)
-
-
-def protocol_check(theirs: tuple[int, int], ours: tuple[int, int]) -> Check:
-    """Whether both sides understand each other: their majors have to agree."""
-    detail = f"the coordinator speaks {theirs[0]}.{theirs[1]}, this side {ours[0]}.{ours[1]}"
-    if theirs[0] == ours[0]:
-        return Check("protocol", True, detail)
-    older = "the coordinator" if theirs < ours else "this side"
-    return Check("protocol", False, detail, f"Update {older}: pip install --upgrade lipt")
+    yield from map(_worker_check, info.workers)
 
 
 def _version_checks(info: InfoView, versions: Mapping[str, str]) -> Iterator[Check]:
@@ -130,8 +123,7 @@ def _version_checks(info: InfoView, versions: Mapping[str, str]) -> Iterator[Che
             yield Check("versions", None, f"{library} differs: {listed}", remedy)
 
 
-def dataset_check(dataset: DatasetView | None) -> Check:
-    """Whether the coordinator has data, and which."""
+def _dataset_check(dataset: DatasetView | None) -> Check:
     if dataset is None or not dataset.num_examples:
         remedy = "Start lipt-coordinator with --data."
         return Check("data", False, "the coordinator has none", remedy)
@@ -145,8 +137,7 @@ def dataset_check(dataset: DatasetView | None) -> Check:
     return Check("data", True, detail)
 
 
-def worker_check(worker: WorkerView) -> Check:
-    """Whether a worker is there and may train."""
+def _worker_check(worker: WorkerView) -> Check:
     name = f"worker {worker.name}"
     busy = f"at work on {worker.assignment}" if worker.assignment else "idle"
     detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"

@@ -16,7 +16,7 @@ from lipt.common.data import Dataset
 from lipt.trainer.cli.display.output import Say
 from lipt.trainer.cli.display.runs import run_lines
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison import table
+from lipt.trainer.comparison import outcomes
 from lipt.trainer.comparison.compare import compare
 from lipt.trainer.comparison.trial import Plan, read_trials
 from lipt.trainer.main_training import Recipe
@@ -125,9 +125,9 @@ def conduct(
         "",
         *(f"wrote {file}" for file in (*files, weights, record, trials)),
         "",
-        *table.plain(report.outcomes),
+        *outcomes.plain(report.outcomes),
         "",
-        *table.verdict(report.outcomes).splitlines(),
+        *outcomes.verdict(report.outcomes).splitlines(),
         "",
         f"diagnosis: {diagnosis_page}",
         f"report: {page}",

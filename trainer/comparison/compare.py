@@ -21,7 +21,6 @@ from lipt.trainer.comparison.trial import (
     FIXED,
     LATE,
     REDRAWN,
-    SOFT,
     Cell,
     Plan,
     Trial,
@@ -47,29 +46,12 @@ _OF_THE_RUN = {"gradient norms", "learners"}
 _PRETRAINED = {"soup", "learners"}
 
 
-class Run(Protocol):
-    """A seed's pre-training: `RunView`, or that of `lipt.compare`."""
-
-    @property
-    def run_id(self) -> str: ...  # noqa: D102
-    @property
-    def fitted(self) -> str: ...  # noqa: D102
-    @property
-    def costs(self) -> CostsView | None: ...  # noqa: D102
-
-
 class Chooser(Protocol):
     """Chooses subsets: `lipt.Client`, or `lipt.compare` in its own process."""
 
     def strategies(self) -> list[StrategyView]: ...  # noqa: D102
     def subset(  # noqa: D102
-        self,
-        run: str,
-        strategy: str,
-        *,
-        fraction: float,
-        proxy: str | None = None,
-        soft_labels: bool = False,
+        self, run: str, strategy: str, *, fraction: float, proxy: str | None = None
     ) -> Subset: ...
 
 
@@ -90,7 +72,7 @@ def compare(
     train: Dataset,
     test: Dataset,
     *,
-    pretrain: Callable[[int], Run],
+    pretrain: Callable[[int], Any],
     out: Path,
     device: str = "auto",
     allowed_modules: Collection[str] = (),
@@ -99,17 +81,8 @@ def compare(
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    Args:
-        chooser: a client of the coordinator that serves `train`, or a chooser of this process.
-        plan: what to compare.
-        train: the data set of the subsets.
-        test: the data that accuracy is measured on.
-        pretrain: gives a seed's run, ready.
-        out: a file of trials; those that it has are not done again.
-        device: of main training.
-        allowed_modules: modules that the model may be imported from.
-        say: prints a line.
-        on_step: called after every optimizer step.
+    The chooser is a client of the coordinator that serves `train`, or one of this process, and
+    `pretrain` gives a seed's run, ready. Trials that the file `out` has are not done again.
     """
     known = {strategy.name: strategy for strategy in chooser.strategies()}
     _check(chooser, known, plan, train, test)
@@ -129,7 +102,7 @@ def compare(
         on_step=on_step,
     )
     for seed in plan.seeds:
-        run: Run | None = None
+        run = None
         for cell in plan.cells(seed):
             if trials.find(cell) is not None:
                 continue
@@ -143,24 +116,14 @@ def compare(
                     run = pretrain(seed)
                     if run.fitted:
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
-                subset = _choose(chooser, run, cell, plan.proxy)
-                costs = choosing_costs(known[_strategy(cell)], run.costs, subset.manifest)
+                subset = chooser.subset(
+                    run.run_id, cell.strategy, fraction=cell.fraction, proxy=plan.proxy
+                )
+                costs = choosing_costs(known[cell.strategy], run.costs, subset.manifest)
             trial = _trial(cell, subset, source, recipe, len(train), training)
             trials.add(replace(trial, **costs))
             say(_line(trial))
     return trials.trials
-
-
-def _strategy(cell: Cell) -> str:
-    """The strategy of a cell's subset; soft labels of everything come with all examples."""
-    name = cell.strategy.removesuffix(SOFT)
-    return FIXED[0] if name == EVERYTHING else name
-
-
-def _choose(chooser: Chooser, run: Run, cell: Cell, proxy: str | None) -> Subset:
-    soft = cell.strategy.endswith(SOFT)
-    strategy, fraction = _strategy(cell), cell.fraction
-    return chooser.subset(run.run_id, strategy, fraction=fraction, proxy=proxy, soft_labels=soft)
 
 
 def _trial(
@@ -172,13 +135,10 @@ def _trial(
     training: Callable[..., Trained],
 ) -> Trial:
     stays = subset is not None and source is None
-    own: dict[str, Any] = {"seed": cell.seed}
-    if subset is not None and cell.strategy.endswith(SOFT):
-        own["soft_labels"] = subset.recommended_alpha
     trained = training(
         subset=subset,
         reselect=source,
-        recipe=recipe.model_copy(update=own),
+        recipe=recipe.model_copy(update={"seed": cell.seed}),
         # Accuracy on the examples costs too much on all of the data, and says little of others.
         schedule=_SCHEDULE if stays else replace(_SCHEDULE, subset_at=None),
     )
@@ -222,20 +182,14 @@ def choosing_costs(
 def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
     """Whether choosing a subset needed the run's pre-training, had it no warm-up of its own.
 
-    Args:
-        needs: of its strategy.
-        manifest: of the subset. Proxies that an automatic choice tried count, whichever won.
+    Proxies that an automatic choice tried count, whichever won.
     """
-    if (teacher := manifest.get("soft_labels")) and _uses_learners(teacher):
-        return True
     if _OF_THE_DATA.issuperset(needs):
         return False
     proxy = manifest.get("proxy", {})
-    return "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs) or _uses_learners(proxy)
-
-
-def _uses_learners(head: Mapping[str, Any]) -> bool:
-    tried = [head["features"], *(one["features"] for one in head["tried"])]
+    if "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs):
+        return True
+    tried = [proxy["features"], *(one["features"] for one in proxy["tried"])]
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in tried)
 
 

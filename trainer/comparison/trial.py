@@ -25,9 +25,6 @@ FIXED = ("uniform", "uniform_per_class")
 REDRAWN = "redrawn"
 EVERYTHING = "everything"
 BASELINES = (*FIXED, REDRAWN, EVERYTHING)
-# The end of a name: trained with the share of soft labels that the subset recommends. Their gain
-# is not the selection's, so these rows stand beside the same ones without them.
-SOFT = "+soft"
 
 # Accuracy on a subset has converged where it is this high, or has risen by less than this since
 # four fifths of the steps.
@@ -38,8 +35,6 @@ LATE = 0.8
 
 def label(strategy: str) -> str:
     """The name of a strategy's or baseline's row."""
-    if strategy.endswith(SOFT):
-        return f"{label(strategy.removesuffix(SOFT))}, soft labels"
     if strategy in FIXED:
         return f"random ({strategy})"
     return "random re-drawn every epoch" if strategy == REDRAWN else strategy
@@ -58,13 +53,10 @@ class Cell:
 class Trial:
     """The results of one training: a line of a comparison's file.
 
-    seed: of the run, the subset, and main training.
     pretraining_seconds: of the run whose learners or soup the subset rests on; else 0.
-    selection_seconds: as counted by the coordinator; the first strategy that asks for signals
-        pays for them.
-    training_seconds: of main training, without evaluations.
+    selection_seconds: the first strategy that asks for signals pays for them.
+    training_seconds: without evaluations.
     subset_accuracy: at the end; None where the examples changed, and for everything.
-    levelled_off: whether accuracy on the subset had converged.
     digest: of the (first) subset; empty for everything.
     looks: test accuracy over the course of training; seconds count from its start.
     """
@@ -103,12 +95,7 @@ class Trial:
 
 
 def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
-    """Whether accuracy on the subset has converged.
-
-    Args:
-        subset_accuracies: (step, accuracy without augmentation) in order, the last step included.
-        num_steps: of the training.
-    """
+    """Whether accuracies on the subset, (step, accuracy) in order, have converged at the end."""
     accuracies = list(subset_accuracies)
     final = accuracies[-1][1]
     before = [accuracy for step, accuracy in accuracies if step <= LATE * num_steps]
@@ -176,12 +163,9 @@ def _parsed(line: str) -> dict[str, Any] | None:
 class Plan:
     """What is compared.
 
-    recipe: of every training, for equally many steps: its `steps`, or its epochs on the
-        largest subset. Its seed is that of the run.
+    recipe: its steps, or its epochs on the largest subset, are those of every training.
     run_overrides: settings of the runs, nested as in `RunConfig`.
     proxy: as in `client.subset`; each strategy's default where None.
-    baselines: of `BASELINES`.
-    soft_labels: whether everything that has a subset is trained with soft labels, too.
     """
 
     strategies: tuple[str, ...]
@@ -192,7 +176,6 @@ class Plan:
     run_overrides: Mapping[str, Any] = field(default_factory=dict)
     baselines: tuple[str, ...] = BASELINES
     proxy: str | None = None
-    soft_labels: bool = False
 
     def overrides(self, seed: int) -> dict[str, Any]:
         """The settings of a seed's run."""
@@ -209,9 +192,7 @@ class Plan:
         rows = [name for name in strategies if name in FIXED]
         rows += [REDRAWN] if REDRAWN in self.baselines else []
         rows += [name for name in strategies if name not in FIXED]
-        cells = [Cell(seed, EVERYTHING, 1.0)] if EVERYTHING in self.baselines else []
-        cells += [Cell(seed, name, fraction) for fraction in self.fractions for name in rows]
-        for cell in cells:
-            yield cell
-            if self.soft_labels and cell.strategy != REDRAWN:
-                yield Cell(seed, cell.strategy + SOFT, cell.fraction)
+        if EVERYTHING in self.baselines:
+            yield Cell(seed, EVERYTHING, 1.0)
+        for fraction in self.fractions:
+            yield from (Cell(seed, name, fraction) for name in rows)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from lipt.common.errors import BlobTooLargeError, DiagnosisError, WeightsError
 from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
@@ -129,9 +129,7 @@ class Diagnosis:
     def show(self, data: Any, number: int = 16) -> Gallery:
         """The worst labels with their pictures, for a notebook.
 
-        Args:
-            data: what was diagnosed, in any form that `lipt.diagnose` takes.
-            number: how many at most.
+        `data` is what was diagnosed, in any form that `lipt.diagnose` takes.
         """
         from lipt.trainer.subsets.data import map_style  # noqa: PLC0415 - pictures need it
 
@@ -267,7 +265,7 @@ def read_diagnosis(
 
 def _parse(text: str) -> Findings:
     try:
-        findings = TypeAdapter(Findings).validate_json(text, strict=True)
+        findings = Findings.model_validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the text"

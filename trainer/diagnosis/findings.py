@@ -7,10 +7,9 @@ keys are ignored. Classes are numbers; `Findings.class_names` has their names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.writing.formatting import format_percent
@@ -20,8 +19,11 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
-class LabelIssue:
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class LabelIssue(_Value):
     """An example whose label is likely to be wrong."""
 
     id: int
@@ -30,8 +32,7 @@ class LabelIssue:
     quality: float
 
 
-@dataclass(frozen=True)
-class ClassNoise:
+class ClassNoise(_Value):
     """Estimated share of wrong labels in a class, with a 95% interval."""
 
     label: Count
@@ -42,8 +43,7 @@ class ClassNoise:
     high: Share
 
 
-@dataclass(frozen=True)
-class LabelErrors:
+class LabelErrors(_Value):
     """Suspected wrong labels, and the estimated share of wrong ones with a 95% interval."""
 
     num_suspects: Count
@@ -53,8 +53,7 @@ class LabelErrors:
     per_class: tuple[ClassNoise, ...]
 
 
-@dataclass(frozen=True)
-class Confusion:
+class Confusion(_Value):
     """Two classes that are confused; `share` is of the given class."""
 
     given: Count
@@ -63,8 +62,7 @@ class Confusion:
     share: Share
 
 
-@dataclass(frozen=True)
-class Duplicates:
+class Duplicates(_Value):
     """Groups of equal and of nearly equal examples."""
 
     exact_groups: Count
@@ -74,8 +72,7 @@ class Duplicates:
     threshold: Finite
 
 
-@dataclass(frozen=True)
-class Imbalance:
+class Imbalance(_Value):
     """The ratio of the largest class to the smallest."""
 
     ratio: Finite
@@ -83,15 +80,13 @@ class Imbalance:
     largest: Count
 
 
-@dataclass(frozen=True)
-class Outliers:
+class Outliers(_Value):
     """Examples far from all others."""
 
     count: Count
 
 
-@dataclass(frozen=True)
-class ClassRedundancy:
+class ClassRedundancy(_Value):
     """How many examples of a class cover 90% of it."""
 
     label: Count
@@ -99,8 +94,7 @@ class ClassRedundancy:
     examples_for_90: Count
 
 
-@dataclass(frozen=True)
-class Redundancy:
+class Redundancy(_Value):
     """How few examples cover 90% of the data, by facility location on a sample."""
 
     share_for_90: Share
@@ -109,8 +103,7 @@ class Redundancy:
     sampled: Count
 
 
-@dataclass(frozen=True)
-class Learnability:
+class Learnability(_Value):
     """Leave-one-out accuracy by number of examples, and the fraction worth asking for."""
 
     sizes: tuple[Count, ...]
@@ -119,8 +112,7 @@ class Learnability:
     why: str
 
 
-@dataclass(frozen=True)
-class Findings:
+class Findings(_Value):
     """The findings about one data set.
 
     proxy: its features and accuracy.

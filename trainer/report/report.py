@@ -35,8 +35,7 @@ from lipt.common.text import escaped, format_bytes
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison import table
-from lipt.trainer.comparison.outcomes import Outcome, outcomes
+from lipt.trainer.comparison.outcomes import Outcome, answers, cells, instead, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
@@ -239,7 +238,6 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
         plot=Plot(280, len(curve.sizes), ticks_of(curve.accuracies)) if curve.sizes else None,
         noise={item.label: item for item in findings.label_errors.per_class},
         needed={item.label: item.examples_for_90 for item in findings.redundancy.per_class},
-        seconds=sum(findings.seconds.values()),
     )
     return page
 
@@ -304,17 +302,10 @@ def gather(
     allowed_modules: Collection[str] = (),
     now: datetime | None = None,
 ) -> Report:
-    """Collect a ready run's report; the coordinator is asked for missing subsets.
+    """Collect a ready run's report on the coordinator's data, with subsets and a comparison.
 
-    Args:
-        client: connected to the run's coordinator.
-        run: ready.
-        dataset: the coordinator's data, for the pictures and the map.
-        requests: strategies and fractions of the subsets.
-        comparison: identity and trials of `lipt compare`.
-        diagnosis: of the same data, for its suspects.
-        allowed_modules: modules that the run's model may be imported from.
-        now: the date of the page.
+    `requests` are the strategies and fractions of the subsets, `comparison` is the content of a
+    file of trials, `allowed_modules` are those that the run's model may be imported from.
     """
     own = dataset.fingerprint_like(run.fingerprint)
     if own != run.fingerprint:
@@ -374,13 +365,12 @@ def render(report: Report) -> str:
     """The page: one HTML file, no network, everything escaped."""
     environment = open_templates("lipt report")
     run, rows, dataset, diagnosis = report.run, report.outcomes, report.dataset, report.diagnosis
-    # As the soup tried them; those that it never saw come last.
-    learners = sorted(
-        run.learners,
-        key=lambda one: (one.ingredient is None, one.ingredient and one.ingredient.position),
+    tried = sorted(
+        (learner for learner in run.learners if learner.ingredient is not None),
+        key=lambda learner: learner.ingredient.position if learner.ingredient else 0,
     )
-    tried = [learner.ingredient for learner in learners if learner.ingredient is not None]
-    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in tried)]
+    parts = [learner.ingredient for learner in tried if learner.ingredient is not None]
+    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in parts)]
     worst = diagnosis.label_issues()[:MOST_SUSPECTS] if diagnosis else ()
     names, labels_N = dataset.class_names, dataset.labels_N.numpy()
     page: str = environment.get_template("page.html").render(
@@ -390,12 +380,11 @@ def render(report: Report) -> str:
         soup=run.soup,
         soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
         costs=run.costs,
-        learners=learners,
-        tried=learners[: len(tried)],
-        cells=table.cells,
+        tried=tried,
+        cells=cells,
         rows=rows,
-        answers=table.answers(rows),
-        instead=table.instead(rows),
+        answers=answers(rows),
+        instead=instead(rows),
         dates=", ".join(_dates(run, report.made_at)),
         stories=[_story(subset, dataset, diagnosis) for subset in report.subsets],
         overlaps=[

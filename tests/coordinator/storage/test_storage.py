@@ -14,9 +14,13 @@ import grpc.aio
 import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
-from lipt.common.errors import ForeignBlobError, StorageFullError, WrongOffsetError
+from lipt.common.errors import (
+    ForeignBlobError,
+    StorageFullError,
+    WrongOffsetError,
+    from_rpc_error,
+)
 from lipt.common.rpc.messages import PROTOCOL_MAJOR
-from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.coordinator.app import App

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from lipt.trainer.cli.experiment import found_text
-from lipt.trainer.comparison.outcomes import outcomes
-from lipt.trainer.comparison.table import verdict
+from lipt.trainer.comparison.outcomes import outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.subsets.subset import Subset
 

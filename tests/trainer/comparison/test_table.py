@@ -5,8 +5,17 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.comparison.outcomes import Difference, Reached, Rival, outcomes
-from lipt.trainer.comparison.table import Answers, answers, cells, instead, plain
+from lipt.trainer.comparison.outcomes import (
+    Answers,
+    Difference,
+    Reached,
+    Rival,
+    answers,
+    cells,
+    instead,
+    outcomes,
+    plain,
+)
 from lipt.trainer.comparison.trial import Trial
 from tests.trainer.made_up import made_up_outcome, trials
 

@@ -25,7 +25,6 @@ class Design:
     )
     seeds: int = Option(3, min=1, help="How many seeds of the whole pipeline.")
     proxy: shared.Proxy = None
-    soft_labels: bool = Option(False, "--soft-labels", help="Train with soft labels, too.")
     run_settings: list[str] | None = Option(
         None,
         "--run-set",
@@ -57,8 +56,7 @@ def compare(
     wait_passively()
     from lipt.common.imports import import_extra
     from lipt.trainer.comparison import compare as comparison
-    from lipt.trainer.comparison import table
-    from lipt.trainer.comparison.outcomes import outcomes
+    from lipt.trainer.comparison.outcomes import answers, outcomes, plain, verdict
     from lipt.trainer.comparison.trial import Plan
 
     # Now rather than after hours of training.
@@ -72,7 +70,6 @@ def compare(
         run_overrides=shared.collect_overrides({}, design.run_settings),
         baselines=shared.parse_names(design.baselines),
         proxy=design.proxy,
-        soft_labels=design.soft_labels,
     )
     shared.require_replaceable(out)
     modules = shared.modules_of(allow_module, data, test, model)
@@ -93,9 +90,9 @@ def compare(
             on_step=progress.on_step,
         )
     rows = outcomes(trials)
-    said = table.verdict(rows)
-    found = {"outcomes": rows, "answers": table.answers(rows), "verdict": said, "trials": trials}
-    print_result(found, [*table.plain(rows), "", *said.splitlines()], as_json=json)
+    said = verdict(rows)
+    found = {"outcomes": rows, "answers": answers(rows), "verdict": said, "trials": trials}
+    print_result(found, [*plain(rows), "", *said.splitlines()], as_json=json)
 
 
 def _fractions(text: str) -> tuple[float, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
@@ -12,21 +11,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typer import Option
 
 from lipt.common.terminal import say
-from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, run_talking
+from lipt.trainer.cli.display.output import run_talking
 
 if TYPE_CHECKING:
-    from lipt.trainer.cli.experiment import DemoResult
-    from lipt.trainer.client.client import Client
     from lipt.trainer.views import RunView
-
-    Conduct = Callable[[Client, Callable[[RunView], RunView], Path, Say], DemoResult]
 
 # One label in twenty is wrong, as in real data; here on purpose. The model is that of the plan.
 DATA, MODEL = "digits-mislabelled", "resnet8"
@@ -44,6 +38,8 @@ def demonstrate(
     workers: int = Option(3, min=1, max=64, help="How many workers to start."),
 ) -> None:
     """Start a coordinator and workers here, diagnose the digits, and train on subsets of them."""
+    from lipt.common.imports import import_extra
+
     # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a
     # second thread, which would only take the core that another process needs.
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -51,6 +47,8 @@ def demonstrate(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     started = time.monotonic()
+    for package in ("scipy", "jinja2"):
+        import_extra(package, package=package, extra="demo", needed_for="lipt demo")
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "lipt-up.log"
     with _serving(log, workers) as check:
@@ -110,7 +108,13 @@ def _run(directory: Path, log: Path, num_workers: int, check: Callable[[], None]
     from lipt.trainer.cli.display.runs import follow
     from lipt.trainer.client.client import Client
 
-    conduct = run_talking(_prepare, say, activity=f"reading {DATA} and {_TEST}")
+    say(f"reading {DATA} and {_TEST}")
+    # Imported late: torch takes seconds, in which the coordinator is already starting.
+    from lipt.common.data import open_dataset
+    from lipt.trainer.cli.experiment import conduct
+
+    train, right, test = map(open_dataset, (DATA, _RIGHT, _TEST))
+    is_wrong_N = (train.labels_N != right.labels_N).numpy()
 
     def address() -> str:
         found = re.search(r"^lipt serves \S+ on (\S+), ", log.read_text("utf-8"), re.MULTILINE)
@@ -131,7 +135,7 @@ def _run(directory: Path, log: Path, num_workers: int, check: Callable[[], None]
         try:
             # Else the first worker would do all the work alone.
             _wait_until(joined, f"{num_workers} workers to join", check)
-            return conduct(client, finish, directory, say).lines
+            return conduct(train, test, is_wrong_N, client, finish, directory, say).lines
         except UnreachableError:
             check()  # a dead process is the better explanation
             raise
@@ -140,30 +144,12 @@ def _run(directory: Path, log: Path, num_workers: int, check: Callable[[], None]
 def _wait_until(look: Callable[[], bool], what: str, check: Callable[[], None]) -> None:
     from lipt.common.errors import UnreachableError
 
-    started, said = time.monotonic(), -math.inf
-    while not look():
-        check()
-        now = time.monotonic()
-        if now - started > _START_SECONDS:
-            raise UnreachableError(
-                f"waited {now - started:.0f} s for {what}. See the log, and whether the machine is "
-                "busy."
-            )
-        if now - said >= SILENCE_SECONDS:
-            say(f"waiting for {what} (since {now - started:.0f} s)")
-            said = now
-        time.sleep(_POLL_SECONDS)
+    def wait(_: object) -> None:
+        started = time.monotonic()
+        while not look():
+            check()
+            if time.monotonic() - started > _START_SECONDS:
+                raise UnreachableError(f"waited {_START_SECONDS:.0f} s for {what}. See the log.")
+            time.sleep(_POLL_SECONDS)
 
-
-def _prepare(_: object) -> Conduct:
-    from lipt.common.imports import import_extra
-
-    # Imported late: torch takes seconds, in which the coordinator is already starting.
-    for package in ("scipy", "jinja2"):
-        import_extra(package, package=package, extra="demo", needed_for="lipt demo")
-    from lipt.common.data import open_dataset
-    from lipt.trainer.cli.experiment import conduct
-
-    train, right = open_dataset(DATA), open_dataset(_RIGHT)
-    is_wrong_N = (train.labels_N != right.labels_N).numpy()
-    return partial(conduct, train, open_dataset(_TEST), is_wrong_N)
+    run_talking(wait, say, activity=f"waiting for {what}")

@@ -96,7 +96,6 @@ def start(
 def list_runs(
     *,
     json: shared.Json = False,
-    full: bool = Option(False, "--full", help="With --json: all settings and costs of each run."),
     coordinator: shared.Coordinator,
 ) -> None:
     """List the coordinator's runs, newest first."""
@@ -116,7 +115,7 @@ def list_runs(
         for run in runs
     ]
     nothing = ["There are no runs. Start one with: lipt run start"]
-    listed = runs if full else [_in_short(run) for run in runs]
+    listed = [_in_short(run) for run in runs]
     print_result(listed, table_lines(header, rows) if runs else nothing, as_json=json)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,7 +17,7 @@ from lipt.trainer.cli.display.output import print_json, print_result
 from lipt.trainer.writing.formatting import table_lines
 
 if TYPE_CHECKING:
-    from lipt.trainer.views import PageLinkView, StrategyView, TokenView
+    from lipt.trainer.views import StrategyView, TokenView
 
 
 @shared.grouped
@@ -95,14 +94,9 @@ def _strategy_lines(strategy: StrategyView) -> list[str]:
     return [f"{strategy.name}: {strategy.summary}", *(f"    {line}" for line in more if line)]
 
 
-_ONCE_WIDTH = 160
-
-
 @shared.grouped
 def top(
     *,
-    interval: float = Option(1.0, min=0.2, max=60.0, help="Seconds between two looks."),
-    num_runs: int = Option(20, "--runs", min=1, max=200, help="So many of the newest runs."),
     once: bool = Option(False, "--once", help="Print how it stands now, and end."),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
@@ -112,22 +106,21 @@ def top(
     Where standard output is no terminal, it is printed once. With --json an object is printed for
     every change, without end; with --once as well, a single one.
     """
-    from lipt.trainer.cli.display.service import Screen, render_service, watch_service
+    from lipt.trainer.cli.display.service import frame_lines, watch_service
 
     with coordinator.connect() as client:
-        views = partial(client.watch_service, interval_seconds=interval, num_runs=num_runs)
         if json:
-            for view in views():
+            for view in client.watch_service():
                 print_json(view)
                 if once:
                     return
         elif sys.stdout.isatty() and not once:
-            watch_service(client.address, lambda on_pause: views(on_pause=on_pause))
+            watch_service(client.address, lambda pause: client.watch_service(on_pause=pause))
         else:
-            view = next(iter(views()))
-            room = max(len(view.runs), len(view.workers), len(view.computations), num_runs)
-            screen = Screen() if sys.stdout.isatty() else Screen(width=_ONCE_WIDTH)
-            screen.print(render_service(client.address, view, room))
+            view = next(iter(client.watch_service()))
+            room = max(len(view.runs), len(view.workers), len(view.computations))
+            for line in frame_lines(client.address, view, room):
+                say(line)
 
 
 token_app = Typer(
@@ -215,10 +208,7 @@ def dashboard(
 
     with coordinator.connect() as client:
         link = client.open_page()
-        called = client.address
     print_result(link, [link.url], as_json=json)
-    for line in hints(link, called):
-        say(line, err=True)
     if open_browser:
         # A coordinator's link is opened by a browser, and by no other program of this machine.
         if urlsplit(link.url).scheme not in {"http", "https"}:
@@ -226,16 +216,3 @@ def dashboard(
         import webbrowser
 
         webbrowser.open(link.url)
-
-
-def hints(link: PageLinkView, called: str) -> list[str]:
-    """What to do where the page listens on another machine's loopback."""
-    from lipt.common.network.tls import is_loopback, split_address
-
-    place = urlsplit(link.url)
-    host, port = place.hostname or "", place.port or 80
-    called_host, _ = split_address(called)
-    if not is_loopback(host) or is_loopback(called_host):
-        return []
-    tunnel = f"ssh -L {port}:{host}:{port} {called_host}"
-    return [f"The page listens on {called_host}'s loopback alone. First open a tunnel: {tunnel}"]

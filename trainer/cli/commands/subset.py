@@ -39,7 +39,7 @@ class Question:
         "features (N x d) and, for pairs, paired_features (N x p).",
     )
     proxy: shared.Proxy = None
-    labels: shared.Labels = "given"
+    labels: Literal["given", "none"] = Option("given", help="none: choose by features alone.")
     soft_labels: bool = Option(False, "--soft-labels", help="Add probabilities as targets.")
 
 

@@ -110,10 +110,9 @@ def run_talking(
 
 @contextmanager
 def leaving() -> Iterator[None]:
-    """Let the block's exception end the process; at once where something goes on behind it.
+    """Let the block's exception end the process; at once where a thread works behind it.
 
-    Python ends threads in the middle of what they do. Inside torch or gRPC that is the end of the
-    whole process, "terminate called without an active exception", whatever status it had.
+    Python stops threads anywhere; inside torch or gRPC that aborts the process.
     """
     try:
         yield
@@ -128,14 +127,13 @@ def leaving() -> Iterator[None]:
 
 
 def _status(error: BaseException) -> int:
+    """Ends as Python does: with the status, a text, or a traceback."""
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
-        return 1
-    if error.code is None:
-        return 0
-    if isinstance(error.code, int):
-        return error.code
-    print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
+    elif error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    else:
+        print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
     return 1
 
 

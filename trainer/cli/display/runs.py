@@ -170,14 +170,10 @@ def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
 
 # A stage is watched for so long before its pace is believed.
 _MIN_SECONDS = 1.0
-_MINUTE, _HOUR = 60.0, 3600.0
 
 
 class Pace:
-    """Estimates how long a run's present stage still takes: as fast as since it was first seen.
-
-    Times are seconds of one clock that never goes back.
-    """
+    """Estimates how long a run's present stage still takes: as fast as since it was first seen."""
 
     def __init__(self) -> None:
         self._stage: tuple[object, ...] = ()
@@ -212,10 +208,8 @@ def in_words(seconds: float) -> str:
     """A rounded duration: 47 s is "50 s", 400 s is "7 min"."""
     if seconds < 90:
         return f"{max(10 * round(seconds / 10), 10)} s"
-    if seconds < 90 * _MINUTE:
-        return f"{round(seconds / _MINUTE)} min"
-    hours, minutes = divmod(round(seconds / _MINUTE), 60)
-    return f"{hours} h {minutes} min" if seconds < 10 * _HOUR else f"{round(seconds / _HOUR)} h"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes <= 90 else f"{minutes / 60:.1f} h"
 
 
 class Lines:
