@@ -212,15 +212,6 @@ def describe_exposure(listen: str, tls: TlsFiles | None, admitted: Admission) ->
     return f"reachable from {reach}, {security}: {admitted}"
 
 
-_SCHEME = "bearer"
-
-_NO_TOKEN = f"the call shows no token, and this coordinator asks for one. {HOW_TO_GET_ONE}"
-_NOT_OWN_USER = (
-    "this coordinator serves the user that started it, and the call does not show its local token. "
-    f"{HOW_TO_GET_ONE}"
-)
-
-
 @dataclass(frozen=True)
 class Shown:
     """Credentials of a call, the certificate checked by gRPC, and its address with the port."""
@@ -251,12 +242,14 @@ def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
         case Admission.OWN_USER:
             return _own_user(shown.local_token, tokens)
         case Admission.TOKEN | Admission.CERTIFIED:
-            raise UnauthenticatedError(_NO_TOKEN)
+            raise UnauthenticatedError(
+                f"the call shows no token, and this coordinator asks for one. {HOW_TO_GET_ONE}"
+            )
 
 
 def _bearer(authorization: str) -> str:
     scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != _SCHEME:
+    if scheme.lower() != "bearer":
         raise UnauthenticatedError(
             "the call's authorization is not of the form 'Bearer TOKEN'. Send a token, or no "
             "authorization."
@@ -289,7 +282,10 @@ def _choices(written: Callable[[Role], str]) -> str:
 
 def _own_user(local_token: str | None, tokens: Tokens) -> Caller:
     if local_token is None:
-        raise UnauthenticatedError(_NOT_OWN_USER)
+        raise UnauthenticatedError(
+            "this coordinator serves the user that started it, and the call does not show its "
+            f"local token. {HOW_TO_GET_ONE}"
+        )
     if not tokens.is_own(local_token):
         raise UnauthenticatedError(
             "the local token that the call shows is another coordinator's: what is called here is "

@@ -80,26 +80,32 @@ class RunRequests:
         self, request_id: str, name: str, config: RunConfig, fitted: str, traceparent: str
     ) -> RunRecord:
         note = await self._admission.require(config)
-        async with self._creating:
-            earlier = self._store.find_request(request_id)
-            if earlier is not None:
-                return earlier
-            run = RunRecord(
-                run_id=uuid.uuid4().hex[:12],
-                name=self._free_name(name),
-                request_id=request_id,
-                created_at=self._wall_clock(),
-                config=config,
-                fingerprint=self._data.fingerprint,
-                num_classes=self._data.target.num_outputs,
-                other_target=self._data.other_target,
-                fitted=fitted,
-                note=note,
-                traceparent=traceparent,
-            )
-            log_about(run=run.run_id)
-            await self._store.add(run)
-        self._driver.start(run.run_id)
+
+        async def add() -> RunRecord:
+            async with self._creating:
+                earlier = self._store.find_request(request_id)
+                if earlier is not None:
+                    return earlier
+                run = RunRecord(
+                    run_id=uuid.uuid4().hex[:12],
+                    name=self._free_name(name),
+                    request_id=request_id,
+                    created_at=self._wall_clock(),
+                    config=config,
+                    fingerprint=self._data.fingerprint,
+                    num_classes=self._data.target.num_outputs,
+                    other_target=self._data.other_target,
+                    fitted=fitted,
+                    note=note,
+                    traceparent=traceparent,
+                )
+                await self._store.add(run)
+            self._driver.start(run.run_id)
+            return run
+
+        # A caller that leaves now may leave a run on the disk: it has to be shown, and driven.
+        run = await asyncio.shield(add())
+        log_about(run=run.run_id)
         return run
 
     async def cancel(self, key: str) -> RunRecord:

@@ -10,6 +10,6 @@ uploads/*.tmp        a blob being written; removed when its process has died
 signals/*.safetensors    a cache of per-example signals, which may be deleted
 coordinator.lock     locked by the one process that uses the directory
 
-`lipt state check` verifies it, `lipt state gc` removes what no record needs (`needs`), as a
+`lipt state check` verifies it, `lipt state gc` removes what no record needs (`contents`), as a
 serving coordinator does by itself (`lipt.coordinator.storage`), `lipt state backup` copies it.
 """

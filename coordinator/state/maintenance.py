@@ -46,19 +46,17 @@ class Checked:
 def check_state(directory: Path) -> Checked:
     """Verify every record, reference and digest; changes nothing, also while it is served."""
     problems = [*_database_problems(directory)]
-    unreadable: list[str] = []
-    found: list[str] = []
     counts: Counter[type] = Counter()
     needs: list[Need] = []
     fingerprints: dict[str, str] = {}
     # The blobs that records need are not removed before they are checked.
     with collection_paused(directory):
-        for record in read_records(directory, unreadable):
+        for record in read_records(directory, problems):
             counts[type(record)] += 1
             needs += needs_of(record)
-            found += _record_problems(record, fingerprints)
+            problems += _record_problems(record, fingerprints)
         blobs = _read_blobs(directory, problems)
-    found += (
+    problems += (
         f"blob {need.blob.sha256} is not there, {need.whose} needs it"
         for need in needs
         if blobs.get(need.blob.sha256) != need.blob.size_bytes
@@ -69,7 +67,7 @@ def check_state(directory: Path) -> Checked:
         num_diagnoses=counts[DiagnosisRecord],
         num_blobs=len(blobs),
         num_bytes=sum(blobs.values()),
-        problems=(*problems, *unreadable, *found),
+        problems=tuple(problems),
     )
 
 

@@ -115,12 +115,11 @@ def write(connection: sqlite3.Connection, record: RunRecord | Single) -> None:
         f"INSERT INTO {table} ({', '.join(columns)}, body) "  # noqa: S608 - constants of this file
         f"VALUES ({'?, ' * len(columns)}?) ON CONFLICT ({key}) DO UPDATE SET body = excluded.body",
         # A diagnosis of the data alone refers to no run.
-        (*(None if value == "" else value for value in values), _json(record)),
+        (
+            *(None if value == "" else value for value in values),
+            record.model_dump_json(exclude={"learners"}),
+        ),
     )
-
-
-def _json(record: RunRecord | Single) -> str:
-    return record.model_dump_json(exclude={"learners"})
 
 
 def write_learners(

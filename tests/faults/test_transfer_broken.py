@@ -49,11 +49,6 @@ def content(seed: int, num_chunks: int = 20) -> bytes:
     return random.Random(seed).randbytes(num_chunks * CHUNK_BYTES + 5)
 
 
-def store(address: str, data: bytes) -> BlobName:
-    with open_channel(address) as channel:
-        return Transfers(BlobServiceStub(channel)).upload(data)
-
-
 def fetch(address: str, name: BlobName, cache: BlobStore) -> bytes:
     with open_channel(address) as channel:
         Transfers(BlobServiceStub(channel), policy=POLICY, idle_seconds=2.0).download(name, cache)
@@ -81,7 +76,7 @@ def test_download_that_is_cut_ten_times_goes_on_where_it_had_read_to(
     cluster: Cluster, coordinator: LoggedProcess, cache: BlobStore, record: Record
 ) -> None:
     data = content(1, num_chunks=5 * NUM_CUTS)
-    name = store(cluster.address, data)
+    name = send(cluster.address, data)
     received: list[int] = []
     with (
         Proxy(cluster.address, cuts(1, upstream=False)) as proxy,
@@ -148,7 +143,7 @@ def test_flipped_bit_in_a_download_is_noticed_and_asked_for_again(
     monkeypatch.setattr(transfer, "chunk_data", watched)
     draw = random.Random(num_flips)
     data = content(3, num_chunks=4)
-    name = store(cluster.address, data)
+    name = send(cluster.address, data)
     for number in range(num_flips):
         fault = Fault(False, draw.randrange(len(data)), draw.randrange(8))
         with Proxy(cluster.address, [fault]) as proxy:

@@ -49,6 +49,8 @@ def test_queued_learners_of_runs_in_training_are_known_in_their_order(
     for _ in range(2):
         table.follow(back, [back.learners[1], back.learners[3]])
     assert list(table.queued("r")) == [0, 1, 3]
+    table.follow(back.changed(state=RunState.MERGING), ())
+    assert list(table.queued("r")) == []
 
 
 def test_lease_ends_when_its_duration_has_passed(table: LeaseTable, clock: Clock) -> None:

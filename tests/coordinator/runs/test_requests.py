@@ -155,6 +155,26 @@ async def test_request_that_comes_several_times_at_once_starts_one_run(world: Wo
     assert world.driver.started == [runs[0].run_id]
 
 
+async def test_run_whose_caller_leaves_while_it_is_written_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, save_run = asyncio.Event(), world.database.save_run
+
+    async def noted(*record: Any) -> None:
+        writing.set()
+        await save_run(*record)
+
+    monkeypatch.setattr(world.database, "save_run", noted)
+    creating = asyncio.create_task(world.create("mine", request_id="q"))
+    await writing.wait()
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    run = await world.create("mine", request_id="q")
+    assert await world.database.load_runs() == (run,)
+    assert world.driver.started == [run.run_id]
+
+
 async def test_run_without_a_name_gets_the_next_that_is_free(world: World) -> None:
     await world.create("run-2")
     runs = [await world.create() for _ in range(2)]

@@ -9,6 +9,7 @@ import pytest
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import InitializationConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import (
@@ -117,6 +118,9 @@ async def state(tmp_path: Path, make_run: Callable[..., RunRecord]) -> StateBenc
         make_run("ready", num_learners=2, state=RunState.READY), done, LearnerState.DROPPED
     )
     training = bench.with_blobs(make_run("training"), done, leased, queued)
+    given = InitializationConfig(weights_sha256=bench.put("given weights").sha256)
+    config = training.config.model_copy(update={"initialization": given})
+    training = training.changed(config=config)
     cancelled = bench.with_blobs(
         make_run("cancelled", num_learners=2, state=RunState.CANCELLED), done, leased
     )

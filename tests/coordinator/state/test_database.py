@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from lipt.common.access.roles import Role
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import InitializationConfig
 from lipt.common.errors import StateError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.states import LearnerState, RunState
@@ -188,6 +187,16 @@ async def test_service_goes_on_after_a_write_that_did_not_fit(
     assert await database.load_runs() == (large,)
 
 
+async def test_records_are_written_all_or_none_and_others_after_a_refusal(
+    database: Database,
+) -> None:
+    other = TOKEN.changed(token_id="b", created_at=3.0)
+    with pytest.raises(StateError, match="FOREIGN KEY"):
+        await database.save(TOKEN, subset_of("no run", "key"))
+    await database.save(other)
+    assert await database.load_tokens() == (other,)
+
+
 async def test_commit_waits_for_the_disk(database: Database) -> None:
     async def setting(name: str) -> object:
         query = f"PRAGMA {name}"
@@ -288,23 +297,16 @@ def needed_by(directory: Path) -> set[str]:
     return {need.blob.sha256 for record in read_records(directory, []) for need in needs_of(record)}
 
 
-async def test_named_digests_are_those_of_needs_and_of_what_is_needed_no_more(
+def test_named_digests_are_those_of_needs_and_of_what_is_needed_no_more(
     state: StateBench,
 ) -> None:
-    given = BlobName.of(b"given").sha256
-    database = Database.open(state.directory / "lipt.db")
-    run = next(it for it in await database.load_runs() if it.run_id == "training")
-    initialization = InitializationConfig(weights_sha256=given)
-    config = run.config.model_copy(update={"initialization": initialization})
-    await database.save_run(run.changed(config=config))
-    await database.close()
+    given = state.put("given weights").sha256
     named = set(named_digests(state.directory))
     over = ["ready shard 0", "ready shard 1", "training shard 0"]
     over += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
     others = {BlobName.of(text.encode()).sha256 for text in over}
-    others |= {made.shard.sha256 for made in run.learners}
-    assert named - needed_by(state.directory) <= others | {given}
-    assert named >= needed_by(state.directory) | others | {given}
+    assert named - needed_by(state.directory) == others | {given}
+    assert named > needed_by(state.directory)
     assert state.put("uploaded weights").sha256 not in named
 
 
