@@ -4,7 +4,7 @@ The server is a process of its own, as in life. The raw copy sends the same byte
 over loopback with sendall and recv_into, in the same run, so that the share
 says more than the MB/s of this machine. At last a whole round of a worker that trains
 nothing: register, fetch theta*, hand it in as it is, and have it acknowledged, durable.
-Run: python benchmarks/blobs.py [--mb 256]
+Run: python -m benchmarks.blobs [--mb 256]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from unittest.mock import patch
 import grpc
 import grpc.aio
 
+from benchmarks.processes import Children
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
@@ -37,7 +38,6 @@ from lipt.common.weights.files import read_specs, read_weights
 from lipt.coordinator.rpc import blobs
 from lipt.coordinator.storage.accounts import Accounts, Quota, Uploads
 from lipt.trainer import Client
-from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2_grpc, worker_pb2
 from lipt.worker.client import CoordinatorClient
 
@@ -192,15 +192,13 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
     start = time.perf_counter()
     with open_channel(address) as channel:
         client = CoordinatorClient(channel)
-        worker_id = client.register(
-            cache.name, name="idle", device="cpu", versions={}, allowed_modules=()
-        )
-        assignment = client.acquire(worker_id)
+        client.register(cache.name, name="idle", device="cpu", versions={}, allowed_modules=())
+        assignment = client.acquire()
         assert assignment is not None
         path = Transfers(client.blobs).download(assignment.initial_weights, store)
         weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
         result = Transfers(client.blobs).upload(encode_sparse(weights))
-        client.commit(worker_id, assignment, result, worker_pb2.LearnerReport())
+        client.commit(assignment, result, worker_pb2.LearnerReport())
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
 
 

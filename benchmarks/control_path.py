@@ -35,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from benchmarks.processes import Children
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, fill_chunk
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -42,7 +43,6 @@ from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.core.learner.pruning import masks_of_largest
 from lipt.trainer import Client
-from lipt.trainer.cli.demo.processes import Children
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 NUM_EXAMPLES, NUM_CLASSES = 24_000, 10

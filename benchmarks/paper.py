@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 # Run as a file, so that the other files of the bench are found.
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.processes import ending_in_order  # noqa: E402
 from benchmarks.reproduction.cells import SCALES, Cell, Scale  # noqa: E402
 from benchmarks.reproduction.page import of_whole_seeds, page  # noqa: E402
 from benchmarks.reproduction.plots import plot  # noqa: E402
 from benchmarks.reproduction.tables import tables  # noqa: E402
 from benchmarks.reproduction.training import Results, run, serving  # noqa: E402
-from lipt.trainer.cli.demo.processes import ending_in_order  # noqa: E402
 
 FOLDER = ROOT / "docs" / "results" / "paper"
 

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from benchmarks.processes import Children
 from lipt.trainer import Client
-from lipt.trainer.cli.demo.processes import Children
 from tests.collector import Spanned, collecting
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from lipt.trainer.diagnosis.diagnosis import Diagnosis as Diagnosis
     from lipt.trainer.main_training import Recipe as Recipe
     from lipt.trainer.main_training import fit as fit
+    from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
     from lipt.trainer.resampling.samplers import InfoBatchSampler as InfoBatchSampler
     from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
     from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
+    from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
     from lipt.trainer.resampling.samplers import with_ids as with_ids
-    from lipt.trainer.reselection.reselection import ReselectingSampler as ReselectingSampler
-    from lipt.trainer.reselection.reselection import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
     from lipt.trainer.subsets.weighted import UnweightedWarning as UnweightedWarning
@@ -60,9 +60,9 @@ _MODULES = {
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
     "lipt.trainer.main_training": "Recipe fit",
     "lipt.trainer.resampling.samplers": (
-        "InfoBatchSampler RedrawingSampler StaleLossSampler with_ids"
+        "InfoBatchSampler RedrawingSampler StaleLossSampler SubsetSampler with_ids"
     ),
-    "lipt.trainer.reselection.reselection": "ReselectingSampler SubsetSampler",
+    "lipt.trainer.resampling.reselection": "ReselectingSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights "

@@ -13,7 +13,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, input_format
 from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.rows import ArrayRows, ImageRows
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.images.formats import ImageFormat
@@ -63,7 +62,6 @@ class Scorer:
     class_names: tuple[str, ...]
     seed: int = 0
     threads: int = 1
-    precision: Literal["float32", "float16"] = "float32"
     allow_modules: tuple[str, ...] = ()
 
     @classmethod
@@ -74,7 +72,7 @@ class Scorer:
             config: the run's, as `client.run().config` has it.
             dataset: the run's data, of images with one class each.
             weights: theta_p, as `client.save_weights` writes it.
-            others: threads, precision and allow_modules.
+            others: threads and allow_modules.
 
         Raises:
             ConfigError: the data is of another kind.
@@ -104,7 +102,7 @@ class Scorer:
 
         Args:
             batches: with the integer columns id and label, and image: an image file's bytes,
-                alone or as Hugging Face's struct, or a list of its C x H x W uint8 pixels.
+                alone or as Hugging Face's struct.
 
         Yields:
             id, label, errors and features (lists), and the scores el2n and grand, float32.
@@ -139,36 +137,25 @@ class Scorer:
                 f"in the batch of {len(ids_B)} examples that begins with id {int(ids_B[0])}, "
                 f"counted from there: {error}"
             ) from error
-        kept = torch.float16 if self.precision == "float16" else torch.float32
         columns = {
             "id": ids_B.numpy(),
             "label": labels_B.numpy(),
-            "errors": _lists_of(signals.errors_NC.to(kept)),
-            "features": _lists_of(signals.features_ND.to(kept)),
+            "errors": _lists_of(signals.errors_NC),
+            "features": _lists_of(signals.features_ND),
             "el2n": error_norms(signals).numpy(),
             "grand": last_layer_norms(signals).numpy(),
         }
         return pa.RecordBatch.from_pydict(columns)
 
-    def _rows(self, batch: Any, ids_B: Tensor, labels_B: Tensor) -> ImageRows:
-        source, column = "the record batch", _column_of(batch, "image")
+    def _rows(self, batch: Any, ids_B: Tensor, labels_B: Tensor) -> EncodedRows:
         if bool(((labels_B < 0) | (labels_B >= len(self.class_names))).any()):
             raise DataError(f"a label is no number of the {len(self.class_names)} classes.")
-        if _is_list(column.type):
-            pixels_BX = _matrix_of(batch, "image")
-            channels, height, width = self.inputs.shape
-            if pixels_BX.dtype != torch.uint8 or pixels_BX.shape[1] != channels * height * width:
-                raise DataError(
-                    f"an image is {pixels_BX.shape[1]} values of {column.type}. Give "
-                    f"{channels} x {height} x {width} of uint8, or an image file's bytes."
-                )
-            images = pixels_BX.view(-1, channels, height, width).numpy()
-            return ArrayRows(source, self.class_names, labels_B, images)
+        column = _column_of(batch, "image")
         files = column.field("bytes") if pa.types.is_struct(column.type) else column
         if not (pa.types.is_binary(files.type) or pa.types.is_large_binary(files.type)):
             raise DataError(f"the column 'image' is {column.type}. Give image files' bytes.")
         return EncodedRows(
-            source,
+            "the record batch",
             self.class_names,
             labels_B,
             open=lambda row: io.BytesIO(files[row].as_py()),

@@ -18,17 +18,14 @@ from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.data import MODULE, open_dataset
 from lipt.pretraining import Pretrained
 from lipt.progress import showing
-from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.sources import Features
-from lipt.trainer.comparison import table
-from lipt.trainer.comparison.baselines import BASELINES
 from lipt.trainer.comparison.compare import compare as run_comparison
-from lipt.trainer.comparison.outcomes import Outcome, outcomes
-from lipt.trainer.comparison.trial import Plan, Trial
+from lipt.trainer.comparison.outcomes import Outcome, cells, outcomes, plain, verdict
+from lipt.trainer.comparison.trial import BASELINES, Plan, Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView, StrategyView
+from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView, StrategyView, view_of
 
 
 @dataclass(frozen=True)
@@ -46,15 +43,16 @@ class Comparison:
     verdict: str
 
     def __str__(self) -> str:
-        return "\n".join([*table.plain(self.outcomes), "", self.verdict])
+        return "\n".join([*plain(self.outcomes), "", self.verdict])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in table.HEADER)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in table.cells(row)) + "</tr>"
-            for row in self.outcomes
+        rows = [cells(row) for row in self.outcomes]
+        head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.values()) + "</tr>"
+            for row in rows
         )
-        return f"<table><tr>{head}</tr>{rows}</table><p>{escape(self.verdict)}</p>"
+        return f"<table><tr>{head}</tr>{body}</table><p>{escape(self.verdict)}</p>"
 
 
 class Run:
@@ -91,11 +89,10 @@ class Chooser:
         *,
         fraction: float,
         proxy: str | None = None,
-        soft_labels: bool = False,
     ) -> Subset:
         """Select on a seed's pre-training."""
         pretrained = self.run_of(int(run)).pretrained
-        return pretrained.select(strategy, fraction, proxy=proxy, soft_labels=soft_labels)
+        return pretrained.select(strategy, fraction, proxy=proxy)
 
 
 def select(
@@ -197,7 +194,6 @@ def compare(
     seeds: int = 3,
     recipe: Recipe | Mapping[str, Any] | None = None,
     proxy: str | None = None,
-    soft_labels: bool = False,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
@@ -214,7 +210,6 @@ def compare(
         seeds: number of seeds of the whole pipeline.
         recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.
-        soft_labels: whether every subset is trained on with soft labels, too.
         out: a file of trials; those in it are not repeated.
 
     Raises:
@@ -239,7 +234,6 @@ def compare(
             run_overrides=dict(run or {}),
             baselines=tuple(baselines),
             proxy=proxy,
-            soft_labels=soft_labels,
         )
         trials = run_comparison(
             chooser,
@@ -253,4 +247,4 @@ def compare(
             pretrain=chooser.run_of,
         )
     rows = outcomes(trials)
-    return Comparison(tuple(rows), tuple(trials), table.verdict(rows))
+    return Comparison(tuple(rows), tuple(trials), verdict(rows))

@@ -71,11 +71,10 @@ class Stage:
 class Estimate:
     """The upper bound of a run's and a subset's cost.
 
-    Attributes:
-        fitted: which of the run's defaults were lowered to fit the data; empty for none.
-        refused: why a coordinator on this machine refuses the run; empty where it does not.
-        seconds: by stage; empty where nothing was timed.
-        strategy_cost: of the strategy itself, which is not timed.
+    fitted: which of the run's defaults were lowered to fit the data; empty for none.
+    refused: why a coordinator on this machine refuses the run; empty where it does not.
+    seconds: by stage; empty where nothing was timed.
+    strategy_cost: of the strategy itself, which is not timed.
     """
 
     subject: str
@@ -182,14 +181,8 @@ def count_subset(
 ) -> tuple[Stage, int]:
     """The stage from theta_p to a subset, and the bytes of its signals.
 
-    For `auto`, the largest of its proxies counts, without trials on a sample.
-
-    Args:
-        question: the subset, with all defaults.
-        data: examples by class, and their size.
-        figures: the model's memory.
-        width: features that enter the model's head.
-        batch_size: examples per forward pass.
+    For `auto`, the largest of its proxies counts, without trials on a sample. `width`
+    features enter the model's head.
     """
     strategy, learners = find_strategy(question.strategy), question.config.learners
     needs = strategy.needs_for(strategy.parse_options(dict(question.options)))

@@ -57,13 +57,11 @@ def plan(
     from lipt.core.stages.question import SubsetQuery
     from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
-    from lipt.trainer.cli import overrides
     from lipt.trainer.cli.display.output import Say, print_result, run_talking
 
-    with overrides.refusing_as_usage():
-        flags = {"learners.num_learners": num_learners}
-        run = overrides.collect_overrides(flags, assignments or [], config)
-        options = overrides.parse_options(option or [])
+    flags = {"learners.num_learners": num_learners}
+    run = shared.collect_overrides(flags, assignments, config)
+    options = shared.parse_options(option)
     if fraction is None and budget is None:
         fraction = 0.1
     query = SubsetQuery("", strategy, fraction, budget, balanced, options, None, proxy=proxy or "")

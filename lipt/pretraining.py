@@ -43,7 +43,7 @@ from lipt.core.stages.question import SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, Given, open_dataset
 from lipt.progress import showing
-from lipt.trainer.client.sources import Features, features_source
+from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
@@ -317,11 +317,6 @@ def pretrain(
     )
     pretrained.train()
     return pretrained
-
-
-def option_text(value: object) -> str:
-    """A strategy's option as on the command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]:

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from lipt.common.terminal import say
-from lipt.trainer.cli.display.screen import Screen, styled
+from lipt.trainer.cli.display.service import Screen, styled
 from lipt.trainer.views import ProgressView
 
 Show = Callable[[ProgressView], None]

@@ -19,8 +19,8 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from lipt.common.config.run_config import merge
 from lipt.common.config.settings import load_settings
-from lipt.common.config.values import merge
 from lipt.common.imports import is_factory_spec
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import copy_to_cpu

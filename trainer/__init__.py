@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained as Trained
     from lipt.trainer.main_training import TrainingPaused as TrainingPaused
     from lipt.trainer.main_training import fit as fit
+    from lipt.trainer.resampling.redrawing import RedrawnInfoBatch as RedrawnInfoBatch
+    from lipt.trainer.resampling.redrawing import RedrawnRandom as RedrawnRandom
+    from lipt.trainer.resampling.redrawing import RedrawnStale as RedrawnStale
+    from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
+    from lipt.trainer.resampling.reselection import Reselection as Reselection
     from lipt.trainer.resampling.samplers import InfoBatchSampler as InfoBatchSampler
     from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
     from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
+    from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
     from lipt.trainer.resampling.samplers import with_ids as with_ids
-    from lipt.trainer.resampling.sources import RedrawnInfoBatch as RedrawnInfoBatch
-    from lipt.trainer.resampling.sources import RedrawnRandom as RedrawnRandom
-    from lipt.trainer.resampling.sources import RedrawnStale as RedrawnStale
-    from lipt.trainer.reselection.reselection import ReselectingSampler as ReselectingSampler
-    from lipt.trainer.reselection.reselection import Reselection as Reselection
-    from lipt.trainer.reselection.reselection import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import normalized_weights as normalized_weights
     from lipt.trainer.subsets.weighted import weighted_cross_entropy as weighted_cross_entropy
@@ -47,10 +47,10 @@ _MODULES = {
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
     "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
     "lipt.trainer.resampling.samplers": (
-        "InfoBatchSampler RedrawingSampler StaleLossSampler with_ids"
+        "InfoBatchSampler RedrawingSampler StaleLossSampler SubsetSampler with_ids"
     ),
-    "lipt.trainer.resampling.sources": "RedrawnInfoBatch RedrawnRandom RedrawnStale",
-    "lipt.trainer.reselection.reselection": "Reselection ReselectingSampler SubsetSampler",
+    "lipt.trainer.resampling.redrawing": "RedrawnInfoBatch RedrawnRandom RedrawnStale",
+    "lipt.trainer.resampling.reselection": "Reselection ReselectingSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": "normalized_weights weighted_cross_entropy",
     "lipt.trainer.views": "InfoView LearnerView RunView StrategyView",

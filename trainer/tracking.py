@@ -1,74 +1,212 @@
-"""Tracking: a run and its subsets in an experiment tracker, so that one is found from the other.
+"""Tracking: runs, subsets and trainings in an experiment tracker, each to be found from the others.
 
-`account_of` decides what is logged, for MLflow and Weights & Biases alike; `lipt track` calls it.
+    fit(..., on_epoch=[Logger("tensorboard", "runs/grand")])
+
+`lipt track` logs a run with its subsets, once; a `Logger` logs every epoch of main training.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
+import time
+import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 from lipt.trainer.writing.formatting import to_jsonable
 
-# The tag of a run by which a tracker finds its subsets.
-DIGESTS = "lipt.subset_digests"
+# The tag of a run by which a tracker finds its subsets, and of a training's present subset.
+DIGESTS, DIGEST = "lipt.subset_digests", "lipt.subset_digest"
 
 # MLflow's limits of one call and of one value.
 _MAX_PARAMS, _MAX_METRICS, _MAX_CHARACTERS = 100, 1000, 500
 
 
-class Point(NamedTuple):
-    """A measure of the soup after that many learners."""
-
-    name: str
-    value: float
-    step: int
+class LoggerWarning(UserWarning):
+    """A logger did not take an epoch's record; training goes on."""
 
 
-@dataclass(frozen=True)
-class Account:
-    """What a tracker logs of a run.
+class _TensorBoard:
+    name = "TensorBoard"
 
-    params: the configuration, flat, by names with dots.
-    measures: accuracies, seconds and bytes at the run's end.
-    curve: the growing soup's accuracies.
-    files: content by path; the report, tables, and the run itself as JSON.
-    """
+    def __init__(self, log_dir: str) -> None:
+        _import("tensorboard", "tensorboard", self.name)
+        module = _import("torch.utils.tensorboard", "tensorboard", self.name)
+        self._writer: Any = _opened(self.name, lambda: module.SummaryWriter(log_dir))
+        self.end = self._writer.close
 
-    name: str
-    params: Mapping[str, str]
-    tags: Mapping[str, str]
-    measures: Mapping[str, float]
-    curve: Sequence[Point]
-    files: Mapping[str, bytes]
-    subsets: Sequence[Subset]
+    def tag(self, texts: Mapping[str, str]) -> None:
+        for name, text in texts.items():
+            self._writer.add_text(name, text)
+
+    def measure(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def keep(self, subset: Subset, path: str) -> None:
+        self._writer.add_text(path, f"```json\n{subset.to_json()}\n```")
 
 
-def account_of(
+class _Mlflow:
+    name = "MLflow"
+
+    def __init__(self, experiment: str, run_name: str | None = None) -> None:
+        module = _import("mlflow", "mlflow-skinny", self.name)
+        self._entities = module.entities
+
+        def start() -> Any:
+            self._client: Any = module.MlflowClient()
+            found = self._client.get_experiment_by_name(experiment)
+            number = found.experiment_id if found else self._client.create_experiment(experiment)
+            return self._client.create_run(number, run_name=run_name)
+
+        self.run_id = str(_opened(self.name, start).info.run_id)
+
+    def tag(self, texts: Mapping[str, str]) -> None:
+        for name, text in texts.items():
+            self._client.set_tag(self.run_id, name, text)
+
+    def measure(self, values: Mapping[str, float], step: int) -> None:
+        now = int(time.time() * 1000)
+        metrics = [self._entities.Metric(*item, now, step) for item in values.items()]
+        for first in range(0, len(metrics), _MAX_METRICS):
+            self._client.log_batch(self.run_id, metrics=metrics[first : first + _MAX_METRICS])
+
+    def keep(self, subset: Subset, path: str) -> None:
+        self._client.log_text(self.run_id, subset.to_json(), path)
+
+    def describe(self, params: Mapping[str, str], files: Mapping[str, str]) -> None:
+        made = [self._entities.Param(name, text[:_MAX_CHARACTERS]) for name, text in params.items()]
+        for first in range(0, len(made), _MAX_PARAMS):
+            self._client.log_batch(self.run_id, params=made[first : first + _MAX_PARAMS])
+        for path, text in files.items():
+            self._client.log_text(self.run_id, text, path)
+
+    def end(self) -> None:
+        self._client.set_terminated(self.run_id)
+
+
+class _Wandb:
+    name = "wandb"
+
+    def __init__(self, project: str, run_name: str | None = None) -> None:
+        self._module = _import("wandb", "wandb", self.name)
+        self._run: Any = _opened(
+            self.name, lambda: self._module.init(project=project, name=run_name)
+        )
+        self.run_id, self.end = str(self._run.id), self._run.finish
+
+    def tag(self, texts: Mapping[str, str]) -> None:
+        self._run.config.update(dict(texts), allow_val_change=True)
+
+    def measure(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(values), step=step)
+
+    def keep(self, subset: Subset, path: str) -> None:  # noqa: ARG002 - an artifact's name is enough
+        self._artifact(_name(subset), "subset", subset.tags, {"subset.json": subset.to_json()})
+
+    def describe(self, params: Mapping[str, str], files: Mapping[str, str]) -> None:
+        self.tag(params)
+        self._artifact(f"run-{self._run.name}", "lipt-run", {}, files)
+
+    def _artifact(
+        self, name: str, kind: str, tags: Mapping[str, str], files: Mapping[str, str]
+    ) -> None:
+        # Names take letters, digits, dots, dashes and underscores.
+        plain = "".join(one if one.isalnum() or one in ".-_" else "-" for one in name)
+        artifact = self._module.Artifact(plain, type=kind, metadata=dict(tags))
+        for path, text in files.items():
+            with artifact.new_file(path, mode="w", encoding="utf-8") as file:
+                file.write(text)
+        self._run.log_artifact(artifact)
+
+
+def _name(subset: Subset) -> str:
+    return f"{subset.strategy}-{subset.digest[:12]}"
+
+
+def _import(module: str, package: str, needed_for: str) -> Any:
+    return import_extra(module, package=package, extra="loggers", needed_for=needed_for)
+
+
+def _opened(tracker: str, start: Callable[[], Any]) -> Any:
+    try:
+        return start()
+    except Exception as error:
+        raise ConfigError(
+            f"{tracker} cannot be logged to: {type(error).__name__}: {error}. Check its settings."
+        ) from error
+
+
+def track(
+    tracker: str,
+    target: str,
     run: RunView,
-    subsets: Iterable[Subset],
+    subsets: Sequence[Subset],
     *,
-    files: Mapping[str, bytes],
+    files: Mapping[str, str],
     trials: Iterable[Trial] = (),
-) -> Account:
-    """The account of a ready run, with files such as its report, and trials' mean accuracies."""
-    subsets = list(subsets)
+) -> str:
+    """Log a ready run: its settings, costs, soup and subsets, files, and trials' mean accuracies.
+
+    `tracker` is "mlflow" or "wandb", by its own settings (MLFLOW_TRACKING_URI, WANDB_MODE);
+    `target` is its experiment or project; `files` are texts by name.
+
+    Returns:
+        The run's id at the tracker.
+
+    Raises:
+        MissingExtraError: the tracker's package is not installed.
+        ConfigError: the tracker refuses the run.
+    """
+    opened = (_Mlflow if tracker == "mlflow" else _Wandb)(target, run.label)
+    try:
+        opened.tag(run_tags(run, subsets))
+        record = json.dumps(to_jsonable(run), indent=2)
+        opened.describe(dict(_flat(to_jsonable(run.config))), {"run.json": record, **files})
+        parts = [one.ingredient for one in run.learners if one.ingredient is not None]
+        for part in sorted(parts, key=lambda part: part.position):
+            values = {
+                "soup.accuracy_after": part.soup_accuracy,
+                "soup.learner_accuracy": part.accuracy,
+                "soup.alpha": part.alpha,
+            }
+            opened.measure(values, part.position)
+        opened.measure(run_measures(run, trials), len(parts))
+        for subset in subsets:
+            opened.keep(subset, f"subsets/{_name(subset)}/subset.json")
+        opened.end()
+    except Exception as error:
+        raise ConfigError(
+            f"{opened.name} does not take run {run.label}: {type(error).__name__}: {error}. "
+            "Check its settings and its server."
+        ) from error
+    return opened.run_id
+
+
+def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
+    """A run's tags: its id, its data, theta_p and the subsets."""
     tags = {"lipt.run_id": run.run_id, "lipt.fingerprint": run.fingerprint}
     if run.pretrained_weights is not None:
         tags["lipt.theta_p_sha256"] = run.pretrained_weights.sha256
-    if subsets:
-        tags[DIGESTS] = ",".join(subset.digest for subset in subsets)
+    if digests := ",".join(subset.digest for subset in subsets):
+        tags[DIGESTS] = digests
+    return tags
+
+
+def run_measures(run: RunView, trials: Iterable[Trial]) -> dict[str, float]:
+    """Accuracies, seconds and bytes at a run's end, and the means of a comparison."""
     measures: dict[str, float] = {}
     for group, view in (("soup", run.soup), ("costs", run.costs)):
         if view is not None:
@@ -76,39 +214,10 @@ def account_of(
     accuracies: defaultdict[str, list[float]] = defaultdict(list)
     for trial in trials:
         accuracies[f"accuracy.{trial.strategy}.{trial.fraction:g}"].append(trial.test_accuracy)
-    record = json.dumps(to_jsonable(run), indent=2).encode()
-    parts = [one.ingredient for one in run.learners if one.ingredient is not None]
-    return Account(
-        name=run.label,
-        params=dict(_flat(to_jsonable(run.config))),
-        tags=tags,
-        measures=measures | {name: fmean(values) for name, values in accuracies.items()},
-        curve=[
-            Point(name, value, part.position)
-            for part in sorted(parts, key=lambda part: part.position)
-            for name, value in (
-                ("soup.accuracy_after", part.soup_accuracy),
-                ("soup.learner_accuracy", part.accuracy),
-                ("soup.alpha", part.alpha),
-            )
-        ],
-        files={"run.json": record, **files},
-        subsets=subsets,
-    )
+    return measures | {name: fmean(values) for name, values in accuracies.items()}
 
 
-def subset_name(subset: Subset) -> str:
-    """Of a subset's folder or artifact: the strategy and the beginning of the digest."""
-    return f"{subset.strategy}-{subset.digest[:12]}"
-
-
-def subset_files(subset: Subset) -> dict[str, bytes]:
-    """A subset's files in a tracker, by name."""
-    manifest = json.dumps(to_jsonable(subset.manifest), indent=2)
-    return {"subset.json": subset.to_json().encode(), "manifest.json": manifest.encode()}
-
-
-def _flat(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _flat(item, f"{prefix}.{name}" if prefix else name)
@@ -116,101 +225,64 @@ def _flat(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
         yield prefix, value if isinstance(value, str) else json.dumps(value)
 
 
-def to_mlflow(account: Account, experiment: str) -> str:
-    """Log an account to the server of MLflow's own settings (MLFLOW_TRACKING_URI).
+_TRACKERS = {"tensorboard": _TensorBoard, "mlflow": _Mlflow, "wandb": _Wandb}
 
-    Returns:
-        The run's id at MLflow.
+
+class Logger:
+    """An `on_epoch` of `fit`; its tracker ends with the last step, or by `close`.
+
+    A tracker's failure is a warning: training goes on.
+
+    Args:
+        tracker: "tensorboard", "mlflow" or "wandb".
+        target: TensorBoard's folder, MLflow's experiment, or wandb's project.
 
     Raises:
-        MissingExtraError: mlflow is not installed.
-        ConfigError: MLflow refuses it.
+        MissingExtraError: the tracker's package is not installed.
+        ConfigError: the tracker cannot be started.
     """
-    tracking, entities = (
-        import_extra(module, package="mlflow-skinny", extra="loggers", needed_for="MLflow")
-        for module in ("mlflow.tracking", "mlflow.entities")
-    )
-    try:
-        return _log_to_mlflow(tracking.MlflowClient(), entities, account, experiment)
-    except Exception as error:
-        raise ConfigError(
-            f"MLflow does not take run {account.name}: {type(error).__name__}: {error}. Check "
-            "MLFLOW_TRACKING_URI and its server."
-        ) from error
 
+    def __init__(self, tracker: str, target: str) -> None:
+        self._tracker = _TRACKERS[tracker](target)
+        self._digest = ""
+        self._ended = False
 
-def _log_to_mlflow(client: Any, entities: Any, account: Account, experiment: str) -> str:
-    found = client.get_experiment_by_name(experiment)
-    experiment_id = found.experiment_id if found else client.create_experiment(experiment)
-    run = client.create_run(experiment_id, tags=dict(account.tags), run_name=account.name)
-    run_id, now = str(run.info.run_id), int(run.info.start_time)
-    params = [
-        entities.Param(name, value[:_MAX_CHARACTERS]) for name, value in account.params.items()
-    ]
-    metrics = [entities.Metric(name, value, now, 0) for name, value in account.measures.items()]
-    metrics += [entities.Metric(one.name, one.value, now, one.step) for one in account.curve]
-    for first in range(0, len(params), _MAX_PARAMS):
-        client.log_batch(run_id, params=params[first : first + _MAX_PARAMS])
-    for first in range(0, len(metrics), _MAX_METRICS):
-        client.log_batch(run_id, metrics=metrics[first : first + _MAX_METRICS])
-    files = dict(account.files)
-    for subset in account.subsets:
-        for path, content in subset_files(subset).items():
-            files[f"subsets/{subset_name(subset)}/{path}"] = content
-    with tempfile.TemporaryDirectory() as folder:
-        for path, content in files.items():
-            target = Path(folder, path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-        client.log_artifacts(run_id, folder)
-    client.set_terminated(run_id)
-    return run_id
+    def describe(self, subset: Subset) -> None:
+        """Log the first subset itself."""
+        with self._outliving("did not take the subset"):
+            self._digest = subset.digest
+            self._tracker.tag(subset.tags)
+            self._tracker.keep(subset, "subset.json")
 
+    def __call__(self, record: EpochRecord) -> None:
+        """Log an epoch's numbers over steps, without absent ones."""
+        values = {
+            name: float(value)
+            for name, value in asdict(record).items()
+            if name != "step" and isinstance(value, int | float)
+        }
+        with self._outliving(f"did not take epoch {record.epoch}"):
+            self._tracker.measure(values, record.step)
+            if record.subset_digest != self._digest:  # chosen again
+                self._digest = record.subset_digest
+                self._tracker.tag({DIGEST: self._digest})
+        if record.step == record.num_steps:
+            self.close()
 
-def to_wandb(account: Account, project: str) -> str:
-    """Log an account by Weights & Biases' own settings (WANDB_MODE=offline: on disk).
+    def close(self) -> None:
+        """End the logger, once."""
+        if not self._ended:
+            self._ended = True
+            with self._outliving("did not end"):
+                self._tracker.end()
 
-    Returns and errors are as of `to_mlflow`.
-    """
-    wandb = import_extra("wandb", package="wandb", extra="loggers", needed_for="wandb")
-    try:
-        return _log_to_wandb(wandb, account, project)
-    except Exception as error:
-        raise ConfigError(
-            f"wandb does not take run {account.name}: {type(error).__name__}: {error}. Check "
-            "its settings (wandb login, WANDB_MODE)."
-        ) from error
-
-
-def _log_to_wandb(wandb: Any, account: Account, project: str) -> str:
-    run = wandb.init(
-        project=project,
-        name=account.name,
-        job_type="lipt",
-        config=dict(account.params) | dict(account.tags),
-    )
-    steps: defaultdict[int, dict[str, float]] = defaultdict(dict)
-    for point in account.curve:
-        steps[point.step][point.name] = point.value
-    for step, values in sorted(steps.items()):
-        run.log(values, step=step)
-    run.summary.update(dict(account.measures))
-    run.log_artifact(
-        _artifact(wandb, f"run-{account.name}", "lipt-run", account.tags, account.files)
-    )
-    for subset in account.subsets:
-        files = subset_files(subset)
-        made = _artifact(wandb, subset_name(subset), "subset", subset.tags, files)
-        run.log_artifact(made, aliases=[subset.digest[:12]])
-    run.finish()
-    return str(run.id)
-
-
-def _artifact(wandb: Any, name: str, kind: str, tags: Any, files: Mapping[str, bytes]) -> Any:
-    # Names take letters, digits, dots, dashes and underscores.
-    plain = "".join(one if one.isalnum() or one in ".-_" else "-" for one in name)
-    artifact = wandb.Artifact(plain, type=kind, metadata=dict(tags))
-    for path, content in files.items():
-        with artifact.new_file(path, mode="wb") as file:
-            file.write(content)
-    return artifact
+    @contextmanager
+    def _outliving(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a server that is away must not end hours of work
+            warnings.warn(
+                f"{self._tracker.name} {what}: {type(error).__name__}: {error}. Training goes on.",
+                LoggerWarning,
+                stacklevel=4,
+            )

@@ -1,32 +1,101 @@
-"""Views: the coordinator's answers as frozen values, without gRPC or torch.
+"""Views: the coordinator's answers as frozen values, read from messages by their fields' types.
 
-`lipt.trainer.client.conversion` reads a field from the message's field of the same name, or `of`
-those that the field's metadata names ("outer.inner" for a nested one), which make a tuple.
+Imported without gRPC, protobuf or torch. A field of a view is read from the message's field of the
+same name, or `of` those that its metadata names ("outer.inner" for a nested one):
+
+    a view, tuple, Mapping   a message, a repeated field, a map
+    X | None                 None where the message has no such field set
+    a state                  an enum's member, UNKNOWN where this version does not know it
+    str                      a text, or an enum's member in small letters, or its number
+    datetime                 a timestamp, None where it is out of range
+    RunConfig                the configuration, validated
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, NewType
+from operator import attrgetter
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.common.targets.kinds import TargetKind
 
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
+    from google.protobuf.message import Message
+
     from lipt.common.config.run_config import RunConfig
+
+ViewT = TypeVar("ViewT")
 
 DEFAULT_STRATEGY = "auto"
 # Where neither a fraction nor a budget is given.
 DEFAULT_FRACTION = 0.1
 
-# "worker", "trainer" or "admin"; a number where a newer coordinator has another.
-RoleName = NewType("RoleName", str)
-# "float32" and the like, or a number likewise.
-ColumnTypeName = NewType("ColumnTypeName", str)
-TargetKindName = NewType("TargetKindName", str)
+
+def view_of(view: type[ViewT], message: Message) -> ViewT:
+    """The view of a message.
+
+    Raises:
+        ConfigError: a configuration that this version refuses.
+    """
+    kind: Any = view
+    types, values = _types(kind), {}
+    for one in dataclasses.fields(kind):
+        if one.metadata:
+            values[one.name] = attrgetter(*one.metadata["of"])(message)
+        else:
+            values[one.name] = _read(message, one.name, types[one.name])
+    return view(**values)
+
+
+@functools.cache
+def _types(view: Any) -> Mapping[str, Any]:
+    from lipt.common.config.run_config import RunConfig  # noqa: PLC0415 - pydantic
+
+    return typing.get_type_hints(view, localns={"RunConfig": RunConfig})
+
+
+def _read(message: Message, name: str, kind: Any) -> Any:
+    inner = typing.get_args(kind)
+    if NoneType in inner:
+        if not message.HasField(name):
+            return None
+        kind = inner[0]
+    value, enum = getattr(message, name), message.DESCRIPTOR.fields_by_name[name].enum_type
+    if typing.get_origin(kind) is tuple:
+        return tuple(_converted(one, inner[0], enum) for one in value)
+    return _converted(value, kind, enum)
+
+
+def _converted(value: Any, kind: Any, enum: Any) -> Any:
+    if enum is not None:
+        from lipt.common.rpc.messages import enum_value  # noqa: PLC0415 - protobuf
+
+        text = enum_value(enum, value)
+        if issubclass(kind, StrEnum):
+            return kind(text) if text in set(kind) else kind("unknown")
+        return text
+    if typing.get_origin(kind) is Mapping:
+        return dict(value)
+    if kind is datetime:
+        try:
+            return value.ToDatetime(tzinfo=UTC)
+        except ValueError:  # a year that datetime does not have
+            return None
+    if not hasattr(value, "DESCRIPTOR"):
+        return value
+    if hasattr(kind, "model_dump"):
+        from lipt.common.config.values import run_config_from_proto  # noqa: PLC0415 - pydantic
+
+        return run_config_from_proto(value, kind())
+    return view_of(kind, value)
 
 
 class WeightsKind(StrEnum):
@@ -56,7 +125,7 @@ class BlobView:
 
 @dataclass(frozen=True)
 class ProgressView:
-    """An activity's progress; `total` is 0 where it is unknown, `ahead` its place in the queue."""
+    """An activity's progress; `total` is 0 where unknown, `ahead` counts jobs before it."""
 
     activity: str
     done: int
@@ -165,14 +234,14 @@ class RunView:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the run goes on by itself: it has not ended, and is not held."""
+        """Whether the run has not ended, and is not held."""
         return not self.ended and self.state is not RunState.HELD
 
     @property
     def outcome(self) -> str:
         """Its state, and its message where there is one."""
-        told = self.message.removesuffix(".")
-        return str(self.state) + (f": {told}" if told not in {"", self.state} else "")
+        message = self.message.removesuffix(".")
+        return str(self.state) + (f": {message}" if message not in {"", self.state} else "")
 
     @property
     def label(self) -> str:
@@ -192,7 +261,7 @@ class StrategyOptionView:
 
 @dataclass(frozen=True)
 class StrategyPresetView:
-    """Values of a strategy's options under one name."""
+    """A name for values of a strategy's options."""
 
     name: str
     summary: str
@@ -202,10 +271,10 @@ class StrategyPresetView:
 class StrategyView:
     """A selection strategy that the coordinator offers.
 
-    needs: its inputs: "nothing", "labels" alone, "signals", "features", "validation split",
+    needs: its inputs: "nothing", "labels", "signals", "features", "validation split",
         "learners", "paired features", ...
     cost: its complexity in N examples, C classes, d features, k budget.
-    default_proxy: the proxy model where a request names none.
+    default_proxy: the proxy model of a request that names none.
     works_without_labels: whether it takes labels="none".
     target_kinds: "class", "classes" (multi-label), "number" (regression).
     """
@@ -270,7 +339,7 @@ class DatasetView:
 class TargetView:
     """The target of examples without a single class."""
 
-    kind: TargetKindName
+    kind: str
 
     def __str__(self) -> str:
         known = {str(kind): kind.words for kind in TargetKind}
@@ -282,7 +351,7 @@ class ColumnView:
     """One tensor of an example that is no image."""
 
     name: str
-    type: ColumnTypeName
+    type: str
     shape: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -311,7 +380,7 @@ class WorkerView:
 
 @dataclass(frozen=True)
 class ComputationView:
-    """A job of the coordinator's own, which is computed or waits.
+    """A running or waiting job of the coordinator.
 
     lane: "dear" or "cheap", its queue.
     run_id: empty for the data alone.
@@ -359,10 +428,10 @@ class InfoView:
 
 @dataclass(frozen=True)
 class CallerView:
-    """The caller's name and roles."""
+    """The caller's name and roles: "worker", "trainer", "admin"."""
 
     name: str
-    roles: tuple[RoleName, ...]
+    roles: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -371,7 +440,7 @@ class TokenView:
 
     token_id: str
     name: str
-    role: RoleName
+    role: str
     created_at: datetime | None
     expires_at: datetime | None
     revoked_at: datetime | None

@@ -30,8 +30,8 @@ from benchmarks.pretraining_price.measuring import (
     read_rows,
 )
 from benchmarks.pretraining_price.tables import markdown, printed, write_section
+from benchmarks.processes import ending_in_order
 from lipt.common.process.devices import versions
-from lipt.trainer.cli.demo.processes import ending_in_order
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "pretraining_price.jsonl"

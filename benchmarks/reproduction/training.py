@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from benchmarks import json_lines
+from benchmarks.processes import Children
 from benchmarks.reproduction.cells import (
     AUTO,
     EVERYTHING,
@@ -36,12 +37,11 @@ from lipt.common.errors import LiptError
 from lipt.common.process.devices import device_name, resolve_device, versions
 from lipt.common.states import RunState
 from lipt.common.subsets import budget_from_fraction
-from lipt.trainer.cli.demo.processes import Children
 from lipt.trainer.client.client import Client
 from lipt.trainer.main_training import Schedule, TrainingPaused, evenly, fit
 from lipt.trainer.main_training.examples import MakeSubsetSource, SubsetSource
-from lipt.trainer.resampling.sources import RedrawnRandom
-from lipt.trainer.reselection.reselection import Reselection
+from lipt.trainer.resampling.redrawing import RedrawnRandom
+from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 
@@ -124,7 +124,7 @@ class Service:
 
 
 _AT_THE_END = Schedule(test_at=(), subset_at=None)
-_ON_THE_WAY = Schedule(test_at=evenly(10), subset_at=None, within_epochs=True)
+_ON_THE_WAY = Schedule(test_at=evenly(10), subset_at=None)
 
 
 # A cell's and a digest's result in another cell.

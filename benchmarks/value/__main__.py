@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks.processes import ending_in_order
 from benchmarks.value import tables
 from benchmarks.value.cells import (
     FIELDS,
@@ -31,7 +32,6 @@ from benchmarks.value.cells import (
 )
 from benchmarks.value.settings import DATA, HELD_OUT, SETTINGS
 from benchmarks.value.training import Results, run
-from lipt.trainer.cli.demo.processes import ending_in_order
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "results" / "value"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import Children
 from benchmarks.value.cells import Cell
 from benchmarks.value.settings import VARIABLE, named
 from lipt.common.errors import LiptError, UnreachableError
 from lipt.common.states import RunState
-from lipt.trainer.cli.demo.processes import Children
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView

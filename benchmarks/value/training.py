@@ -26,7 +26,7 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.signals import labels_only
 from lipt.trainer.main_training import Schedule, fit
-from lipt.trainer.resampling.sources import RedrawnRandom
+from lipt.trainer.resampling.redrawing import RedrawnRandom
 from lipt.trainer.subsets.subset import Subset
 
 # The subset's accuracy at the end says whether training has converged.

@@ -33,13 +33,6 @@ def test_files_hold_the_pixels_that_fit_is_given(made_up: None) -> None:
         assert torch.equal(decoded.view(32, 32, 3).permute(2, 0, 1), pixels_CHW)
 
 
-def test_a_plain_example_is_augmented_and_normalized(made_up: None) -> None:
-    dataset, files = images(2)
-    inputs_CHW, label = Files(files, [7, 8])[1]
-    assert (inputs_CHW.shape, inputs_CHW.dtype, label) == ((3, 32, 32), torch.float32, 8)
-    assert not torch.equal(inputs_CHW, dataset.images(torch.tensor([1]))[0].float())
-
-
 def test_both_sides_take_their_steps(made_up: None) -> None:
     dataset, files = images(8)
     assert with_fit(dataset, "resnet8", 3, CPU) > 0

@@ -13,11 +13,9 @@ from benchmarks.reproduction.cells import SCALES, Cell, Claim, Row, Table, run_t
 from benchmarks.reproduction.page import (
     compared,
     of_whole_seeds,
-    outcome,
     page,
     reaching_lines,
     seconds_to,
-    spread,
 )
 from benchmarks.reproduction.plots import plot
 from benchmarks.reproduction.tables import tables
@@ -62,16 +60,18 @@ def test_every_run_of_every_table_is_one_that_there_can_be(name: str) -> None:
             RunConfig.model_validate(with_defaults(cell, scale.run, cell.seed, scale.model))
 
 
+def test_every_claim_and_every_figure_of_the_paper_is_about_what_is_measured() -> None:
+    for table in tables(CPU).values():
+        for claim in table.claims:
+            assert table.row(claim.better)
+            assert table.row(claim.worse)
+        for row in table.rows:
+            assert set(row.paper or ()) <= set(table.fractions)
+
+
 def test_seeds_come_last_so_that_a_stopped_table_has_all_rows() -> None:
     seeds = [cell.seed for cell in tables(CPU)["B.1"].cells([0, 1])]
     assert seeds == sorted(seeds)
-
-
-def test_tables_share_the_trainings_that_they_have_in_common() -> None:
-    known = tables(CPU)
-    rows = {cell for cell in known["B.1"].cells([0]) if cell.strategy != "grand"}
-    assert rows == {cell for cell in known["B.2"].cells([0]) if cell.strategy != "gradmatch"}
-    assert CELL in set(known["3"].cells([0])) & set(known["C"].cells([0]))
 
 
 def test_everything_is_trained_once_where_all_rows_have_the_same_steps() -> None:
@@ -85,19 +85,6 @@ def test_steps_of_epochs_are_those_of_the_rows_fraction() -> None:
     # 200 epochs of 5,000 examples in batches of 256: 19 full ones, and one of 136.
     assert SCALES["gpu"].recipe_for(0.1, 50_000, 0).steps == 200 * 20
     assert CPU.recipe_for(0.1, 50_000, 0).steps == CPU.recipe_for(0.5, 50_000, 0).steps
-
-
-def test_every_claim_is_about_rows_of_its_table() -> None:
-    for table in tables(CPU).values():
-        for claim in table.claims:
-            assert table.row(claim.better)
-            assert table.row(claim.worse)
-
-
-def test_the_papers_figures_stand_at_fractions_that_are_measured() -> None:
-    for table in tables(CPU).values():
-        for row in table.rows:
-            assert set(row.paper or ()) <= set(table.fractions)
 
 
 def test_a_run_is_told_by_what_is_unlike_the_scales_run() -> None:
@@ -152,21 +139,10 @@ def test_a_claim_is_the_mean_of_paired_differences() -> None:
     assert (found.num_above, found.num_fractions) == (2, 2)
     assert found.in_paper == pytest.approx(15.0)
     assert "neither shown nor refuted" in found.sentence
-
-
-def test_one_seed_decides_nothing_and_no_result_is_no_claim() -> None:
     one = compared(TABLE, TABLE.claims[0], measured({CELL: 0.5, OTHER: 0.4}))
     assert one is not None
     assert "One seed decides nothing" in one.sentence
     assert compared(TABLE, TABLE.claims[0], measured({CELL: 0.5})) is None
-
-
-def test_an_outcome_is_spread_over_its_seeds() -> None:
-    found = measured({CELL: 0.4, replace(CELL, seed=1): 0.6})
-    own = outcome(TABLE, TABLE.rows[0], 0.1, found)
-    assert own is not None
-    assert spread(own.accuracies) == "50.0 ± 14.1"
-    assert outcome(TABLE, TABLE.rows[0], 0.2, found) is None
 
 
 def test_a_target_is_reached_when_a_look_finds_it_and_what_came_before_counts() -> None:

@@ -8,7 +8,6 @@ import pytest
 from benchmarks.pretraining_price.measuring import (
     COARSE_TO_FINE,
     LIPT,
-    SCALES,
     Cell,
     Price,
     Row,
@@ -58,12 +57,6 @@ def test_each_round_has_every_cell_in_the_order_of_the_one_before() -> None:
     assert {cell.round for cell in found[8:]} == {1}
 
 
-def test_the_full_scale_trains_25600_images() -> None:
-    sizes = SCALES["full"].learners
-    each = sizes["num_minibatches"] * sizes["num_steps"] * sizes["batch_size"]
-    assert sizes["num_learners"] * each == 25_600
-
-
 def test_rows_are_read_as_they_were_written_and_the_last_of_a_cell_counts(tmp_path: Path) -> None:
     path = tmp_path / "results" / "price.jsonl"
     assert read_rows(path) == {}
@@ -72,15 +65,9 @@ def test_rows_are_read_as_they_were_written_and_the_last_of_a_cell_counts(tmp_pa
         add_row(path, cell, found)
     add_row(path, Cell("tiny", "epochs:2", 0), row(WARM_UP))
     assert read_rows(path) == {cell: later, Cell("tiny", "epochs:2", 0): row(WARM_UP)}
-
-
-def test_a_line_that_a_kill_has_cut_is_measured_again(tmp_path: Path) -> None:
-    path, cell = tmp_path / "price.jsonl", Cell("tiny", "lipt", 1)
-    add_row(path, cell, row(OURS))
+    # A line that a kill has cut is none.
     path.write_text(path.read_text()[:-30])
-    assert read_rows(path) == {}
-    add_row(path, cell, row(OURS))
-    assert read_rows(path) == {cell: row(OURS)}
+    assert read_rows(path) == {cell: later}
 
 
 def test_ratios_are_those_of_the_same_round() -> None:
@@ -117,12 +104,6 @@ def test_a_pages_section_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
     page.write_text("nothing")
     with pytest.raises(ValueError, match="between which the tables belong"):
         write_section(page, section)
-
-
-def test_the_page_of_the_full_scale_has_its_marks() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
-    text = page.read_text()
-    assert text.count(BEGIN) == text.count(END) == 1
 
 
 @pytest.mark.faults

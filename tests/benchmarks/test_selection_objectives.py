@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from benchmarks.selection import objectives
-from benchmarks.selection.runner import Cost
-from benchmarks.selection.tables import Row, cost_table, number
+from benchmarks.selection.tables import number
 from benchmarks.selection.workload import Shape, make_signals, materialized
 from lipt.core.signals.signals import Signals
 
@@ -74,29 +73,6 @@ def test_objectives_agree_with_gradients_written_out() -> None:
     unit = torch.nn.functional.normalize(rows, dim=1)
     similar = (0.5 + 0.5 * unit @ unit[chosen].T).max(dim=1).values.sum()
     assert objectives.facility_location(signals, chosen) == pytest.approx(float(similar), rel=1e-5)
-
-
-def test_random_choices_have_equal_shares() -> None:
-    signals = make_signals(Shape(60, 3, 4), "test", 60)
-    chosen = objectives.random_chosen(signals, 12, 0, balanced=True)
-    assert signals.labels_N[chosen].bincount().tolist() == [4, 4, 4]
-
-
-def test_signals_are_the_same_every_time_with_equal_classes() -> None:
-    first, again = (make_signals(Shape(60, 3, 4), "test", 60) for _ in range(2))
-    assert torch.equal(first.features_ND, again.features_ND)
-    assert first.labels_N.bincount().tolist() == [20, 20, 20]
-
-
-def test_tables_are_padded_markdown() -> None:
-    rows = [
-        Row(5000, "ours", Cost(1.0, 2.0, 3.0, 4.0)),
-        Row(5000, "other", problem="not installed: pip install other"),
-    ]
-    lines = cost_table(rows, "RAM").splitlines()
-    assert len({len(line) for line in lines}) == 1
-    assert lines[1].startswith("|----")
-    assert "not installed: pip install other" in lines[3]
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,9 @@ def test_every_cell_stands_once_and_seeds_come_last() -> None:
     found = cells()
     assert len(set(found)) == len(found)
     assert [cell.seed for cell in found] == sorted(cell.seed for cell in found)
-
-
-def test_everything_is_trained_once_whatever_the_fractions() -> None:
     assert sum(cell.strategy == "everything" for cell in cells(seeds=[0])) == 1
+    unlabelled = cells(settings=["clean", "noise40"], strategies=UNLABELLED)
+    assert {cell.setting for cell in unlabelled} == {"clean"}
 
 
 def test_a_proxy_is_varied_only_where_it_matters() -> None:
@@ -71,13 +70,6 @@ def test_only_narrows_by_the_text_of_any_field() -> None:
     found = [cell for cell in cells() if cell.matches({"fraction": ["0.3"], "seed": ["1"]})]
     assert found
     assert {(cell.fraction, cell.seed) for cell in found} == {(0.3, 1)}
-
-
-def test_results_are_read_back_by_cell(tmp_path: Path) -> None:
-    Results(tmp_path).add(CELL, result(0.5))
-    Results(tmp_path).add(replace(CELL, seed=1), result(0.6))
-    read = Results(tmp_path).read()
-    assert {cell.seed: row["accuracy"] for cell, row in read.items()} == {0: 0.5, 1: 0.6}
 
 
 def test_a_line_that_was_cut_in_two_is_done_again_and_spoils_no_other(tmp_path: Path) -> None:
@@ -103,12 +95,6 @@ def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
     assert "- digits, short main training of resnet8: 1 of 5 trainings" in text
 
 
-@pytest.mark.parametrize("recipe", ["short", "converged"])
-def test_both_recipes_stand_in_tables_of_their_own(recipe: str) -> None:
-    cell = replace(CELL, recipe=recipe)
-    assert f"## digits, {recipe} main training of resnet8" in page({cell: vars(result(0.5))}, [])
-
-
 def test_the_same_examples_are_not_trained_on_twice(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.add(CELL, result(0.5))
@@ -125,11 +111,6 @@ def test_a_subset_chosen_without_labels_is_compared_with_random_that_has_none_ei
     cell = replace(CELL, strategy="facility_location:unlabelled", proxy="ridge:patches")
     assert cell.baseline == replace(CELL, strategy="uniform")
     assert replace(CELL, strategy="auto", proxy="auto").baseline == CELL
-
-
-def test_only_clean_data_is_chosen_without_labels() -> None:
-    found = cells(settings=["clean", "noise40"], strategies=UNLABELLED)
-    assert {cell.setting for cell in found} == {"clean"}
 
 
 def test_a_search_gives_subsets_fewer_steps_and_tries_every_configuration_once() -> None:

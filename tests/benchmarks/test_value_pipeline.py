@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import Children
 from benchmarks.value.pipeline import wait_for_address
 from lipt.common.errors import ProcessEndedError, UnreachableError
-from lipt.trainer.cli.demo.processes import Children
 
 pytestmark = pytest.mark.slow
 

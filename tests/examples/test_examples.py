@@ -49,9 +49,65 @@ def test_defaults_fit_the_data_of_the_readme(served: Cluster) -> None:
     assert "learners.batch_size 159 in place of 256" in oldest.fitted
 
 
-def test_a_strategy_of_ones_own(run_example: Run) -> None:
-    said = run_example("own_strategy.py").stdout
-    assert said.startswith("<Subset of 180 of 1,797 (10.0%) examples; strategy: doubted;")
+SCORED = rf"(?s:.*){NUM_CHOSEN} examples, as the coordinator: True"
+# A cluster of its own, that reports to nobody and makes no token in the home folder.
+RAY = {"RAY_ADDRESS": "local", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "said"),
+    [
+        (
+            "own_strategy.py",
+            {},
+            r"<Subset of 180 of 1,797 \(10.0%\) examples; strategy: doubted;.*",
+        ),
+        (
+            "weighted.py",
+            {"EPOCHS": "2"},
+            r"180 examples, the heaviest stands for (?!1,)\d+, loss .*",
+        ),
+        ("soft_labels.py", {}, r"9\d\.\d% right"),
+        # Past epochs 20 and 40; by chance the loss is ln 10 = 2.3.
+        pytest.param(
+            *("train.py", {"EPOCHS": "41"}, r"loss 0\.\d+, 2 times selected again"),
+            marks=pytest.mark.smoke,
+        ),
+        # Past epochs 5 and 10.
+        ("with_lightning.py", {"EPOCHS": "11"}, r"(?s:.*)2 times selected again"),
+        ("with_huggingface.py", {"EPOCHS": "11"}, r"(?s:.*)2 times selected again"),
+        # Nine epochs of 180 are 1,620 of 1,797 examples; in the tenth the rest is seen.
+        ("redrawing.py", {"EPOCHS": "9"}, r"180 examples an epoch, 1620 of 1797 seen, loss .*"),
+        ("redrawing.py", {"EPOCHS": "10"}, r"180 examples an epoch, 1797 of 1797 seen, loss .*"),
+        # At most half of six epochs of eight; a loss that few have above its mean leaves much out.
+        ("infobatch.py", {"EPOCHS": "8"}, r"(1[5-9]|2\d|3[0-7])% of all passes saved, loss .*"),
+        ("own_features.py", {}, r"100 examples by kcenter on \[1797, 16\] features"),
+        ("dask_scores.py", {}, SCORED),
+        ("ray_scores.py", RAY, SCORED),
+        ("spark_scores.py", {}, SCORED),
+    ],
+)
+def test_an_example_says_what_it_is_for(
+    run_example: Run, name: str, environment: dict[str, str], said: str
+) -> None:
+    for module in NEEDED.get(name, ()):
+        pytest.importorskip(module)
+    assert re.fullmatch(said, run_example(name, **environment).stdout.rstrip("\n"))
+
+
+NEEDED = {
+    "with_lightning.py": ("lightning",),
+    "with_huggingface.py": ("transformers", "accelerate"),
+    "dask_scores.py": ("dask",),
+    "ray_scores.py": ("ray.data",),
+    # Spark takes 450 MB, and is in no test environment.
+    "spark_scores.py": ("pyspark",),
+}
+
+
+def test_training_goes_on_where_it_was_stopped(run_example: Run) -> None:
+    assert run_example("resumable.py", EPOCHS="3").stdout.startswith("epochs 0 to 2, ")
+    assert run_example("resumable.py", EPOCHS="7").stdout.startswith("epochs 3 to 6, ")
 
 
 def test_the_data_is_diagnosed(run_example: Run) -> None:
@@ -120,74 +176,11 @@ def test_one_subset_is_asked_for_kept_and_trained_on(run_example: Run, tmp_path:
     assert said.startswith(f"{NUM_CHOSEN} of 1797 examples, digest {subset.digest[:12]}, loss ")
 
 
-def test_weights_of_a_subset_count_in_the_loss(run_example: Run) -> None:
-    said = run_example("weighted.py", EPOCHS="2").stdout
-    match = re.fullmatch(
-        rf"{NUM_CHOSEN} examples, the heaviest stands for (\d+), loss [\d.]+\n", said
-    )
-    assert match is not None, said
-    assert int(match[1]) > 1
-
-
-def test_soft_labels_are_trained_on(run_example: Run) -> None:
-    said = run_example("soft_labels.py").stdout
-    assert re.fullmatch(r"9\d\.\d% right\n", said), said
-
-
-@pytest.mark.smoke
-def test_the_training_script_selects_again_every_20_epochs(
-    run_example: Run, served: Cluster
-) -> None:
-    done = run_example("train.py", EPOCHS="41")  # past epochs 20 and 40
-    assert done.stderr == ""
-    match = re.fullmatch(r"loss ([\d.]+), (\d+) times selected again\n", done.stdout)
-    assert match is not None, done.stdout
-    assert int(match[2]) == 2
-    assert float(match[1]) < 1.0  # chance is ln 10 = 2.3
-    with served.client() as client:
-        assert client.run().config.model == "mine:model"
-
-
-def test_training_goes_on_where_it_was_stopped(run_example: Run) -> None:
-    assert run_example("resumable.py", EPOCHS="3").stdout.startswith("epochs 0 to 2, ")
-    assert run_example("resumable.py", EPOCHS="7").stdout.startswith("epochs 3 to 6, ")
-
-
-@pytest.mark.smoke
-def test_lightning_selects_again(run_example: Run) -> None:
-    pytest.importorskip("lightning")
-    said = run_example("with_lightning.py", EPOCHS="11").stdout  # past epochs 5 and 10
-    assert said.splitlines()[-1] == "2 times selected again"
-
-
-def test_hugging_faces_trainer_selects_again(run_example: Run) -> None:
-    pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
-    said = run_example("with_huggingface.py", EPOCHS="11").stdout
-    assert said.splitlines()[-1] == "2 times selected again"
-
-
 def test_the_recipe_trains_on_a_subset(run_example: Run, tmp_path: Path) -> None:
     # 180 examples in batches of 64 are 3 steps.
     said = run_example("recipe.py", EPOCHS="2").stdout
     assert re.fullmatch(r"6 steps, [\d.]+% on the subset\n", said) is not None
     assert (tmp_path / "recipe.ckpt").is_file()
-
-
-def test_random_examples_are_redrawn_in_every_epoch(run_example: Run) -> None:
-    # Nine epochs of 180 are 1,620 of 1,797 examples, each once; in the tenth the rest is seen.
-    said = run_example("redrawing.py", EPOCHS="9").stdout
-    assert said.startswith(f"{NUM_CHOSEN} examples an epoch, 1620 of 1797 seen, loss ")
-    said = run_example("redrawing.py", EPOCHS="10").stdout
-    assert said.startswith(f"{NUM_CHOSEN} examples an epoch, 1797 of 1797 seen, loss ")
-
-
-def test_infobatch_saves_passes(run_example: Run) -> None:
-    said = run_example("infobatch.py", EPOCHS="8").stdout
-    match = re.fullmatch(r"(\d+)% of all passes saved, loss [\d.]+\n", said)
-    assert match is not None, said
-    # At most half of six epochs of eight; a loss that few have above its mean leaves much out.
-    assert 15 <= int(match[1]) <= 37
 
 
 def test_a_backbone_of_other_classes_is_fine_tuned(run_example: Run) -> None:
@@ -199,11 +192,6 @@ def test_a_backbone_of_other_classes_is_fine_tuned(run_example: Run) -> None:
     # Four heads of 1,152 x 10 numbers.
     assert int(match[1]) < 4 * (4 * 11_530 + 2_000)
     assert float(match[2]) > 80
-
-
-def test_features_of_ones_own_are_selected_on(run_example: Run) -> None:
-    said = run_example("own_features.py").stdout
-    assert said == "100 examples by kcenter on [1797, 16] features\n"
 
 
 def test_a_run_is_started_and_followed(run_example: Run, tmp_path: Path) -> None:
@@ -306,27 +294,3 @@ def test_a_hugging_face_classifier_takes_texts_by_its_own_names(
         "input_ids": examples["input_ids"].masked_fill(examples["attention_mask"] == 0, 3)
     }
     torch.testing.assert_close(call_model(model, changed), logits_NC)
-
-
-SCORED = f"{NUM_CHOSEN} examples, as the coordinator: True\n"
-
-
-def test_dask_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:
-    pytest.importorskip("dask")
-    assert run_example("dask_scores.py").stdout == SCORED
-
-
-def test_ray_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:
-    pytest.importorskip("ray.data")
-    # A cluster of its own, that reports to nobody and makes no token in the home folder.
-    own = {
-        "RAY_ADDRESS": "local",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "disabled",
-    }
-    assert run_example("ray_scores.py", **own).stdout.endswith(SCORED)
-
-
-def test_spark_scores_the_examples_and_the_same_ones_are_chosen(run_example: Run) -> None:
-    pytest.importorskip("pyspark", reason="Spark takes 450 MB, and is in no test environment")
-    assert run_example("spark_scores.py").stdout == SCORED

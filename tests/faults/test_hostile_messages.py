@@ -17,8 +17,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.config.values import run_config_from_proto, validate
 from lipt.common.errors import LiptError
 from lipt.common.rpc.messages import message_to_dict
-from lipt.trainer.client.conversion import view_of
-from lipt.trainer.views import InfoView, RunView, StrategyView
+from lipt.trainer.views import InfoView, RunView, StrategyView, view_of
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2
 from tests.faults.mutation import random_message
 

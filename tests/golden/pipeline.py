@@ -30,7 +30,7 @@ from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
 from lipt.core.sharding import draw_shards, split_validation
-from lipt.trainer.cli.demo import experiment
+from lipt.trainer.cli import experiment
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
@@ -38,9 +38,9 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, StrategyView
 from tests.embedded.workers import worker_thread
 from tests.golden import datasets
-from tests.golden.comparison import Stage
 from tests.golden.digests import digest
 from tests.golden.machine import pattern
+from tests.golden.record import Stage
 from tests.session import Session
 
 Model = str | Callable[..., nn.Module]
@@ -370,9 +370,9 @@ def run_demo(folder: Path) -> list[Stage]:
             folder,
             lambda _: None,
         )
-    found = result.found
+    found = [len(result.suspects), int(is_wrong_N[result.suspects].sum())]
     stages = [
-        Stage("found labels", digest([found.num_suspects, found.wrong_of_suspects])),
+        Stage("found labels", digest(found)),
         Stage("soup", digest(_soup(result.run))),
         *(Stage("subset", item.digest[:16], item.strategy) for item in result.subsets),
     ]

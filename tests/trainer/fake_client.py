@@ -28,7 +28,7 @@ class FakeClient:
 
     @property
     def weights(self) -> list[bytes | None]:
-        return [question["weights"] for question in self.asked]
+        return [question.get("weights") for question in self.asked]
 
     def strategies(self) -> list[StrategyView]:
         plain = StrategyView("craig", "", "", True, True, (), needs=("signals",))
@@ -37,6 +37,6 @@ class FakeClient:
     def subset(self, run: str, strategy: str, **options: Any) -> Subset:
         self.gate.wait()
         self.asked.append({"run": run, "strategy": strategy, **options})
-        if self.refusals and options["weights"] is not None:
+        if self.refusals and options.get("weights") is not None:
             raise self.refusals.pop(0)
         return self._subset_of(len(self.asked) - 1)

@@ -11,7 +11,7 @@ import numpy as np
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import subset_digest
-from lipt.trainer.comparison.outcomes import Difference, Outcome
+from lipt.trainer.comparison.outcomes import Difference, Outcome, Rival
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
@@ -73,18 +73,17 @@ _OUTCOME = Outcome(
     mean_accuracy=0.5,
     std_accuracy=0.01,
     difference=Difference(0.0, -0.1, 0.1, 3),
-    to_everything=None,
-    to_redrawn=None,
+    everything=Rival(None, None, None),
+    redrawn=Rival(None, None, None),
     subset_accuracy=1.0,
     levelled_off=True,
     num_steps=10,
     pretraining_seconds=0.0,
     selection_seconds=0.0,
-    choosing_seconds=0.0,
     training_seconds=7.0,
-    total_seconds=7.0,
     bytes_sent=0.0,
-    reach=None,
+    target=None,
+    reached=None,
 )
 _RECORD = EpochRecord(
     epoch=1,

@@ -1,34 +1,39 @@
-"""What trackers are told; a made-up run, figures by hand."""
+"""What trackers are told: against the real packages, and against fakes that fail."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lipt.common.errors import MissingExtraError
+from lipt.common.errors import ConfigError, MissingExtraError
 from lipt.common.states import LearnerState, RunState
+from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.tracking import (
     DIGESTS,
-    Account,
-    account_of,
-    subset_files,
-    to_mlflow,
-    to_wandb,
+    Logger,
+    LoggerWarning,
+    run_measures,
+    run_tags,
+    track,
 )
 from lipt.trainer.views import BlobView, SoupView
 from tests.trainer.made_up import (
     DISCARDED,
     KEPT,
     made_up_learner,
+    made_up_record,
     made_up_run,
     made_up_subset,
     made_up_trial,
 )
+
+# Of the packages themselves.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 RUN = made_up_run(
     state=RunState.READY,
@@ -39,14 +44,16 @@ RUN = made_up_run(
         made_up_learner(1, state=LearnerState.DONE, ingredient=KEPT),
     ),
 )
-SUBSET = made_up_subset([1, 3], strategy="grand", run_id="r-1")
+SUBSET = made_up_subset([1, 3], strategy="grand", run_id="r-1", run_name="demo-0")
 
 
-def test_settings_are_flat_and_texts_stay_as_they_are() -> None:
-    account = account_of(RUN, [], files={})
-    assert account.params["model"] == "resnet8"
-    assert account.params["learners.num_steps"] == "5"
-    assert all("{" not in value for value in account.params.values())
+def record(epoch: int, **changes: Any) -> EpochRecord:
+    """One of two epochs of three steps."""
+    changes = {"subset_digest": SUBSET.digest, **changes}
+    return made_up_record(epoch, step=3 * epoch, loss=1.0 / epoch, **changes)
+
+
+RECORDS = (record(1), record(2, test_accuracy=0.25))
 
 
 def test_measures_are_the_soup_s_and_the_means_of_a_comparison() -> None:
@@ -55,36 +62,12 @@ def test_measures_are_the_soup_s_and_the_means_of_a_comparison() -> None:
         made_up_trial(strategy="grand", fraction=0.1, test_accuracy=0.7, seed=1),
         made_up_trial(strategy="uniform", fraction=0.05, test_accuracy=0.4),
     ]
-    measures = account_of(RUN, [], files={}, trials=trials).measures
+    measures = run_measures(RUN, trials)
     assert measures["soup.soup_accuracy"] == 0.6
     assert measures["accuracy.grand.0.1"] == 0.6
     assert measures["accuracy.uniform.0.05"] == 0.4
-
-
-def test_a_run_is_found_by_its_subsets_and_they_come_whole() -> None:
-    account = account_of(RUN, [SUBSET], files={"report.html": b"<html>"})
-    assert account.tags[DIGESTS] == SUBSET.digest
-    assert account.tags["lipt.theta_p_sha256"] == "ab" * 32
-    (kept,) = account.subsets
-    assert kept.tags == {
-        "lipt.subset_digest": SUBSET.digest,
-        "lipt.strategy": "grand",
-        "lipt.num_examples": "2",
-        "lipt.fingerprint": "f" * 64,
-        "lipt.run_id": "r-1",
-    }
-    assert json.loads(subset_files(kept)["manifest.json"]) == {"run_id": "r-1"}
-    assert json.loads(account.files["run.json"])["run_id"] == "r-1"
-    assert account.files["report.html"] == b"<html>"
-
-
-# Of the packages themselves.
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture
-def account() -> Account:
-    return account_of(RUN, [SUBSET], files={"report.html": b"<html>"})
+    tags = run_tags(RUN, [SUBSET])
+    assert (tags[DIGESTS], tags["lipt.theta_p_sha256"]) == (SUBSET.digest, "ab" * 32)
 
 
 @pytest.fixture
@@ -93,51 +76,138 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     module = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
-    return module
+    return module.MlflowClient()
 
 
-def test_mlflow_has_the_run_its_curve_and_its_subset(
-    account: Account, mlflow: Any, tmp_path: Path
+def test_mlflow_has_the_run_and_its_trainings_and_one_leads_to_the_other(
+    mlflow: Any, tmp_path: Path
 ) -> None:
-    run_id = to_mlflow(account, "subsets")
-    client = mlflow.MlflowClient()
-    experiment = client.get_experiment_by_name("subsets")
-    found = client.search_runs(
-        [experiment.experiment_id], f"tags.\"lipt.subset_digests\" LIKE '%{SUBSET.digest}%'"
+    run_id = track("mlflow", "subsets", RUN, [SUBSET], files={"report.html": "<html>"})
+    log = Logger("mlflow", "subsets")
+    log.describe(SUBSET)
+    for one in RECORDS:
+        log(one)
+    experiment = mlflow.get_experiment_by_name("subsets").experiment_id
+    run, training = (
+        mlflow.search_runs([experiment], f"tags.\"{tag}\" LIKE '%{SUBSET.digest}%'")
+        for tag in (DIGESTS, "lipt.subset_digest")
     )
-    assert [run.info.run_id for run in found] == [run_id]
-    run = client.get_run(run_id)
-    assert (run.info.run_name, run.info.status) == ("demo", "FINISHED")
-    assert run.data.params["learners.num_steps"] == "5"
-    assert run.data.metrics["soup.soup_accuracy"] == 0.6
-    history = client.get_metric_history(run_id, "soup.accuracy_after")
+    assert [one.info.run_id for one in run] == [run_id]
+    assert (run[0].info.run_name, run[0].info.status) == ("demo", "FINISHED")
+    # Settings are flat, and texts stay as they are.
+    assert run[0].data.params["learners.num_steps"] == "5"
+    assert run[0].data.params["model"] == "resnet8"
+    assert run[0].data.metrics["soup.soup_accuracy"] == 0.6
+    history = mlflow.get_metric_history(run_id, "soup.accuracy_after")
     assert [(one.step, one.value) for one in history] == [(0, 0.5), (1, 0.5)]
-    path = f"subsets/grand-{SUBSET.digest[:12]}/subset.json"
-    assert Subset.load(client.download_artifacts(run_id, path, str(tmp_path))) == SUBSET
+    assert training[0].info.status == "FINISHED"
+    assert training[0].data.tags["lipt.run_name"] == "demo-0"
+    history = mlflow.get_metric_history(training[0].info.run_id, "loss")
+    assert [(one.step, one.value) for one in history] == [(3, 1.0), (6, 0.5)]
+    for owner, path in (
+        (run[0], f"subsets/grand-{SUBSET.digest[:12]}/subset.json"),
+        (training[0], "subset.json"),
+    ):
+        kept = mlflow.download_artifacts(owner.info.run_id, path, str(tmp_path))
+        assert Subset.load(kept) == SUBSET
 
 
-def test_wandb_writes_the_run_and_its_artifacts_offline(
-    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wandb_writes_the_run_and_a_training_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.chdir(tmp_path)
-    run_id = to_wandb(account, "subsets")
+    run_id = track("wandb", "subsets", RUN, [SUBSET], files={"report.html": "<html>"})
+    log = Logger("wandb", "subsets")
+    log.describe(SUBSET)
+    for one in RECORDS:
+        log(one)
     wandb.teardown()  # its own process writes, and has done so when it has ended
-    (written,) = tmp_path.glob(f"wandb/offline-run-*/run-{run_id}.wandb")
-    content = written.read_bytes()
-    for told in (SUBSET.digest, f"grand-{SUBSET.digest[:12]}", "soup.accuracy_after", "run-demo"):
-        assert told.encode() in content
+    (run,) = tmp_path.glob(f"wandb/offline-run-*/run-{run_id}.wandb")
+    written = {path.name: path.read_bytes() for path in tmp_path.glob("wandb/*/run-*.wandb")}
+    of_run = written.pop(run.name)
+    (of_training,) = written.values()
+    name = f"grand-{SUBSET.digest[:12]}".encode()
+    for told in (SUBSET.digest.encode(), name, b"soup.accuracy_after", b"run-demo"):
+        assert told in of_run
+    for told in (SUBSET.digest.encode(), name, b"images_per_second"):
+        assert told in of_training
+
+
+class FakePackage:
+    """Stands for a package and all that its calls return: keeps (call, arguments)."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.broken = False
+        self.info = SimpleNamespace(run_id="r-1")
+        self.config = self.entities = self
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*positional: Any, **named: Any) -> Any:
+            if self.broken:
+                raise RuntimeError("the disk is full")
+            self.told.append((name, *positional, *named.values()))
+            return self
+
+        return call
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakePackage:
+    """In the place of all three packages."""
+    package = FakePackage()
+    writer = ModuleType("torch.utils.tensorboard")
+    writer.SummaryWriter = lambda log_dir: package  # type: ignore[attr-defined]
+    for name, module in (
+        ("tensorboard", ModuleType("tensorboard")),
+        ("torch.utils.tensorboard", writer),
+        ("wandb", package),
+        ("mlflow", package),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    return package
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_what_cannot_be_written_costs_a_warning_and_no_training(
+    fake: FakePackage, name: str
+) -> None:
+    log = Logger(name, "x")
+    fake.broken = True
+    with pytest.warns(LoggerWarning, match=r"did not take epoch 1: .*disk is full.*goes on"):
+        log(RECORDS[0])
+    fake.broken = False
+    log(RECORDS[1])
+    assert fake.told
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_tracker_that_does_not_begin_is_refused_at_once(fake: FakePackage, name: str) -> None:
+    fake.broken = True
+    with pytest.raises(ConfigError, match=r"cannot be logged to: .*disk is full"):
+        Logger(name, "x")
+    with pytest.raises(ConfigError, match=r"cannot be logged to: .*disk is full"):
+        track(name, "x", RUN, [], files={})
 
 
 @pytest.mark.parametrize(
-    ("log", "package"), [(to_mlflow, "mlflow-skinny"), (to_wandb, "wandb")], ids=["mlflow", "wandb"]
+    ("name", "package"),
+    [("tensorboard", "tensorboard"), ("wandb", "wandb"), ("mlflow", "mlflow-skinny")],
 )
-def test_a_missing_package_is_named(
-    account: Account, monkeypatch: pytest.MonkeyPatch, log: Any, package: str
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
-    for module in ("mlflow.tracking", "mlflow", "wandb"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=rf"'{package}'"):
-        log(account, "subsets")
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=rf"'{package}'.*pip install 'lipt\[loggers\]'"):
+        Logger(name, "x")
+
+
+def test_a_subset_chosen_again_is_told_of_and_the_same_one_is_not(fake: FakePackage) -> None:
+    log = Logger("mlflow", "experiment")
+    for digest, epoch in (("a", 1), ("a", 2), ("b", 3)):
+        log(record(epoch, num_steps=30, subset_digest=digest))
+    told = [call[2:] for call in fake.told if call[0] == "set_tag"]
+    assert told == [("lipt.subset_digest", "a"), ("lipt.subset_digest", "b")]

@@ -26,6 +26,7 @@ from lipt.common.terminal import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,
     compare,
+    demo,
     diagnose,
     distill,
     report,
@@ -34,16 +35,7 @@ from lipt.trainer.cli.commands import (
     subset,
     train,
 )
-from lipt.trainer.cli.demo import processes
 from lipt.trainer.cli.display.output import leaving
-
-
-@contextmanager
-def tracing() -> Iterator[None]:
-    """Export the spans of this process during the block, where the environment asks for it."""
-    # Others use these variables as well: a command says nothing where it cannot follow them.
-    with exporting("lipt", problem_level=logging.DEBUG):
-        yield
 
 
 @contextmanager
@@ -52,8 +44,9 @@ def as_span(group: Any, context: Any) -> Iterator[None]:
     if not wanted_exporters(os.environ):
         yield
         return
-    parent, done = os.environ.get("TRACEPARENT", ""), None
-    with attached(parent), span(" ".join(["lipt", *_words(group, context, sys.argv[1:])])):
+    done = None
+    name = " ".join(["lipt", *_words(group, context, sys.argv[1:])])
+    with attached(os.environ.get("TRACEPARENT", "")), span(name):
         try:
             yield
         except typer.Exit as end:
@@ -76,26 +69,16 @@ def _words(command: Any, context: Any, arguments: list[str]) -> Iterator[str]:
 GROUP = "lipt.commands"
 
 
-def plugin_names() -> list[str]:
-    """The commands that are installed, by name."""
-    return sorted(entry_points(group=GROUP).names)
-
-
-def plugin(name: str) -> Any | None:
-    """The command of that name as typer's groups hold it, or None where there is none."""
-    for entry in entry_points(group=GROUP, name=name):
-        command = typer.main.get_command(entry.load())
-        command.name = name
-        return command
-    return None
-
-
 class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *plugin_names()]
+        return [*super().list_commands(ctx), *sorted(entry_points(group=GROUP).names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return super().get_command(ctx, cmd_name) or plugin(cmd_name)
+        command: Any = super().get_command(ctx, cmd_name)
+        for entry in () if command else entry_points(group=GROUP, name=cmd_name):
+            command = typer.main.get_command(entry.load())
+            command.name = cmd_name
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -105,22 +88,15 @@ class _Commands(TyperGroup):
             if error.errno == errno.EPIPE:  # `lipt run list | head`
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            _fail(f"{where}{error.strerror or error}")
+            sentence = f"{where}{error.strerror or error}"
         except Exception as error:
-            if not _is_refusal(error):
+            # Where the module was not imported, nobody can have raised one of its errors.
+            errors = sys.modules.get("lipt.common.errors")
+            if errors is None or not isinstance(error, cast("type[Exception]", errors.LiptError)):
                 raise
-            _fail(str(error))
-
-
-def _is_refusal(error: Exception) -> bool:
-    # Where the module was not imported, nobody can have raised one of its errors.
-    errors = sys.modules.get("lipt.common.errors")
-    return errors is not None and isinstance(error, cast("type[Exception]", errors.LiptError))
-
-
-def _fail(sentence: str) -> None:
-    complain("lipt", sentence)
-    raise typer.Exit(1)
+            sentence = str(error)
+        complain("lipt", sentence)
+        raise typer.Exit(1)
 
 
 def _lipt(*, version: Version = False) -> None:
@@ -129,7 +105,8 @@ def _lipt(*, version: Version = False) -> None:
 
 def program() -> None:
     """`lipt` as a process of its own: what the console script and `python -m` call."""
-    with leaving(), tracing():
+    # Others use the variables of tracing as well: a command says nothing where it cannot follow.
+    with leaving(), exporting("lipt", problem_level=logging.DEBUG):
         main(prog_name="lipt")
 
 
@@ -157,4 +134,4 @@ main.add_typer(certs.app, name="certs")
 main.command("track")(report.track)
 main.command("top")(service.top)
 main.command("doctor")(service.examine)
-main.command("demo")(processes.demonstrate)
+main.command("demo")(demo.demonstrate)

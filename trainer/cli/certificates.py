@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.asymmetric.types import (
-    CertificateIssuerPrivateKeyTypes,
-    CertificatePublicKeyTypes,
-)
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -28,14 +26,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from lipt.common.access.certificate import role_uri
 from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
-from lipt.common.network.tls import (
-    PemFile,
-    read_certificates,
-    read_key,
-    require_key,
-    shown,
-)
+from lipt.common.network.tls import PemFile, read_certificates, read_key, require_key, shown
 from lipt.trainer.writing.files import replacing
+
+ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
 
 # Clocks of two machines differ by less.
 _BACKDATED = timedelta(hours=1)
@@ -45,6 +39,7 @@ _HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What the authority's own files and the coordinator's are called.
 AUTHORITY, COORDINATOR = "ca", "coordinator"
+_CERT_MODE, _KEY_MODE, _FOLDER_MODE = 0o644, 0o600, 0o700
 
 
 @dataclass(frozen=True)
@@ -54,28 +49,14 @@ class Pair:
     certificate: x509.Certificate
     key: CertificateIssuerPrivateKeyTypes = field(repr=False)
 
-    def cert_pem(self) -> bytes:
-        """The certificate as PEM."""
-        return self.certificate.public_bytes(Encoding.PEM)
-
-    def key_pem(self) -> bytes:
-        """The key as PEM, PKCS #8, unencrypted: a service has nobody to type a password."""
-        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
 
 def make_authority(*, now: datetime, days: int) -> Pair:
     """A self-signed certificate that signs others for so many days."""
-    key = ec.generate_private_key(ec.SECP256R1())
     # Names differ: one file may hold two authorities while one replaces the other.
-    name = _name(f"LiPT authority {x509.random_serial_number() % 16**8:08x}")
-    made = (
-        _builder(name, name, key.public_key())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-    )
-    return Pair(made.sign(key, SHA256()), key)
+    name = f"LiPT authority {x509.random_serial_number() % 16**8:08x}"
+    constraints = x509.BasicConstraints(ca=True, path_length=0)
+    times = (now - _BACKDATED, now + timedelta(days=days))
+    return _signed(name, times, [constraints, _usage(signs_certificates=True)], None)
 
 
 def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: int) -> Pair:
@@ -85,13 +66,7 @@ def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: 
 
 
 def issue_client(
-    authority: Pair,
-    name: str,
-    role: Role,
-    *,
-    hosts: Sequence[str] = (),
-    now: datetime,
-    days: int,
+    authority: Pair, name: str, role: Role, *, hosts: Sequence[str] = (), now: datetime, days: int
 ) -> Pair:
     """A worker's, trainer's or admin's certificate; with hosts it serves as well."""
     if not _NAME.fullmatch(name):
@@ -110,10 +85,7 @@ def issue_client(
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:
     """The names and addresses that a certificate was made for, in their order."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
+    names = _extension(certificate, x509.SubjectAlternativeName) or ()
     return [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
 
 
@@ -126,46 +98,52 @@ def _issue(
     days: int,
 ) -> Pair:
     signer = authority.certificate
-    if not signer.not_valid_before_utc <= now < signer.not_valid_after_utc:
+    begins, ends = signer.not_valid_before_utc, signer.not_valid_after_utc
+    if not begins <= now < ends:
         raise ConfigError(
-            f"the authority ended at {shown(signer.not_valid_after_utc)} UTC, or begins later. "
+            f"the authority ended at {shown(ends)} UTC, or begins later. "
             "Make another with: lipt certs init --force"
         )
+    extensions = [
+        x509.BasicConstraints(ca=False, path_length=None),
+        _usage(signs_certificates=False),
+        x509.ExtendedKeyUsage(usages),
+        x509.SubjectAlternativeName(names),
+        _identifier(authority),
+    ]
+    times = (max(now - _BACKDATED, begins), min(now + timedelta(days=days), ends))
+    return _signed(name, times, extensions, authority)
+
+
+def _signed(
+    name: str,
+    times: tuple[datetime, datetime],
+    extensions: Sequence[x509.ExtensionType],
+    authority: Pair | None,
+) -> Pair:
+    """A new key and its certificate, signed by an authority or by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
-    identifier = _identifier(authority)
-    made = (
-        _builder(_name(name), signer.subject, key.public_key())
-        .not_valid_before(max(now - _BACKDATED, signer.not_valid_before_utc))
-        .not_valid_after(min(now + timedelta(days=days), signer.not_valid_after_utc))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(identifier, critical=False)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if authority is None else authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(times[0])
+        .not_valid_after(times[1])
     )
-    return Pair(made.sign(authority.key, SHA256()), key)
+    for extension in (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), *extensions):
+        critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+        builder = builder.add_extension(extension, critical=critical)
+    return Pair(builder.sign(key if authority is None else authority.key, SHA256()), key)
 
 
 def _identifier(authority: Pair) -> x509.AuthorityKeyIdentifier:
-    try:
-        named = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
-    except x509.ExtensionNotFound:
+    named = _extension(authority.certificate, x509.SubjectKeyIdentifier)
+    if named is None:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
-    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(named.value)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: CertificatePublicKeyTypes
-) -> x509.CertificateBuilder:
-    identifier = x509.SubjectKeyIdentifier.from_public_key(public_key)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .add_extension(identifier, critical=False)
-    )
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(named)
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
@@ -182,8 +160,11 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+def _extension(certificate: x509.Certificate, kind: type[ExtensionT]) -> ExtensionT | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -199,14 +180,10 @@ def _host(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-_CERT_MODE, _KEY_MODE, _FOLDER_MODE = 0o644, 0o600, 0o700
-
-
 class Folder:
     """The files of one authority ("ca") and what it has signed: NAME.pem and NAME.key.
 
-    Keys are readable by their user alone, as is a folder that is made here. A file is whole or not
-    there: processes that use it may read it at any moment.
+    Keys and a new folder are their user's alone. A file is whole or not there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -221,7 +198,7 @@ class Folder:
         return self.path / f"{name}.key"
 
     def authority(self) -> Pair:
-        """Who signs here."""
+        """The authority, which may be of somebody else's making."""
         cert, key = self.cert(AUTHORITY), self.key(AUTHORITY)
         if not cert.is_file() or not key.is_file():
             raise ConfigError(
@@ -232,9 +209,9 @@ class Folder:
         key_pem = PemFile.read("the authority's key", key)
         require_key(key_pem, cert_pem)
         certificate, private = read_certificates(cert_pem)[0], read_key(key_pem)
-        if not _signs(certificate) or not isinstance(
-            private, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
-        ):
+        constraints = _extension(certificate, x509.BasicConstraints)
+        signs = constraints is not None and constraints.ca
+        if not signs or not isinstance(private, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
             raise ConfigError(
                 f"{cert} is not an authority's certificate: it may not sign others. Put an "
                 "authority there, or name a folder that has one."
@@ -261,17 +238,10 @@ class Folder:
     def write(self, name: str, pair: Pair) -> None:
         """Write a certificate and its key, in place of those that are there."""
         self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        # Unencrypted: a service has nobody to type a password.
+        key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         # The key first: a certificate is there only when its key is.
-        for path, content, mode in (
-            (self.key(name), pair.key_pem(), _KEY_MODE),
-            (self.cert(name), pair.cert_pem(), _CERT_MODE),
-        ):
-            with replacing(path, mode=mode) as temporary:
-                temporary.write_bytes(content)
-
-
-def _signs(certificate: x509.Certificate) -> bool:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
+        with replacing(self.key(name), mode=_KEY_MODE) as temporary:
+            temporary.write_bytes(key)
+        with replacing(self.cert(name), mode=_CERT_MODE) as temporary:
+            temporary.write_bytes(pair.certificate.public_bytes(Encoding.PEM))

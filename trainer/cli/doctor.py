@@ -18,8 +18,12 @@ from lipt.trainer.views import DatasetView, InfoView, WorkerView
 # Workers are heard every few seconds; this long without a word means trouble.
 _STALE_WORKER_SECONDS = 60.0
 
+_LIBRARIES = (
+    *("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors"),
+    *("pyarrow", "scikit-learn"),
+)
 # One seed gives one soup only where these agree.
-_RESULT_LIBRARIES = ("lipt", "torch", "torchvision")
+_RESULT_LIBRARIES = _LIBRARIES[:3]
 
 
 @dataclass(frozen=True)
@@ -31,85 +35,28 @@ class Check:
     detail: str
     remedy: str = ""
 
-
-def check_line(check: Check) -> str:
-    """A check as a line of text."""
-    mark = {True: "ok", False: "FAILED", None: "note"}[check.ok]
-    remedy = f" {check.remedy}" if check.remedy else ""
-    return f"{mark:<7}{check.name}: {check.detail}.{remedy}"
+    def __str__(self) -> str:
+        mark = {True: "ok", False: "FAILED", None: "note"}[self.ok]
+        return f"{mark:<7}{self.name}: {self.detail}. {self.remedy}".rstrip()
 
 
-def coordinator_checks(
-    info: InfoView, *, protocol: tuple[int, int], versions: Mapping[str, str]
-) -> list[Check]:
-    """Checks of a coordinator's answer."""
-    checks = [
-        protocol_check(info.protocol, protocol),
-        Check("coordinator", True, f"computes on {info.device or 'an unnamed device'}"),
-        *_version_checks(info, versions),
-        dataset_check(info.dataset),
-    ]
-    if not info.workers:
-        detail = "none has joined, so learners wait"
-        remedy = "Start one: lipt-worker --coordinator HOST:PORT"
-        checks.append(Check("workers", None, detail, remedy))
-    return [*checks, *map(worker_check, info.workers)]
+def installed_versions() -> dict[str, str]:
+    """Versions of the installed libraries, by name."""
+    versions = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[library] = importlib.metadata.version(library)
+    return versions
 
 
-def protocol_check(theirs: tuple[int, int], ours: tuple[int, int]) -> Check:
-    """Whether both sides understand each other: their majors have to agree."""
-    detail = f"the coordinator speaks {theirs[0]}.{theirs[1]}, this side {ours[0]}.{ours[1]}"
-    if theirs[0] == ours[0]:
-        return Check("protocol", True, detail)
-    older = "the coordinator" if theirs < ours else "this side"
-    return Check("protocol", False, detail, f"Update {older}: pip install --upgrade lipt")
+def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
+    """Checks of this installation and its devices."""
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield Check("installed", True, listed)
+    yield _device_check()
 
 
-def dataset_check(dataset: DatasetView | None) -> Check:
-    """Whether the coordinator has data, and which."""
-    if dataset is None or not dataset.num_examples:
-        return Check(
-            "data", False, "the coordinator has none", "Start lipt-coordinator with --data."
-        )
-    detail = (
-        f"{dataset.source}, {dataset.num_examples} examples of {dataset.targets}, "
-        f"{dataset.inputs}, fingerprint {dataset.fingerprint}"
-    )
-    empty = empty_classes(dataset.class_names, dataset.class_counts)
-    if empty and dataset.other_target is None:
-        return Check("data", None, f"{detail}; {empty}", "Models get an output for each of these.")
-    return Check("data", True, detail)
-
-
-def worker_check(worker: WorkerView) -> Check:
-    """Whether a worker is there and may train."""
-    name = f"worker {worker.name}"
-    busy = f"at work on {worker.assignment}" if worker.assignment else "idle"
-    detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
-    if worker.seconds_since_heard > _STALE_WORKER_SECONDS:
-        return Check(name, None, detail, "See its log; it may be gone.")
-    if worker.idle_reason:
-        remedy = "Start it with that flag where its machine may run that code, or start another."
-        return Check(name, None, f"{detail}; it {worker.idle_reason}", remedy)
-    return Check(name, True, detail)
-
-
-def _version_checks(info: InfoView, versions: Mapping[str, str]) -> Iterator[Check]:
-    peers = {
-        "this side": versions,
-        "the coordinator": info.versions,
-        **{f"worker {worker.name}": worker.versions for worker in info.workers},
-    }
-    for library in _RESULT_LIBRARIES:
-        found = {who: known[library] for who, known in peers.items() if library in known}
-        if len(set(found.values())) > 1:
-            listed = ", ".join(f"{who} {version}" for who, version in found.items())
-            remedy = "One seed gives one subset only with equal versions."
-            yield Check("versions", None, f"{library} differs: {listed}", remedy)
-
-
-def device_check() -> Check:
-    """What learners and main training can be computed on here."""
+def _device_check() -> Check:
     try:
         import torch
         import torchvision  # noqa: F401 - a torch that does not fit it breaks here
@@ -121,30 +68,6 @@ def device_check() -> Check:
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         return Check("device", True, ", ".join(names))
     return Check("device", True, f"cpu with {torch.get_num_threads()} threads")
-
-
-_LIBRARIES = ("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors")
-_EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions of the installed libraries, by name."""
-    versions = {"python": platform.python_version()}
-    for library in (*_LIBRARIES, *_EXTRAS):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[library] = importlib.metadata.version(library)
-    return versions
-
-
-def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
-    """Checks of this installation and its devices."""
-    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
-    yield Check("installed", True, listed)
-    for library, extra in _EXTRAS.items():
-        if library not in versions:
-            detail = f"{library} is not, and only lipt[{extra}] needs it"
-            yield Check("installed", None, detail, f"pip install 'lipt[{extra}]'")
-    yield device_check()
 
 
 def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iterator[Check]:
@@ -166,3 +89,61 @@ def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iter
         yield Check("tls", None, soon.rstrip("."))
     ours = PROTOCOL_MAJOR, PROTOCOL_MINOR
     yield from coordinator_checks(info, protocol=ours, versions=versions)
+
+
+def coordinator_checks(
+    info: InfoView, *, protocol: tuple[int, int], versions: Mapping[str, str]
+) -> Iterator[Check]:
+    """Checks of a coordinator's answer."""
+    theirs = info.protocol
+    detail = "the coordinator speaks {}.{}, this side {}.{}".format(*theirs, *protocol)
+    older = "the coordinator" if theirs < protocol else "this side"
+    remedy = "" if theirs[0] == protocol[0] else f"Update {older}: pip install --upgrade lipt"
+    yield Check("protocol", not remedy, detail, remedy)
+    yield Check("coordinator", True, f"computes on {info.device or 'an unnamed device'}")
+    yield from _version_checks(info, versions)
+    yield _dataset_check(info.dataset)
+    if not info.workers:
+        detail = "none has joined, so learners wait"
+        yield Check("workers", None, detail, "Start one: lipt-worker --coordinator HOST:PORT")
+    yield from map(_worker_check, info.workers)
+
+
+def _version_checks(info: InfoView, versions: Mapping[str, str]) -> Iterator[Check]:
+    peers = {
+        "this side": versions,
+        "the coordinator": info.versions,
+        **{f"worker {worker.name}": worker.versions for worker in info.workers},
+    }
+    for library in _RESULT_LIBRARIES:
+        found = {who: known[library] for who, known in peers.items() if library in known}
+        if len(set(found.values())) > 1:
+            listed = ", ".join(f"{who} {version}" for who, version in found.items())
+            remedy = "One seed gives one subset only with equal versions."
+            yield Check("versions", None, f"{library} differs: {listed}", remedy)
+
+
+def _dataset_check(dataset: DatasetView | None) -> Check:
+    if dataset is None or not dataset.num_examples:
+        remedy = "Start lipt-coordinator with --data."
+        return Check("data", False, "the coordinator has none", remedy)
+    detail = (
+        f"{dataset.source}, {dataset.num_examples} examples of {dataset.targets}, "
+        f"{dataset.inputs}, fingerprint {dataset.fingerprint}"
+    )
+    empty = empty_classes(dataset.class_names, dataset.class_counts)
+    if empty and dataset.other_target is None:
+        return Check("data", None, f"{detail}; {empty}", "Models get an output for each of these.")
+    return Check("data", True, detail)
+
+
+def _worker_check(worker: WorkerView) -> Check:
+    name = f"worker {worker.name}"
+    busy = f"at work on {worker.assignment}" if worker.assignment else "idle"
+    detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
+    if worker.seconds_since_heard > _STALE_WORKER_SECONDS:
+        return Check(name, None, detail, "See its log; it may be gone.")
+    if worker.idle_reason:
+        remedy = "Start it with that flag where its machine may run that code, or start another."
+        return Check(name, None, f"{detail}; it {worker.idle_reason}", remedy)
+    return Check(name, True, detail)

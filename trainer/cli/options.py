@@ -1,4 +1,4 @@
-"""Options that several commands share, each declared once, and checks of the paths they name."""
+"""Options that several commands share, settings and paths; a mistake in them is a usage error."""
 
 from __future__ import annotations
 
@@ -6,77 +6,62 @@ import dataclasses
 import functools
 import inspect
 import os
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
-import typer
+from typer import Argument, BadParameter, Context, Option
 
 if TYPE_CHECKING:
     from lipt.common.network.tls import TlsFiles
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Recipe
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+ModelT = TypeVar("ModelT")
+
+Json = Annotated[bool, Option("--json", help="Print JSON for scripts.")]
 Run = Annotated[
-    str,
-    typer.Option(
-        "--run", "-r", help="The id or name of a run, or latest, the newest that is ready."
-    ),
+    str, Option("--run", "-r", help="A run's id or name, or latest, the newest that is ready.")
 ]
 RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="The id or name of a run, or latest, the newest.")
+    str, Argument(metavar="RUN", help="A run's id or name, or latest, the newest.")
 ]
 Fraction = Annotated[
-    float | None,
-    typer.Option("--fraction", "-f", help="Share of the data set to keep, in (0, 1]."),
+    float | None, Option("--fraction", "-f", help="Share of the data set to keep, in (0, 1].")
 ]
-Budget = Annotated[
-    int | None,
-    typer.Option("--budget", "-k", help="How many examples to keep, in place of --fraction."),
-]
+Budget = Annotated[int | None, Option("--budget", "-k", help="How many examples to keep instead.")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="An option of the strategy; repeatable."),
+    Option("--option", metavar="NAME=VALUE", help="An option of the strategy; repeatable."),
 ]
 Preset = Annotated[
     str | None,
-    typer.Option(
-        "--preset", help="Options by one name, such as paper: see 'lipt strategies'. --option wins."
-    ),
+    Option(help="Options by one name, such as paper: see 'lipt strategies'. --option wins."),
 ]
 Proxy = Annotated[
     str | None,
-    typer.Option(
-        "--proxy",
-        help="What judges the examples: soup (the run's weights), ridge: and some of patches, "
-        "learners, soup, initial, user, backbone, joined by +, or auto. Default: the strategy's "
-        "own.",
+    Option(
+        help="Proxy model: soup (the run's weights), auto, or ridge: and some of patches, "
+        "learners, soup, initial, user, backbone, joined by +. Default: the strategy's own."
     ),
 ]
-Labels = Annotated[
-    Literal["given", "none"],
-    typer.Option(
-        "--labels",
-        help="Whether labels may enter the choice; none to choose what to label, by features "
-        "that no label went into.",
-    ),
+Settings = Annotated[
+    list[str] | None, Option("--set", metavar="NAME=VALUE", help="Any setting; repeatable.")
 ]
-Model = Annotated[str, typer.Option(help="resnet8, resnet18, torchvision:NAME, ...")]
-Device = Annotated[str, typer.Option(help="Where to train: auto, cpu, cuda or cuda:N.")]
+Model = Annotated[str, Option(help="resnet8, resnet18, torchvision:NAME, ...")]
+Device = Annotated[str, Option(help="Where to train: auto, cpu, cuda or cuda:N.")]
 ImageSize = Annotated[
-    int | None,
-    typer.Option(
-        "--image-size", help="Scale images to so many pixels a side, as lipt-coordinator does."
-    ),
+    int | None, Option(help="Scale images to so many pixels a side, as lipt-coordinator does.")
 ]
 AllowModule = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Another module that may be imported; those that --data, --test and --model name may "
-        "without it. Repeatable."
+    Option(
+        help="A module that may be imported besides those that --data, --test and --model name; "
+        "repeatable."
     ),
 ]
 
@@ -89,9 +74,9 @@ def modules_of(allowed: Sequence[str] | None, *specs: str | None) -> tuple[str, 
     return (*(allowed or ()), *named)
 
 
-def _shared(flag: str, help: str, **more: Any) -> Any:  # noqa: A002 - as typer calls it
-    return typer.Option(
-        flag, envvar=f"LIPT_{flag[2:].replace('-', '_').upper()}", help=help, **more
+def _shared(flag: str, default: Any, text: str, **more: Any) -> Any:
+    return Option(
+        default, flag, envvar=f"LIPT_{flag[2:].replace('-', '_').upper()}", help=text, **more
     )
 
 
@@ -99,30 +84,18 @@ def _shared(flag: str, help: str, **more: Any) -> Any:  # noqa: A002 - as typer 
 class Coordinator:
     """The address of the coordinator, and credentials for it."""
 
-    address: Annotated[
-        str, _shared("--coordinator", "Where lipt-coordinator listens.", metavar="HOST:PORT")
-    ] = "127.0.0.1:50051"
-    tls_cert: Annotated[Path | None, _shared("--tls-cert", "This side's certificate (PEM).")] = None
-    tls_key: Annotated[Path | None, _shared("--tls-key", "The certificate's key (PEM).")] = None
-    tls_ca: Annotated[
-        Path | None, _shared("--tls-ca", "The authority that certified the coordinator (PEM).")
-    ] = None
-    token_file: Annotated[
-        Path | None,
-        _shared(
-            "--token-file",
-            "A file with the token that the coordinator asks for; or LIPT_TOKEN with it.",
-        ),
-    ] = None
-    wait: Annotated[
-        float,
-        _shared(
-            "--wait",
-            "How long to wait for a coordinator that does not answer yet, as one that starts.",
-            metavar="SECONDS",
-            min=0,
-        ),
-    ] = 0.0
+    address: str = _shared(
+        "--coordinator", "127.0.0.1:50051", "Where lipt-coordinator listens.", metavar="HOST:PORT"
+    )
+    tls_cert: Path | None = _shared("--tls-cert", None, "This side's certificate (PEM).")
+    tls_key: Path | None = _shared("--tls-key", None, "The certificate's key (PEM).")
+    tls_ca: Path | None = _shared("--tls-ca", None, "The coordinator's authority (PEM).")
+    token_file: Path | None = _shared(
+        "--token-file", None, "A file with the coordinator's token; or LIPT_TOKEN with it."
+    )
+    wait: float = _shared(
+        "--wait", 0.0, "Wait so long for a coordinator that starts.", metavar="SECONDS", min=0
+    )
 
     def tls(self) -> TlsFiles | None:
         """The files of TLS; None for a connection in the clear."""
@@ -131,27 +104,23 @@ class Coordinator:
         return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
 
     def connect(self) -> Client:
-        """A client of it, which answers where it is to be waited for."""
+        """A client, connected where `--wait` asks for that."""
         from lipt.trainer.cli.display.output import run_talking
         from lipt.trainer.client.client import Client
 
-        # No flag takes the token itself: command lines are for everybody to see.
+        # No flag takes the token itself: everybody can read command lines.
         token = os.environ.get("LIPT_TOKEN") if self.token_file is None else None
         client = Client(self.address, tls=self.tls(), token=token, token_file=self.token_file)
-
-        def wait(tell: Callable[[str], None]) -> None:
-            tell(f"waiting for the coordinator at {self.address}")
-            client.reach(self.wait)
-
         try:
             if self.wait:
-                run_talking(wait)
+                activity = f"waiting for the coordinator at {self.address}"
+                run_talking(lambda _: client.reach(self.wait), activity=activity)
         except BaseException:
             client.close()
             raise
         return client
 
-    def is_named(self, context: typer.Context) -> bool:
+    def is_named(self, context: Context) -> bool:
         """Whether flags or variables say anything of the coordinator."""
         names = (field.name for field in dataclasses.fields(self))
         sources = (context.get_parameter_source(name) for name in names)
@@ -162,42 +131,25 @@ class Coordinator:
 class Training:
     """The recipe of main training and its length."""
 
-    epochs: Annotated[
-        int | None,
-        typer.Option(help="Passes over the subset, the largest of several (200)."),
-    ] = None
-    steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps of a training, in place of --epochs.")
-    ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the recipe, e.g. learning_rate=0.05."
-        ),
-    ] = None
+    epochs: int | None = Option(None, help="Passes over the subset, the largest of several (200).")
+    steps: int | None = Option(None, help="Optimizer steps of a training, in place of --epochs.")
+    settings: list[str] | None = Option(
+        None, "--set", metavar="NAME=VALUE", help="A setting of the recipe: learning_rate=0.05."
+    )
 
     def recipe(self, *, soft_labels: float = 0.0) -> Recipe:
-        """The recipe; a mistake in it is a usage error."""
-        from lipt.common.config.values import validate
-        from lipt.trainer.cli.overrides import collect_overrides, refusing_as_usage
+        """The recipe that was asked for."""
         from lipt.trainer.main_training import Recipe
 
-        with refusing_as_usage():
-            given = {"epochs": self.epochs, "steps": self.steps, "soft_labels": soft_labels or None}
-            return validate(Recipe, collect_overrides(given, self.settings or [], None))
+        given = {"epochs": self.epochs, "steps": self.steps, "soft_labels": soft_labels or None}
+        return validated(Recipe, collect_overrides(given, self.settings))
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer, which takes an option for each field of its parameters' dataclasses."""
-    parameters: list[Parameter] = []
-    groups: dict[str, Any] = {}
-    hints = get_type_hints(command, include_extras=True)
-    for name, parameter in inspect.signature(command).parameters.items():
-        if is_dataclass(hints[name]):
-            groups[name] = hints[name]
-            parameters += _options_of(hints[name])
-        else:
-            parameters.append(parameter.replace(annotation=hints[name]))
+    """A command for typer that takes an option for each field of its dataclass parameters."""
+    hints = get_type_hints(command)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = list(_parameters(command))
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
@@ -213,23 +165,133 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _options_of(group: Any) -> Iterator[Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        default = Parameter.empty if field.default is MISSING else field.default
-        yield Parameter(
-            field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
+def _parameters(called: Callable[..., Any]) -> Iterator[Parameter]:
+    hints = get_type_hints(called, include_extras=True)
+    for name, parameter in inspect.signature(called).parameters.items():
+        if is_dataclass(hints[name]):
+            yield from _parameters(hints[name])
+        else:
+            yield parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+
+
+def parse_options(texts: Sequence[str] | None) -> dict[str, str]:
+    """The values of some NAME=VALUE, as text."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, separator, value = (part.strip() for part in text.partition("="))
+        if not separator or not all(name.split(".")):
+            raise BadParameter(f"{text!r} is not NAME=VALUE. Example: learners.num_steps=5")
+        _require_new(name, value, pairs)
+        pairs[name] = value
+    return pairs
+
+
+def _require_new(name: str, value: Any, given: Mapping[str, Any]) -> None:
+    if name in given:
+        raise BadParameter(f"{name} was given twice: {given[name]!r} and {value!r}. Drop one.")
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise BadParameter(f"{text!r} names nothing: give at least one name, e.g. craig,grand")
+    return names
+
+
+def collect_overrides(
+    flags: Mapping[str, Any], assignments: Sequence[str] | None, config: Path | None = None
+) -> dict[str, Any]:
+    """Settings nested as in `RunConfig`, from flags, `--set` and a TOML file's [run] table."""
+    from lipt.common.config.run_config import merge
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name, text in parse_options(assignments).items():
+        value = _toml_value(text)
+        _require_new(name, value, given)
+        given[name] = value
+    nested: dict[str, Any] = {}
+    for name, value in given.items():
+        *groups, leaf = name.split(".")
+        level = nested
+        for group in groups:
+            level = level.setdefault(group, {})
+            if not isinstance(level, dict):
+                raise BadParameter(f"{name}: {group} was given a value, so it is no group.")
+        if leaf in level:
+            raise BadParameter(f"{name} is a group, and settings in it were given, too. Drop one.")
+        level[leaf] = value
+    return merge(_run_table(config) if config else {}, nested)
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _run_table(config: Path) -> dict[str, Any]:
+    from lipt.common.config.settings import read_toml
+
+    with refusing_as_usage():
+        table = read_toml(config).get("run")
+    if not isinstance(table, dict):
+        raise BadParameter(
+            f"{config} has no [run] table. `lipt-coordinator --print-config` shows what is in one."
         )
+    return table
 
 
-def require_place(path: Path) -> None:
-    """Check that there can be a file of this name."""
-    if path.is_dir():
-        raise typer.BadParameter(f"{path} is a directory. Name a file in it.")
+def validated(kind: type[ModelT], values: Mapping[str, Any]) -> ModelT:
+    """A pydantic model of what was typed."""
+    from lipt.common.config.values import validate
+
+    with refusing_as_usage():
+        return validate(kind, values)
+
+
+@contextmanager
+def refusing_as_usage() -> Iterator[None]:
+    """Turns a refusal of what was typed into a usage error."""
+    from lipt.common.errors import LiptError
+
+    try:
+        yield
+    except LiptError as error:
+        raise BadParameter(str(error)) from None
+
+
+def require_size(fraction: float | None, budget: int | None) -> None:
+    """Check that exactly one of --fraction and --budget is given."""
+    if (fraction is None) == (budget is None):
+        raise BadParameter("give one of --fraction and --budget, e.g. --fraction 0.1")
+
+
+# Packages of loggers by the flags that ask for them.
+_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
+
+
+def require_loggers(asked: Mapping[str, str | None]) -> None:
+    """Look for the packages of the loggers that were asked for; imports none of them."""
+    from lipt.common.imports import require_extra
+
+    for name, value in asked.items():
+        if value is not None:
+            package = _PACKAGES[name]
+            require_extra(name, package=package, extra="loggers", needed_for=f"--{name}")
+
+
+def require_place(path: Path, *, folder: bool = False) -> None:
+    """Check that there can be a file, or a folder, of this name."""
+    if path.is_dir() and not folder:
+        raise BadParameter(f"{path} is a directory. Name a file in it.")
+    if path.is_file() and folder:
+        raise BadParameter(f"{path} is a file. Name a folder.")
     if not path.parent.is_dir():
-        raise typer.BadParameter(f"{path.parent} is not a directory. Make it first.")
+        raise BadParameter(f"{path.parent} is not a directory. Make it first.")
     if not os.access(path.parent, os.W_OK):
-        raise typer.BadParameter(f"{path.parent} cannot be written to. Name another place.")
+        raise BadParameter(f"{path.parent} cannot be written to. Name another place.")
 
 
 def require_replaceable(*paths: Path | None) -> None:
@@ -237,7 +299,7 @@ def require_replaceable(*paths: Path | None) -> None:
     for path in filter(None, paths):
         require_place(path)
         if path.exists() and not path.is_file():
-            raise typer.BadParameter(f"{path} is not a regular file. Name another.")
+            raise BadParameter(f"{path} is not a regular file. Name another.")
 
 
 def require_apart(paths: Mapping[str, Path | None]) -> None:
@@ -246,6 +308,4 @@ def require_apart(paths: Mapping[str, Path | None]) -> None:
     for flag, path in paths.items():
         other = flag if path is None else taken.setdefault(path.resolve(), flag)
         if other != flag:
-            raise typer.BadParameter(
-                f"{other} and {flag} are both {path}. Give each a file of its own."
-            )
+            raise BadParameter(f"{other} and {flag} are both {path}. Name two files.")

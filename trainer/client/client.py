@@ -32,13 +32,14 @@ from lipt.trainer.client.connection import (
     RESTORE_SECONDS,
     Connection,
     Reconnection,
+    Stubs,
 )
-from lipt.trainer.client.conversion import view_of
 from lipt.trainer.client.sources import (
     Features,
     Source,
     checkpoint_source,
     features_source,
+    option_text,
     weights_source,
 )
 from lipt.trainer.client.streams import (
@@ -66,7 +67,9 @@ from lipt.trainer.views import (
     ServiceView,
     StrategyView,
     TokenView,
+    ViewT,
     WeightsKind,
+    view_of,
 )
 from lipt.trainer.writing.files import place
 from lipt.v1 import access_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
@@ -118,8 +121,7 @@ class Client(AbstractContextManager["Client"]):
 
     def info(self) -> InfoView:
         """The coordinator's data, defaults, versions and workers."""
-        request = info_pb2.GetInfoRequest()
-        return view_of(InfoView, self._connection.unary(lambda of: of.info.GetInfo, request))
+        return self._ask(InfoView, lambda of: of.info.GetInfo, info_pb2.GetInfoRequest())
 
     def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
         """Wait up to `seconds` until the coordinator answers, even with a refusal.
@@ -149,11 +151,11 @@ class Client(AbstractContextManager["Client"]):
         """Start a run.
 
         Args:
-            overrides: what differs from the coordinator's defaults, nested as in
-                `RunConfig`: {"model": "resnet8", "learners": {"num_steps": 5}}.
+            overrides: of the coordinator's defaults, nested as in `RunConfig`:
+                {"model": "resnet8", "learners": {"num_steps": 5}}.
             name: to find it again; the coordinator makes one up where empty.
-            initial_weights: theta*'s weights, as for `upload_weights`. Where its head has other
-                classes, set {"initialization": {"new_head": True}} as well.
+            initial_weights: theta*, as for `upload_weights`. Where its head has other classes,
+                set {"initialization": {"new_head": True}} as well.
 
         Raises:
             ConfigError: a setting does not exist, or does not fit the data.
@@ -209,7 +211,7 @@ class Client(AbstractContextManager["Client"]):
         revision. "latest" stays the run that it was at first.
         """
         reconnection = Reconnection(self._reconnect_seconds)
-        yield from watch_run(self._connection, run_id, after_revision, reconnection=reconnection)
+        yield from watch_run(self._connection, run_id, after_revision, reconnection)
 
     def watch_service(
         self,
@@ -218,27 +220,22 @@ class Client(AbstractContextManager["Client"]):
         num_runs: int = 20,
         on_pause: Callable[[str], object] = lambda _: None,
     ) -> Iterator[ServiceView]:
-        """Yield the whole coordinator's state now and after every change, without end.
+        """Yield the coordinator's state now and after every change, without end.
 
         Args:
             interval_seconds: between two views, at least; 0.2 to 60.
-            num_runs: this many of the newest runs, at most 200, and all that have not ended.
+            num_runs: of the newest runs, at most 200; and all that have not ended.
             on_pause: called with a message before each reconnection.
         """
-        yield from watch_service(
-            self._connection,
-            interval_seconds=interval_seconds,
-            num_runs=num_runs,
-            reconnection=Reconnection(self._reconnect_seconds, on_pause=on_pause),
-        )
+        reconnection = Reconnection(self._reconnect_seconds, on_pause=on_pause)
+        yield from watch_service(self._connection, interval_seconds, num_runs, reconnection)
 
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.
 
         Raises:
             RunFailedError: it failed or was cancelled.
-            OtherDataError: it is held because the coordinator serves other data than it was made
-                on. Wait again once the operator has restored the data.
+            OtherDataError: it is held until the coordinator serves the run's own data.
         """
         view = self.run(run_id)
         if view.goes_on:
@@ -278,18 +275,17 @@ class Client(AbstractContextManager["Client"]):
             balanced: equal shares per class; None for the strategy's default.
             options: the strategy's own, by name.
             preset: the strategy's, such as "paper": defaults for `options` and `balanced`.
-            weights: a safetensors file, or its content, used in place of theta_p.
-            features: used in place of the model's, one row per example: a tensor or array
-                (N x d), a safetensors file, its content, or {"features": N x d}; for strategies
-                on pairs with "paired_features" besides.
+            weights: a safetensors file, or its content, in place of theta_p.
+            features: in place of the model's: a tensor or array (N x d), a safetensors file, its
+                content, or {"features": N x d}, on pairs with "paired_features" as well.
             proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" and some of
                 patches, learners, soup, initial (theta*), user, backbone, joined by "+"; None
                 for the strategy's default.
-            labels: "none" chooses without looking at labels, by features alone.
-            soft_labels: whether each example's chances come along, as a ridge head that has not
-                seen it says them: `Subset.soft_labels`, targets to train on.
-            previous: the subset in use, or its digest; `crest` answers with that very subset,
-                `kept`, as long as it still serves the changed weights.
+            labels: "none" chooses by features alone.
+            soft_labels: whether `Subset.soft_labels` come along, as targets to train on: each
+                example's probabilities by a ridge head that has not seen it.
+            previous: the subset in use, or its digest; `crest` returns it, `kept`, while it still
+                serves the changed weights.
             on_progress: called with the computation's progress.
 
         Raises:
@@ -314,7 +310,7 @@ class Client(AbstractContextManager["Client"]):
             strategy=strategy,
             fraction=DEFAULT_FRACTION if fraction is None and budget is None else fraction,
             budget=budget,
-            options={name: _option_text(value) for name, value in (options or {}).items()},
+            options={name: option_text(value) for name, value in (options or {}).items()},
             preset=preset,
             proxy=proxy,
             labels=labels,
@@ -371,8 +367,7 @@ class Client(AbstractContextManager["Client"]):
         """Store weights at the coordinator, unless it has them.
 
         Args:
-            weights: a safetensors file, its content, or a state dict file of `torch.save`, of
-                which tensors alone are read.
+            weights: a safetensors file, its content, or a state dict file of `torch.save`.
             on_bytes: called, in another thread, with each number of bytes sent.
 
         Raises:
@@ -419,16 +414,15 @@ class Client(AbstractContextManager["Client"]):
 
     def who_am_i(self) -> CallerView:
         """This client's name and roles, as the coordinator sees them."""
-        request = access_pb2.WhoAmIRequest()
-        return view_of(CallerView, self._connection.unary(lambda of: of.access.WhoAmI, request))
+        return self._ask(CallerView, lambda of: of.access.WhoAmI, access_pb2.WhoAmIRequest())
 
     def open_page(self) -> PageLinkView:
         """A link to the coordinator's page; needs the role trainer or admin.
 
-        ConfigError where the coordinator serves no page.
+        Raises:
+            ConfigError: the coordinator serves no page.
         """
-        request = access_pb2.OpenPageRequest()
-        return view_of(PageLinkView, self._connection.unary(lambda of: of.access.OpenPage, request))
+        return self._ask(PageLinkView, lambda of: of.access.OpenPage, access_pb2.OpenPageRequest())
 
     def create_token(self, role: str, *, name: str = "", days: float = 0.0) -> GivenTokenView:
         """Create a token; only this answer has its secret.
@@ -445,8 +439,7 @@ class Client(AbstractContextManager["Client"]):
         request = access_pb2.CreateTokenRequest(
             role=enum_to_proto(access_pb2.Role.DESCRIPTOR, Role(role)), name=name, days=days
         )
-        answer = self._connection.unary(lambda of: of.access.CreateToken, request)
-        return view_of(GivenTokenView, answer)
+        return self._ask(GivenTokenView, lambda of: of.access.CreateToken, request)
 
     def tokens(self) -> list[TokenView]:
         """All tokens, oldest first."""
@@ -459,6 +452,9 @@ class Client(AbstractContextManager["Client"]):
         request = access_pb2.RevokeTokenRequest(token_id=token_id)
         answer = self._connection.unary(lambda of: of.access.RevokeToken, request)
         return view_of(TokenView, answer.token)
+
+    def _ask(self, view: type[ViewT], method: Callable[[Stubs], Any], request: Any) -> ViewT:
+        return view_of(view, self._connection.unary(method, request))
 
     def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
         def on_pause(why: str) -> None:
@@ -483,8 +479,3 @@ class Client(AbstractContextManager["Client"]):
         return self._connection.transfer(
             lambda blobs: Transfers(blobs, on_bytes=on_bytes).upload(source)
         )
-
-
-def _option_text(value: object) -> str:
-    # True travels as the command line would write it.
-    return str(value).lower() if isinstance(value, bool) else str(value)

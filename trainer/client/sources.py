@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.errors import FeaturesError, WeightsError
-from lipt.common.weights.header import require_safetensors
+from lipt.common.weights import require_safetensors
 
 _HOW = (
     "Give {'features': N x d} with one row per example, for strategies on pairs also "
@@ -53,8 +53,7 @@ def features_source(features: Features) -> Path | bytes:
     """A path, or the content of a safetensors file.
 
     Args:
-        features: a safetensors file, its content, an N x d tensor, array or nested list, or
-            several by name: `features`, and `paired_features` for strategies on pairs.
+        features: as of `Client.subset`.
 
     Raises:
         FeaturesError: a file of another format, or values that are no tensors.
@@ -81,3 +80,8 @@ def features_source(features: Features) -> Path | bytes:
         return pack({str(name): tensor(values) for name, values in named.items()})
     except (TypeError, ValueError, RuntimeError, WeightsError) as error:
         raise FeaturesError(f"the features are no tensors ({error}). {_HOW}") from error
+
+
+def option_text(value: object) -> str:
+    """A strategy's option as on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -6,25 +6,25 @@ Announced sizes are checked before a file is fetched, and its content before it 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from lipt.common.blobs.blob import BlobName, blob_from_proto
+from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import DiagnosisError, SubsetError, UnreachableError
 from lipt.common.subsets import packed_sizes, unpack
-from lipt.trainer.client.connection import INTERRUPTIONS, Connection, Reconnection
-from lipt.trainer.client.conversion import view_of
+from lipt.trainer.client.connection import INTERRUPTIONS, Connection, Reconnection, Stubs
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import ProgressView, RunView, ServiceView
+from lipt.trainer.views import ProgressView, RunView, ServiceView, view_of
 from lipt.v1 import diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 # A computation reports its progress, but one step of it may take a while.
 _COMPUTING_SECONDS = 300.0
+# The coordinator repeats the last revision every few seconds as a sign of life.
+_IDLE_SECONDS = 30.0
 
 OnProgress = Callable[[ProgressView], object]
 Refusal = type[SubsetError] | type[DiagnosisError]
@@ -37,11 +37,10 @@ def fetch_subset(
     reconnection: Reconnection,
 ) -> Subset:
     """Request a subset, through broken streams, and check it against its description."""
-    stream = partial(
-        connection.stream, lambda of: of.subsets.GetSubset, request, idle_seconds=_COMPUTING_SECONDS
+    described, manifest = _described(
+        connection, lambda of: of.subsets.GetSubset, request, on_progress, reconnection, SubsetError
     )
-    described = _described(stream, on_progress, reconnection, SubsetError)
-    file, num_examples = blob_from_proto(described.file), described.num_examples
+    file, num_examples = described.file, described.num_examples
     if file.size_bytes not in packed_sizes(num_examples, described.num_classes):
         raise SubsetError(
             f"the coordinator announced a subset of {num_examples} examples in {file.size_bytes} "
@@ -56,7 +55,7 @@ def fetch_subset(
         fingerprint=described.fingerprint,
         digest=described.digest,
         strategy=described.strategy,
-        manifest=_manifest(described.manifest_json, SubsetError),
+        manifest=manifest,
         kept=described.kept,
         handed_over=True,
     )
@@ -69,14 +68,15 @@ def fetch_diagnosis(
     reconnection: Reconnection,
 ) -> Diagnosis:
     """Request a diagnosis, as `fetch_subset` does a subset."""
-    stream = partial(
-        connection.stream,
+    described, manifest = _described(
+        connection,
         lambda of: of.diagnoses.Diagnose,
         request,
-        idle_seconds=_COMPUTING_SECONDS,
+        on_progress,
+        reconnection,
+        DiagnosisError,
     )
-    described = _described(stream, on_progress, reconnection, DiagnosisError)
-    file, num_examples = blob_from_proto(described.file), described.num_examples
+    file, num_examples = described.file, described.num_examples
     limit = max_file_bytes(max(num_examples, 0))
     if not num_examples > 0 or file.size_bytes > limit:
         raise DiagnosisError(
@@ -88,35 +88,40 @@ def fetch_diagnosis(
         num_examples=num_examples,
         fingerprint=described.fingerprint,
         run_id=described.run_id,
-        manifest=_manifest(described.manifest_json, DiagnosisError),
+        manifest=manifest,
     )
 
 
 def _described(
-    stream: Callable[[], Generator[Any]],
+    connection: Connection,
+    method: Callable[[Stubs], Any],
+    request: Any,
     on_progress: OnProgress | None,
     reconnection: Reconnection,
     refusal: Refusal,
-) -> Any:
-    """The description that ends an answer's progress."""
+) -> tuple[Any, dict[str, Any]]:
+    """The description that ends an answer's progress, and the manifest in it."""
     while True:
         try:
             # Closed here: the stream holds the channel until it has ended.
-            with closing(stream()) as responses:
+            stream = connection.stream(method, request, idle_seconds=_COMPUTING_SECONDS)
+            with closing(stream) as responses:
                 for response in reconnection.heard(responses):
                     part = response.WhichOneof("part")
                     if part == "progress" and on_progress:
                         on_progress(view_of(ProgressView, response.progress))
                     elif part not in ("progress", None):
-                        return getattr(response, part)
+                        described = getattr(response, part)
+                        return described, _manifest(described.manifest_json, refusal)
                 raise refusal("the coordinator sent no description of the answer. Ask again.")
         except INTERRUPTIONS as error:
             reconnection.pause(error)
 
 
-def _content(connection: Connection, file: BlobName, max_bytes: int) -> bytes:
+def _content(connection: Connection, file: Any, max_bytes: int) -> bytes:
+    name = blob_from_proto(file)
     return connection.transfer(
-        lambda blobs: Transfers(blobs).download_bytes(file, max_bytes=max_bytes)
+        lambda blobs: Transfers(blobs).download_bytes(name, max_bytes=max_bytes)
     )
 
 
@@ -130,10 +135,6 @@ def _manifest(text: str, refusal: Refusal) -> dict[str, Any]:
     return manifest
 
 
-# The coordinator repeats the last revision every few seconds as a sign of life.
-_IDLE_SECONDS = 30.0
-
-
 def get_run(connection: Connection, run_id: str) -> RunView:
     """See `Client.run`."""
     request = run_pb2.GetRunRequest(run_id=run_id)
@@ -141,7 +142,7 @@ def get_run(connection: Connection, run_id: str) -> RunView:
 
 
 def watch_run(
-    connection: Connection, run_id: str, after_revision: int, *, reconnection: Reconnection
+    connection: Connection, run_id: str, after_revision: int, reconnection: Reconnection
 ) -> Iterator[RunView]:
     """See `Client.watch`."""
     revision, waiting = after_revision, ""
@@ -155,21 +156,10 @@ def watch_run(
                     yield view
                 if view.ended:
                     return
+            # A coordinator that shuts down ends its streams in order.
+            raise UnreachableError(f"{connection.address} ends the stream of {run_id}.")
         except INTERRUPTIONS as error:
             reconnection.pause(error)
-        else:
-            # A coordinator that shuts down ends its streams in order.
-            reconnection.pause(
-                UnreachableError(f"{connection.address} ends the stream of {run_id}.")
-            )
-
-
-def while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
-    """A run's changes up to the first at which it has ended or is held."""
-    for view in changes:
-        yield view
-        if not view.goes_on:
-            return
 
 
 def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[RunView]:
@@ -182,12 +172,16 @@ def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[
     yield get_run(connection, run_id)
 
 
+def while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
+    """A run's changes up to the first at which it has ended or is held."""
+    for view in changes:
+        yield view
+        if not view.goes_on:
+            return
+
+
 def watch_service(
-    connection: Connection,
-    *,
-    interval_seconds: float,
-    num_runs: int,
-    reconnection: Reconnection,
+    connection: Connection, interval_seconds: float, num_runs: int, reconnection: Reconnection
 ) -> Iterator[ServiceView]:
     """See `Client.watch_service`."""
     request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
@@ -204,10 +198,9 @@ def watch_service(
                 view = view_of(ServiceView, message)
                 runs |= {run.run_id: run for run in view.runs}
                 yield replace(view, runs=_newest(runs.values(), num_runs))
+            raise UnreachableError(f"{connection.address} ends its stream.")
         except INTERRUPTIONS as error:
             reconnection.pause(error)
-        else:
-            reconnection.pause(UnreachableError(f"{connection.address} ends its stream."))
 
 
 def _newest(runs: Iterable[RunView], num_runs: int) -> tuple[RunView, ...]:

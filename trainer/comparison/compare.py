@@ -15,25 +15,29 @@ from lipt.common.errors import BudgetError, ConfigError, SubsetError
 from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.baselines import (
+from lipt.trainer.comparison.trial import (
+    BASELINES,
     EVERYTHING,
     FIXED,
+    LATE,
     REDRAWN,
-    SOFT,
+    Cell,
+    Plan,
+    Trial,
+    TrialFile,
     label,
-    require_baselines,
+    levelled_off,
 )
-from lipt.trainer.comparison.trial import LATE, Cell, Plan, Trial, TrialFile, levelled_off
-from lipt.trainer.main_training import Recipe, Schedule, fit
-from lipt.trainer.main_training.examples import SubsetSource, require_comparable
+from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
+from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import OnStep
-from lipt.trainer.resampling.sources import RedrawnRandom
+from lipt.trainer.resampling.redrawing import RedrawnRandom
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
 # Accuracy is measured more often late, where the learning rate is low and accuracy rises most.
 LOOK_AT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9)
-_SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,), within_epochs=True)
+_SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,))
 
 # Values of `StrategyView.needs` that the data alone provide, and those that need a run.
 _OF_THE_DATA = {"labels", "near copies", "paired features"}
@@ -42,58 +46,13 @@ _OF_THE_RUN = {"gradient norms", "learners"}
 _PRETRAINED = {"soup", "learners"}
 
 
-class Run(Protocol):
-    """A seed's pre-training."""
-
-    @property
-    def run_id(self) -> str: ...  # noqa: D102 - its name
-    @property
-    def fitted(self) -> str: ...  # noqa: D102 - as `RunView.fitted`
-    @property
-    def costs(self) -> CostsView | None: ...  # noqa: D102 - so far
-
-
 class Chooser(Protocol):
     """Chooses subsets: `lipt.Client`, or `lipt.compare` in its own process."""
 
-    def strategies(self) -> list[StrategyView]: ...  # noqa: D102 - as `Client.strategies`
-    def subset(  # noqa: D102 - as `Client.subset`
-        self,
-        run: str,
-        strategy: str,
-        *,
-        fraction: float,
-        proxy: str | None = None,
-        soft_labels: bool = False,
+    def strategies(self) -> list[StrategyView]: ...  # noqa: D102
+    def subset(  # noqa: D102
+        self, run: str, strategy: str, *, fraction: float, proxy: str | None = None
     ) -> Subset: ...
-
-
-def warm_up_seconds(manifest: Mapping[str, Any]) -> float | None:
-    """Cost of the ordinary warm-up that a subset was chosen by; None without one."""
-    seconds = manifest.get("costs", {}).get("warm_up_seconds")
-    return None if seconds is None else float(seconds)
-
-
-def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
-    """Whether choosing a subset needed the run's pre-training.
-
-    Args:
-        needs: of its strategy.
-        manifest: of the subset. Proxies that an automatic choice tried count, whichever won.
-    """
-    if warm_up_seconds(manifest) is not None:
-        return False
-    if (teacher := manifest.get("soft_labels")) and _uses_learners(teacher):
-        return True
-    if _OF_THE_DATA.issuperset(needs):
-        return False
-    proxy = manifest.get("proxy", {})
-    return "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs) or _uses_learners(proxy)
-
-
-def _uses_learners(head: Mapping[str, Any]) -> bool:
-    looked_at = [head["features"], *(tried["features"] for tried in head["tried"])]
-    return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in looked_at)
 
 
 def run_of(client: Client, plan: Plan, seed: int) -> RunView:
@@ -107,17 +66,13 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
     return client.wait(run.run_id)
 
 
-# Trains on a cell's subset, or on all examples without one; a source changes it between epochs.
-_Train = Callable[[Cell, Subset | None, SubsetSource | None], Trial]
-
-
 def compare(
     chooser: Chooser,
     plan: Plan,
     train: Dataset,
     test: Dataset,
     *,
-    pretrain: Callable[[int], Run],
+    pretrain: Callable[[int], Any],
     out: Path,
     device: str = "auto",
     allowed_modules: Collection[str] = (),
@@ -126,17 +81,8 @@ def compare(
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    Args:
-        chooser: a client of the coordinator that serves `train`, or a chooser of this process.
-        plan: what to compare.
-        train: what the subsets are of.
-        test: what accuracy is measured on.
-        pretrain: gives a seed's run, ready.
-        out: a file of trials; those that it has are not done again.
-        device: of main training.
-        allowed_modules: modules that the model may be imported from.
-        say: prints a line.
-        on_step: called after every optimizer step.
+    The chooser is a client of the coordinator that serves `train`, or one of this process, and
+    `pretrain` gives a seed's run, ready. Trials that the file `out` has are not done again.
     """
     known = {strategy.name: strategy for strategy in chooser.strategies()}
     _check(chooser, known, plan, train, test)
@@ -147,34 +93,35 @@ def compare(
     if trials.trials:
         say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
     training = partial(
-        _trial,
-        model=plan.model,
-        train=train,
+        fit,
+        plan.model,
+        train,
         test=test,
-        recipe=recipe,
         device=device,
         allowed_modules=allowed_modules,
         on_step=on_step,
     )
     for seed in plan.seeds:
-        run: Run | None = None
+        run = None
         for cell in plan.cells(seed):
             if trials.find(cell) is not None:
                 continue
-            if cell.strategy == EVERYTHING:
-                trial = training(cell, None, None)
-            elif cell.strategy == REDRAWN:
-                drawn = RedrawnRandom(train, round(cell.fraction * len(train)), seed)
-                trial = training(cell, drawn.subset, drawn)
-            else:
+            subset, source, costs = None, None, {}
+            if cell.strategy == REDRAWN:
+                source = RedrawnRandom(train, round(cell.fraction * len(train)), seed)
+                subset = source.subset
+            elif cell.strategy != EVERYTHING:
                 if run is None:
                     say(f"seed {seed}: the run")
                     run = pretrain(seed)
                     if run.fitted:
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
-                needs = known[_asked(cell)].needs
-                trial = _chosen(chooser, run, cell, plan.proxy, needs, training)
-            trials.add(trial)
+                subset = chooser.subset(
+                    run.run_id, cell.strategy, fraction=cell.fraction, proxy=plan.proxy
+                )
+                costs = choosing_costs(known[cell.strategy], run.costs, subset.manifest)
+            trial = _trial(cell, subset, source, recipe, len(train), training)
+            trials.add(replace(trial, **costs))
             say(_line(trial))
     return trials.trials
 
@@ -182,35 +129,24 @@ def compare(
 def _trial(
     cell: Cell,
     subset: Subset | None,
-    source: SubsetSource | None,
-    *,
-    model: str,
-    train: Dataset,
-    test: Dataset,
+    source: RedrawnRandom | None,
     recipe: Recipe,
-    device: str,
-    allowed_modules: Collection[str],
-    on_step: OnStep,
+    num_examples: int,
+    training: Callable[..., Trained],
 ) -> Trial:
     stays = subset is not None and source is None
-    trained = fit(
-        model,
-        train,
+    trained = training(
         subset=subset,
-        test=test,
-        recipe=recipe.model_copy(update={"seed": cell.seed, **_softened(cell, subset)}),
+        reselect=source,
+        recipe=recipe.model_copy(update={"seed": cell.seed}),
         # Accuracy on the examples costs too much on all of the data, and says little of others.
         schedule=_SCHEDULE if stays else replace(_SCHEDULE, subset_at=None),
-        device=device,
-        reselect=source,
-        allowed_modules=allowed_modules,
-        on_step=on_step,
     )
     return Trial(
         seed=cell.seed,
         strategy=cell.strategy,
         fraction=cell.fraction,
-        num_examples=len(train if subset is None else subset),
+        num_examples=num_examples if subset is None else len(subset),
         num_steps=trained.num_steps,
         weighted=subset is not None and recipe.weighted and bool((subset.weights != 1).any()),
         test_accuracy=trained.looks[-1].accuracy,
@@ -226,47 +162,35 @@ def _trial(
     )
 
 
-def _chosen(
-    chooser: Chooser,
-    run: Run,
-    cell: Cell,
-    proxy: str | None,
-    needs: Collection[str],
-    training: _Train,
-) -> Trial:
-    asked = {"soft_labels": True} if cell.strategy.endswith(SOFT) else {}
-    subset = chooser.subset(run.run_id, _asked(cell), fraction=cell.fraction, proxy=proxy, **asked)
-    trial = training(cell, subset, None)
-    costs = run.costs
-    if cell.strategy in FIXED or costs is None:
-        return trial
-    trial = replace(
-        trial,
-        pretraining_seconds=warm_up_seconds(subset.manifest) or 0.0,
-        selection_seconds=float(subset.manifest["costs"]["selection_seconds"]),
-    )
-    if not rests_on_pretraining(needs, subset.manifest):
-        return trial
-    return replace(
-        trial,
-        pretraining_seconds=costs.initialization_seconds
-        + costs.sharding_seconds
-        + costs.training_seconds
-        + costs.merging_seconds,
-        bytes_sent=costs.bytes_to_workers + costs.bytes_from_workers,
-    )
-
-
-def _asked(cell: Cell) -> str:
-    """The strategy of a cell's subset: of all examples at random, as they are all there."""
-    name = cell.strategy.removesuffix(SOFT)
-    return FIXED[0] if name == EVERYTHING else name
-
-
-def _softened(cell: Cell, subset: Subset | None) -> dict[str, float]:
-    if subset is None or not cell.strategy.endswith(SOFT):
+def choosing_costs(
+    strategy: StrategyView, run: CostsView | None, manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What choosing a subset cost, by the fields of `Trial`."""
+    if strategy.name in FIXED or run is None:
         return {}
-    return {"soft_labels": subset.recommended_alpha}
+    found = {"selection_seconds": float(manifest["costs"]["selection_seconds"])}
+    if (warm_up := manifest["costs"].get("warm_up_seconds")) is not None:
+        return found | {"pretraining_seconds": float(warm_up)}
+    if not rests_on_pretraining(strategy.needs, manifest):
+        return found
+    seconds = run.initialization_seconds + run.sharding_seconds
+    seconds += run.training_seconds + run.merging_seconds
+    sent = run.bytes_to_workers + run.bytes_from_workers
+    return found | {"pretraining_seconds": seconds, "bytes_sent": sent}
+
+
+def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
+    """Whether choosing a subset needed the run's pre-training, had it no warm-up of its own.
+
+    Proxies that an automatic choice tried count, whichever won.
+    """
+    if _OF_THE_DATA.issuperset(needs):
+        return False
+    proxy = manifest.get("proxy", {})
+    if "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs):
+        return True
+    tried = [proxy["features"], *(one["features"] for one in proxy["tried"])]
+    return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in tried)
 
 
 def _line(trial: Trial) -> str:
@@ -282,10 +206,15 @@ def _line(trial: Trial) -> str:
 def _check(
     chooser: Chooser, known: Mapping[str, StrategyView], plan: Plan, train: Dataset, test: Dataset
 ) -> None:
-    require_baselines(plan.baselines)
+    for what, names, there in (
+        ("baseline", plan.baselines, BASELINES),
+        ("strategy", plan.strategies, known),
+    ):
+        for name in names:
+            if name not in there:
+                choice = ", ".join(there)
+                raise ConfigError(f"there is no {what} {name!r}. Choose from: {choice}.")
     for name in plan.strategies:
-        if name not in known:
-            raise ConfigError(f"there is no strategy {name!r}. Choose from: {', '.join(known)}.")
         if "paired features" in known[name].needs:
             raise ConfigError(
                 f"{name} needs features of pairs, which a comparison does not have. Leave it "

@@ -1,4 +1,4 @@
-"""Outcomes of a comparison: accuracy, cost and time to a target of each way to choose.
+"""Outcomes of a comparison: accuracy, cost and time to a target, as tables and as a verdict.
 
 Rows are compared within a seed, whose trainings share the run, initial weights and order.
 """
@@ -12,15 +12,16 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from lipt.common.imports import import_extra
-from lipt.trainer.comparison.baselines import (
+from lipt.common.text import format_bytes
+from lipt.trainer.comparison.trial import (
     BASELINES,
     EVERYTHING,
     FIXED,
     REDRAWN,
-    SOFT,
+    Trial,
     label,
 )
-from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.writing.formatting import format_percent, table_lines
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -43,11 +44,7 @@ class Difference:
 def paired_difference(
     values: Mapping[KeyT, float], baseline: Mapping[KeyT, float]
 ) -> Difference | None:
-    """The mean difference and Student's 95% interval over the keys (seeds) that both have.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
-    """
+    """The mean difference and Student's 95% interval over the keys (seeds) that both have."""
     pairs = [value - baseline[key] for key, value in values.items() if key in baseline]
     if not pairs:
         return None
@@ -77,67 +74,28 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Reach:
-    """How soon the trainings of a row and those of its rivals reached a target accuracy."""
+class Rival:
+    """Everything, or re-drawn random, for as many steps as a row.
 
-    target: float
-    own: Reached
-    everything: Reached | None
-    redrawn: Reached | None
-    to_everything: Difference | None
-    to_redrawn: Difference | None
+    difference: of the row's accuracy to the rival's.
+    reached: how soon the rival reached the row's target; None without looks.
+    later: seconds until the row reached it, less the rival's; None where not all trainings did.
+    """
 
-
-def reach(
-    trials: Sequence[Trial], target: float, everything: Sequence[Trial], redrawn: Sequence[Trial]
-) -> Reach | None:
-    """How soon the trainings of one row and its rivals reach an accuracy; None without looks."""
-    own = _reached(trials, target)
-    if own is None:
-        return None
-    return Reach(
-        target=target,
-        own=own,
-        everything=_reached(everything, target),
-        redrawn=_reached(redrawn, target),
-        to_everything=_later(trials, everything, target),
-        to_redrawn=_later(trials, redrawn, target),
-    )
-
-
-def _reached(trials: Sequence[Trial], target: float) -> Reached | None:
-    if not trials or not all(trial.looks for trial in trials):
-        return None
-    found = [when for trial in trials if (when := trial.reached(target)) is not None]
-    return Reached(
-        num_trainings=len(trials),
-        num_reached=len(found),
-        steps=fmean(steps for steps, _ in found) if found else None,
-        seconds=fmean(seconds for _, seconds in found) if found else None,
-    )
-
-
-def _later(trials: Sequence[Trial], rivals: Sequence[Trial], target: float) -> Difference | None:
-    ours, theirs = (
-        {trial.seed: when[1] for trial in found if (when := trial.reached(target)) is not None}
-        for found in (trials, rivals)
-    )
-    if len(ours) < len(trials) or len(theirs) < len(rivals):
-        return None
-    return paired_difference(ours, theirs)
+    difference: Difference | None
+    reached: Reached | None
+    later: Difference | None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One strategy or baseline at one fraction over all seeds.
+    """One strategy or baseline at one fraction over all seeds; costs are means.
 
-    difference: to the better fixed random subset; None for these and for everything; with soft
-        labels, to the same without them.
-    to_everything, to_redrawn: to training on all examples, and on a random subset that is
-        re-drawn every epoch, for as many steps; None where they were not trained.
+    difference: to the better fixed random subset; None for these and for everything.
+    everything, redrawn: its rivals.
     subset_accuracy, levelled_off: None where the examples changed, and for everything.
-    choosing_seconds: pre-training and selection.
-    reach: how soon it reached what the better fixed random subset ends with.
+    target: what the better fixed random subset ends with; None without one.
+    reached: how soon the target was reached; None without a target or looks.
     """
 
     strategy: str
@@ -146,19 +104,23 @@ class Outcome:
     mean_accuracy: float
     std_accuracy: float
     difference: Difference | None
-    to_everything: Difference | None
-    to_redrawn: Difference | None
+    everything: Rival
+    redrawn: Rival
     subset_accuracy: float | None
     levelled_off: bool | None
     num_steps: int
     pretraining_seconds: float
     selection_seconds: float
-    choosing_seconds: float
     training_seconds: float
-    total_seconds: float
     bytes_sent: float
-    reach: Reach | None
+    target: float | None
+    reached: Reached | None
     score_name: str = "accuracy"
+
+    @property
+    def choosing_seconds(self) -> float:
+        """Pre-training and selection."""
+        return self.pretraining_seconds + self.selection_seconds
 
     @property
     def label(self) -> str:
@@ -171,19 +133,9 @@ class Outcome:
         return self.strategy in BASELINES
 
     @property
-    def is_soft(self) -> bool:
-        """Whether it was trained with soft labels."""
-        return self.strategy.endswith(SOFT)
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether the verdict is about it: a chosen subset and its labels."""
-        return not self.is_baseline and not self.is_soft
-
-    @property
     def beats_random(self) -> bool:
         """Whether zero lies below the interval of a chosen subset."""
-        return self.is_judged and self.difference is not None and self.difference.low > 0
+        return bool(not self.is_baseline and self.difference and self.difference.low > 0)
 
 
 def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
@@ -194,50 +146,68 @@ def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
         within = [trial for trial in trials if trial.fraction == fraction]
         names = dict.fromkeys(trial.strategy for trial in within)
         found = [_outcome(_of(within, name), within, everything) for name in names]
-        rows += sorted(
-            found, key=lambda row: (row.is_soft, not row.is_baseline, -row.mean_accuracy)
-        )
+        rows += sorted(found, key=lambda row: (not row.is_baseline, -row.mean_accuracy))
     return rows
 
 
 def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence[Trial]) -> Outcome:
-    first, accuracies = row[0], _accuracies(row)
-    redrawn, random = _of(within, REDRAWN), _best_fixed(within)
-    if first.strategy.endswith(SOFT):
-        random = _of(within, first.strategy.removesuffix(SOFT))
-    is_everything, is_redrawn = first.strategy == EVERYTHING, first.strategy == REDRAWN
-    stays = not is_everything and not is_redrawn
-    is_rival = is_everything or first.strategy in FIXED
-    known = [trial.subset_accuracy for trial in row if trial.subset_accuracy is not None]
+    name, accuracies = row[0].strategy, _accuracies(row)
+    fixed = (_of(within, random) for random in FIXED)
+    random = max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
     target = fmean(_accuracies(random).values()) if random else None
+    difference = paired_difference(accuracies, _accuracies(random))
+    on_subset = [trial.subset_accuracy for trial in row if trial.subset_accuracy is not None]
     return Outcome(
-        strategy=first.strategy,
-        fraction=first.fraction,
+        strategy=name,
+        fraction=row[0].fraction,
         num_seeds=len(row),
         mean_accuracy=fmean(accuracies.values()),
         std_accuracy=stdev(accuracies.values()) if len(row) > 1 else 0.0,
-        difference=None if is_rival else paired_difference(accuracies, _accuracies(random)),
-        to_everything=None
-        if is_everything
-        else paired_difference(accuracies, _accuracies(everything)),
-        to_redrawn=None if is_redrawn else paired_difference(accuracies, _accuracies(redrawn)),
-        subset_accuracy=fmean(known) if len(known) == len(row) else None,
-        levelled_off=all(trial.levelled_off for trial in row) if stays else None,
-        num_steps=first.num_steps,
+        difference=None if name in (*FIXED, EVERYTHING) else difference,
+        everything=_rival(row, everything, target),
+        redrawn=_rival(row, _of(within, REDRAWN), target),
+        subset_accuracy=fmean(on_subset) if len(on_subset) == len(row) else None,
+        levelled_off=None
+        if name in (EVERYTHING, REDRAWN)
+        else all(trial.levelled_off for trial in row),
+        num_steps=row[0].num_steps,
         pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
         selection_seconds=fmean(trial.selection_seconds for trial in row),
-        choosing_seconds=fmean(trial.choosing_seconds for trial in row),
         training_seconds=fmean(trial.training_seconds for trial in row),
-        total_seconds=fmean(trial.total_seconds for trial in row),
         bytes_sent=fmean(trial.bytes_sent for trial in row),
-        reach=None if target is None else reach(row, target, everything, redrawn),
-        score_name=first.score_name,
+        target=target,
+        reached=_reached(row, target),
+        score_name=row[0].score_name,
     )
 
 
-def _best_fixed(within: Sequence[Trial]) -> list[Trial]:
-    fixed = (_of(within, name) for name in FIXED)
-    return max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
+def _rival(row: Sequence[Trial], rivals: Sequence[Trial], target: float | None) -> Rival:
+    difference = later = None
+    if rivals and rivals[0].strategy != row[0].strategy:
+        difference = paired_difference(_accuracies(row), _accuracies(rivals))
+    ours, theirs = (_seconds(found, target) for found in (row, rivals))
+    if len(ours) == len(row) and len(theirs) == len(rivals):
+        later = paired_difference(ours, theirs)
+    return Rival(difference, _reached(rivals, target), later)
+
+
+def _seconds(trials: Sequence[Trial], target: float | None) -> dict[int, float]:
+    """Seconds until each training reached the target, by its seed."""
+    if target is None:
+        return {}
+    return {trial.seed: when[1] for trial in trials if (when := trial.reached(target)) is not None}
+
+
+def _reached(trials: Sequence[Trial], target: float | None) -> Reached | None:
+    if target is None or not trials or not all(trial.looks for trial in trials):
+        return None
+    found = [when for trial in trials if (when := trial.reached(target)) is not None]
+    return Reached(
+        num_trainings=len(trials),
+        num_reached=len(found),
+        steps=fmean(steps for steps, _ in found) if found else None,
+        seconds=fmean(seconds for _, seconds in found) if found else None,
+    )
 
 
 def _of(trials: Sequence[Trial], strategy: str) -> list[Trial]:
@@ -246,3 +216,241 @@ def _of(trials: Sequence[Trial], strategy: str) -> list[Trial]:
 
 def _accuracies(trials: Sequence[Trial]) -> dict[int, float]:
     return {trial.seed: trial.test_accuracy for trial in trials}
+
+
+Cells = dict[str, str]
+
+
+def cells(row: Outcome) -> Cells:
+    """One outcome by the columns of the first table."""
+    return {
+        "fraction": _fraction(row.fraction),
+        "strategy": row.label,
+        row.score_name: f"{format_percent(row.mean_accuracy)} +- {100 * row.std_accuracy:.1f}",
+        "to random (95% interval)": _difference(row.difference),
+        "seeds": str(row.num_seeds),
+        "on the subset": "-"
+        if row.subset_accuracy is None
+        else format_percent(row.subset_accuracy),
+        "levelled off": {True: "yes", False: "no", None: "-"}[row.levelled_off],
+        "steps": str(row.num_steps),
+        "total time": _time(row.choosing_seconds + row.training_seconds),
+        "sent": format_bytes(round(row.bytes_sent)) if row.bytes_sent else "-",
+    }
+
+
+def instead(rows: Sequence[Outcome]) -> list[Cells]:
+    """The rows beside what people would do instead; empty where nothing of it was measured."""
+    everything = next((row for row in rows if row.strategy == EVERYTHING), None)
+    found: list[Cells] = []
+    for fraction in dict.fromkeys(row.fraction for row in rows if row.strategy != EVERYTHING):
+        within = [row for row in rows if row.fraction == fraction and row.strategy != EVERYTHING]
+        for row in within:
+            differences = row.everything.difference, row.redrawn.difference
+            if any(differences) or row.reached:
+                found.append(_instead(row, differences, row.target, row.reached))
+        first = next((row for row in within if row.reached and row.everything.reached), None)
+        if first and everything:
+            reached = first.everything.reached
+            found.append(_instead(everything, (None, None), first.target, reached))
+    return found
+
+
+def _instead(
+    row: Outcome,
+    differences: tuple[Difference | None, Difference | None],
+    target: float | None,
+    reached: Reached | None,
+) -> Cells:
+    times = ["-"] * 5
+    if target is not None and reached is not None:
+        times = [
+            format_percent(target),
+            f"{reached.num_reached} of {reached.num_trainings}",
+            "-" if reached.steps is None else f"{reached.steps:.0f}",
+            "-" if reached.seconds is None else _time(reached.seconds),
+            _time(row.choosing_seconds),
+        ]
+    names = ("target", "reached in", "steps till then", "time till then", "choosing")
+    return {
+        "fraction": _fraction(row.fraction),
+        "strategy": row.label,
+        "to everything (95% interval)": _difference(differences[0]),
+        "to re-drawn random (95% interval)": _difference(differences[1]),
+        **dict(zip(names, times, strict=True)),
+    }
+
+
+def plain(rows: Sequence[Outcome]) -> list[str]:
+    """The lines of both tables on a terminal."""
+    lines: list[str] = []
+    for found in ([cells(row) for row in rows], instead(rows)):
+        if found:
+            lines += ["", *table_lines(list(found[0]), [list(each.values()) for each in found])]
+    return lines[1:]
+
+
+def _fraction(fraction: float) -> str:
+    return format_percent(fraction).replace(".0%", "%")
+
+
+def _difference(difference: Difference | None) -> str:
+    if difference is None:
+        return "-"
+    mean, low, high = (
+        f"{100 * value:+.1f}" for value in (difference.mean, difference.low, difference.high)
+    )
+    return f"{mean} ({low} to {high})" if difference.bounded else mean
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{seconds:.0f} s"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The verdict on one fraction; a text is empty where nothing was measured for it."""
+
+    fraction: float
+    better: str
+    beats_random: bool = False
+    faster: str = ""
+    cost: str = ""
+
+
+def answers(rows: Sequence[Outcome]) -> list[Answers]:
+    """The verdict for each fraction."""
+    found = []
+    for fraction in sorted({row.fraction for row in rows if row.strategy != EVERYTHING}):
+        within = [row for row in rows if row.fraction == fraction]
+        chosen = [row for row in within if not row.is_baseline]
+        if not chosen:
+            found.append(Answers(fraction, f"{_at(fraction)} nothing was chosen."))
+            continue
+        # One that beats random before one that may only have been lucky.
+        best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
+        better = _better(best, chosen) + _rising(within)
+        found.append(Answers(fraction, better, best.beats_random, _faster(best), _cost(best)))
+    return found
+
+
+def verdict(rows: Sequence[Outcome]) -> str:
+    """All answers, a line for each."""
+    texts = (text for found in answers(rows) for text in (found.better, found.faster, found.cost))
+    return "\n".join(filter(None, texts))
+
+
+def _better(best: Outcome, tried: Sequence[Outcome]) -> str:
+    at = _at(best.fraction)
+    if best.difference is None:
+        return f"{at} {best.label} was not compared with a random subset."
+    if not best.difference.bounded:
+        return f"{at} one seed is too few to tell {best.label} from random."
+    others = [row.label for row in tried if row.difference is not None and not row.beats_random]
+    if best.beats_random:
+        text = f"{at} {best.label} beats random by {_points(best.difference)}"
+        also = [row.label for row in tried if row.beats_random and row is not best]
+        text += f", and so {_do(also)} {_and(also)}" if also else ""
+        return text + (f"; {_and(others)} {_do(others)} not beat it." if others else ".")
+    which = "it" if len(others) == 1 else f"the best, {best.label},"
+    return (
+        f"{at} {_and(others)} {_do(others)} not beat random: {which} differs by "
+        f"{_points(best.difference, '+')}."
+    )
+
+
+def _rising(rows: Sequence[Outcome]) -> str:
+    rising = [row.label for row in rows if row.levelled_off is False]
+    if not rising:
+        return ""
+    every = len(rising) == sum(row.levelled_off is not None for row in rows)
+    whom = "all of them" if every else _and(rising)
+    return f" Accuracy on the subset was still rising with {whom}: train longer."
+
+
+def _faster(best: Outcome) -> str:
+    rivals = (EVERYTHING, best.everything), (label(REDRAWN), best.redrawn)
+    standing = [_standing(rival.difference, name) for name, rival in rivals if rival.difference]
+    if not standing:
+        return ""
+    text = f"Trained for as many steps, {best.label} is {_and(standing)}."
+    own = best.reached
+    if own is None or best.target is None:
+        return text
+    target = format_percent(best.target)
+    text += f" To {target}, what random ends with, it takes {_when(own)}, choosing included"
+    for name, rival in rivals:
+        if rival.reached is not None:
+            sooner = _sooner(own, rival.reached, rival.later)
+            text += f"; {name} takes {_when(rival.reached)}{sooner}"
+    return f"{text}."
+
+
+def _standing(difference: Difference, rival: str) -> str:
+    if not difference.bounded:
+        return f"{100 * difference.mean:+.1f} points from {rival} (one seed tells nothing)"
+    if difference.low > 0:
+        return f"better than {rival} by {_points(difference)}"
+    if difference.high < 0:
+        less = Difference(-difference.mean, -difference.high, -difference.low, difference.num_seeds)
+        return f"worse than {rival} by {_points(less)}"
+    return f"not told apart from {rival}, at {_points(difference, '+')}"
+
+
+def _when(reached: Reached) -> str:
+    if reached.seconds is None or reached.steps is None:
+        return f"more than all steps in each of {reached.num_trainings} trainings"
+    text = f"{_time(reached.seconds)} ({reached.steps:.0f} steps)"
+    if not reached.always:
+        text += f" in {reached.num_reached} of {reached.num_trainings} trainings, and never else"
+    return text
+
+
+def _sooner(own: Reached, theirs: Reached, later: Difference | None) -> str:
+    if later is None:
+        if own.always and not theirs.num_reached:
+            return ", so choosing is faster"
+        if theirs.always and not own.num_reached:
+            return ", so choosing is slower"
+        return ", so neither is shown to be faster"
+    if not later.bounded:
+        return ""
+    if later.low <= 0 <= later.high:
+        return ", so neither is shown to be faster"
+    low, high = sorted((abs(later.low), abs(later.high)))
+    return (
+        f", so choosing is {'faster' if later.high < 0 else 'slower'} by "
+        f"{_time(abs(later.mean))} (95% interval {_time(low)} to {_time(high)}, "
+        f"{later.num_seeds} seeds)"
+    )
+
+
+def _cost(best: Outcome) -> str:
+    times = best.choosing_seconds / max(best.training_seconds, 1e-9)
+    share = f"{times:.1f} times" if times >= 2 else f"{times:.0%} of"
+    return (
+        f"Choosing with {best.strategy} cost {_time(best.choosing_seconds)} "
+        f"({_time(best.pretraining_seconds)} of pre-training and "
+        f"{_time(best.selection_seconds)} of selection), {share} the "
+        f"{_time(best.training_seconds)} of main training; it is paid once, however "
+        "often the subset is trained on."
+    )
+
+
+def _at(fraction: float) -> str:
+    return f"At {100 * fraction:g}%"
+
+
+def _points(difference: Difference, sign: str = "") -> str:
+    values = difference.mean, difference.low, difference.high
+    mean, low, high = (f"{100 * value:{sign}.1f}" for value in values)
+    return f"{mean} points (95% interval {low} to {high}, {difference.num_seeds} seeds)"
+
+
+def _and(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _do(names: Sequence[str]) -> str:
+    return "does" if len(names) == 1 else "do"

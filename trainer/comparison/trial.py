@@ -1,26 +1,43 @@
-"""Trials of a comparison: the plan of what is trained, and each training as a line of a file."""
+"""Trials of a comparison: the plan of what is trained, and each training as a line of a file.
+
+A fixed random subset is what a chosen one replaces where examples are paid for: labels, storage,
+sharing. Where only training time is, people re-draw a random subset every epoch, or train on
+everything for as long; both cost no more, and both are hard to beat.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lipt.common.config.run_config import merge
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.baselines import BASELINES, EVERYTHING, FIXED, REDRAWN, SOFT
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.records import Look
 from lipt.trainer.writing.files import write_atomically
 from lipt.trainer.writing.formatting import differences
+
+# The coordinator's strategies that look at nothing.
+FIXED = ("uniform", "uniform_per_class")
+REDRAWN = "redrawn"
+EVERYTHING = "everything"
+BASELINES = (*FIXED, REDRAWN, EVERYTHING)
 
 # Accuracy on a subset has converged where it is this high, or has risen by less than this since
 # four fifths of the steps.
 _SATURATED = 0.995
 _STILL = 0.01
 LATE = 0.8
+
+
+def label(strategy: str) -> str:
+    """The name of a strategy's or baseline's row."""
+    if strategy in FIXED:
+        return f"random ({strategy})"
+    return "random re-drawn every epoch" if strategy == REDRAWN else strategy
 
 
 @dataclass(frozen=True)
@@ -36,13 +53,10 @@ class Cell:
 class Trial:
     """The results of one training: a line of a comparison's file.
 
-    seed: of the run, the subset, and main training.
-    pretraining_seconds: of the run whose learners or soup the subset rests on; 0 without.
-    selection_seconds: as counted by the coordinator; the first strategy that asks for signals
-        pays for them.
-    training_seconds: of main training, without the measuring of accuracies.
+    pretraining_seconds: of the run whose learners or soup the subset rests on; else 0.
+    selection_seconds: the first strategy that asks for signals pays for them.
+    training_seconds: without evaluations.
     subset_accuracy: at the end; None where the examples changed, and for everything.
-    levelled_off: whether accuracy on the subset had converged.
     digest: of the (first) subset; empty for everything.
     looks: test accuracy over the course of training; seconds count from its start.
     """
@@ -74,31 +88,14 @@ class Trial:
         """Pre-training and selection."""
         return self.pretraining_seconds + self.selection_seconds
 
-    @property
-    def total_seconds(self) -> float:
-        """Choosing and main training."""
-        return self.choosing_seconds + self.training_seconds
-
-    @property
-    def course(self) -> tuple[Look, ...]:
-        """The looks, their seconds with choosing included."""
-        return tuple(
-            replace(look, seconds=self.choosing_seconds + look.seconds) for look in self.looks
-        )
-
     def reached(self, target: float) -> tuple[int, float] | None:
         """Steps and seconds (choosing included) of the first look with this accuracy."""
-        found = (look for look in self.course if look.accuracy >= target)
-        return next(((look.step, look.seconds) for look in found), None)
+        found = (look for look in self.looks if look.accuracy >= target)
+        return next(((look.step, self.choosing_seconds + look.seconds) for look in found), None)
 
 
 def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
-    """Whether accuracy on the subset has converged.
-
-    Args:
-        subset_accuracies: (step, accuracy without augmentation) in order, the last step included.
-        num_steps: of the training.
-    """
+    """Whether accuracies on the subset, (step, accuracy) in order, have converged at the end."""
     accuracies = list(subset_accuracies)
     final = accuracies[-1][1]
     before = [accuracy for step, accuracy in accuracies if step <= LATE * num_steps]
@@ -140,24 +137,18 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
     identity, *found = map(_parsed, lines or [""])
     if identity is None or "model" not in identity:
         raise ConfigError(
-            f"{path} is not a file that 'lipt compare' wrote. Name one, or a file that is not "
-            "there yet."
+            f"{path} is not a file that 'lipt compare' wrote. Name one, or a new file."
         )
+    trials = []
     try:
-        trials = [_trial(values) for values in found if values is not None]
+        for values in filter(None, found):
+            looks = tuple(Look(**look) for look in values.pop("looks", ()))
+            trials.append(Trial(**values, looks=looks))
     except TypeError as error:
         raise ConfigError(
             f"{path} was written by another version: {error}. Name another file."
         ) from None
     return identity, trials
-
-
-def _trial(values: dict[str, Any]) -> Trial:
-    # Other versions can train a seed several times, and choose again during training.
-    if values.pop("repeat", 0) or values.pop("every", 0) > 1 or values.pop("waited_seconds", 0.0):
-        raise TypeError("its trainings are repeated, or their subsets chosen again")
-    looks = tuple(Look(**look) for look in values.pop("looks", ()))
-    return Trial(**values, looks=looks)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
@@ -172,12 +163,9 @@ def _parsed(line: str) -> dict[str, Any] | None:
 class Plan:
     """What is compared.
 
-    recipe: of every training, for equally many steps: its `steps`, or its epochs on the
-        largest subset. Its seed is that of the run.
+    recipe: its steps, or its epochs on the largest subset, are those of every training.
     run_overrides: settings of the runs, nested as in `RunConfig`.
     proxy: as in `client.subset`; each strategy's default where None.
-    baselines: of `BASELINES`.
-    soft_labels: whether everything that has a subset is trained with soft labels, too.
     """
 
     strategies: tuple[str, ...]
@@ -188,7 +176,6 @@ class Plan:
     run_overrides: Mapping[str, Any] = field(default_factory=dict)
     baselines: tuple[str, ...] = BASELINES
     proxy: str | None = None
-    soft_labels: bool = False
 
     def overrides(self, seed: int) -> dict[str, Any]:
         """The settings of a seed's run."""
@@ -200,17 +187,12 @@ class Plan:
         return tuple(dict.fromkeys((*fixed, *self.strategies)))
 
     def cells(self, seed: int) -> Iterator[Cell]:
-        """What is trained for a seed: everything once, the rest for each fraction."""
-        if EVERYTHING in self.baselines:
-            yield Cell(seed, EVERYTHING, 1.0)
-            if self.soft_labels:
-                yield Cell(seed, EVERYTHING + SOFT, 1.0)
+        """The trials of a seed: everything once, the rest for each fraction."""
         strategies = self.all_strategies()
         rows = [name for name in strategies if name in FIXED]
         rows += [REDRAWN] if REDRAWN in self.baselines else []
         rows += [name for name in strategies if name not in FIXED]
+        if EVERYTHING in self.baselines:
+            yield Cell(seed, EVERYTHING, 1.0)
         for fraction in self.fractions:
-            for strategy in rows:
-                yield Cell(seed, strategy, fraction)
-                if self.soft_labels and strategy != REDRAWN:
-                    yield Cell(seed, strategy + SOFT, fraction)
+            yield from (Cell(seed, name, fraction) for name in rows)

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from lipt.common.errors import BlobTooLargeError, DiagnosisError, WeightsError
 from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
+from lipt.trainer.writing.formatting import as_table, thumbnails
 
 COLUMNS: Mapping[str, type[np.generic]] = {
     "given_label": np.int32,
@@ -35,21 +36,19 @@ COLUMNS: Mapping[str, type[np.generic]] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis:
-    """A data set's diagnosis; a value whose columns fit each other and its findings.
+    """A data set's diagnosis; columns and findings fit each other.
 
     Attributes:
-        findings: what was found in all, in numbers.
+        findings: the numbers of the whole data set.
         given_label: int32 N, the labels of the data.
         suggested_label: int32 N, the label that fits best.
-        label_quality: float32 N, how well the given label fits: low where it does not.
+        label_quality: float32 N, low where the given label does not fit.
         suspect: uint8 N, 1 where the given label is likely to be wrong.
-        duplicate_of: int32 N, the example that is kept of a group of duplicates; an example's
-            own id where it is kept, or has no duplicate.
-        outlier_score: float32 N, how far an example is from those nearest to it: 1 for the
-            median example, high is far.
+        duplicate_of: int32 N, the example that is kept of a group of duplicates, else its own id.
+        outlier_score: float32 N, distance to the nearest examples; 1 for the median example.
         fingerprint: of the data set.
-        run_id: the run whose learners were looked through; empty where none was.
-        manifest: how it came about.
+        run_id: the run whose learners joined in; else empty.
+        manifest: data source, versions and settings.
 
     Raises:
         DiagnosisError: columns, findings and N do not fit each other.
@@ -84,12 +83,14 @@ class Diagnosis:
         """A name for every label."""
         return self.findings.class_names
 
-    def label_issues(self, *, sure: bool = False) -> tuple[LabelIssue, ...]:
-        """Every example whose label looks wrong, the worst first.
+    @property
+    def source(self) -> str:
+        """The name of the data set; empty where it is not known."""
+        data = self.manifest.get("data")
+        return str(data.get("source", "")) if isinstance(data, dict) else ""
 
-        Args:
-            sure: only half of the lower estimate of wrong labels, which may be none.
-        """
+    def label_issues(self, *, sure: bool = False) -> tuple[LabelIssue, ...]:
+        """Every example whose label looks wrong, the worst first; `sure` keeps the surest."""
         return tuple(
             LabelIssue(
                 id=row,
@@ -108,7 +109,7 @@ class Diagnosis:
         return tuple(sorted(groups, key=lambda group: (-len(group), int(group[0]))))
 
     def surplus(self) -> NDArray[np.int64]:
-        """The ids that go where one example of each group of duplicates is kept, ascending."""
+        """The ids of duplicates but for the one of each group that is kept, ascending."""
         return np.flatnonzero(self.duplicate_of != np.arange(len(self)))
 
     def outliers(self) -> NDArray[np.int64]:
@@ -117,7 +118,7 @@ class Diagnosis:
         return farthest_first[: self.findings.outliers.count]
 
     def clean(self) -> NDArray[np.int64]:
-        """The ids that are left without sure label issues and surplus duplicates, ascending."""
+        """The ids without sure label issues and surplus duplicates, ascending."""
         left_out = (self._suspects(sure=True), self.surplus())
         return np.setdiff1d(np.arange(len(self)), np.concatenate(left_out))
 
@@ -125,16 +126,22 @@ class Diagnosis:
         """The columns by name: `pandas.DataFrame(diagnosis.columns())`."""
         return {name: getattr(self, name) for name in COLUMNS}
 
-    def show(self, data: Any, number: int = 16) -> LabelIssues:
+    def show(self, data: Any, number: int = 16) -> Gallery:
         """The worst labels with their pictures, for a notebook.
 
-        Args:
-            data: what was diagnosed, in any form that `lipt.diagnose` takes.
-            number: how many at most.
+        `data` is what was diagnosed, in any form that `lipt.diagnose` takes.
         """
         from lipt.trainer.subsets.data import map_style  # noqa: PLC0415 - pictures need it
 
-        return LabelIssues(map_style(data), self.label_issues()[:number], self.class_names)
+        rows, names = map_style(data), self.class_names
+        pictures = [
+            (
+                rows[issue.id][0],
+                f"row {issue.id}: {names[issue.given]}, like {names[issue.suggested]}",
+            )
+            for issue in self.label_issues()[:number]
+        ]
+        return Gallery(thumbnails(pictures))
 
     def _suspects(self, *, sure: bool) -> NDArray[np.int64]:
         suspects = np.flatnonzero(self.suspect)
@@ -146,30 +153,18 @@ class Diagnosis:
         return f"<Diagnosis of {len(self):,} examples; {'; '.join(told) or 'nothing found'}>"
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow
-
         told = [(fact.name, fact.text) for fact in facts(self.findings)]
         return as_table(f"Diagnosis of {len(self):,} examples", told)
 
 
 @dataclass(frozen=True)
-class LabelIssues:
-    """Labels that look wrong, beside the data that they are of."""
+class Gallery:
+    """Pictures with captions as HTML, which a notebook shows."""
 
-    rows: Any = field(repr=False)
-    issues: tuple[LabelIssue, ...]
-    class_names: tuple[str, ...]
+    html: str = field(repr=False)
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.subsets.notebook import thumbnails  # noqa: PLC0415 - Pillow
-
-        names = self.class_names
-        captions = [
-            f"row {issue.id}: {names[issue.given]}, like {names[issue.suggested]}"
-            for issue in self.issues
-        ]
-        pictures = [self.rows[issue.id][0] for issue in self.issues]
-        return thumbnails(list(zip(pictures, captions, strict=True)))
+        return self.html
 
 
 def _require_columns(diagnosis: Diagnosis) -> None:
@@ -238,18 +233,10 @@ def read_diagnosis(
     run_id: str = "",
     manifest: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """Read a diagnosis from the content of its file.
-
-    Args:
-        content: the file.
-        num_examples: as announced.
-        fingerprint: of the data set, as announced.
-        run_id: as in `Diagnosis`.
-        manifest: as in `Diagnosis`.
+    """Read a diagnosis' file of `num_examples`; the other arguments are those of `Diagnosis`.
 
     Raises:
-        DiagnosisError: the file is of another format or version, has other columns or sizes,
-            or contradicts itself.
+        DiagnosisError: the file is of another format or version, or contradicts itself.
     """
     from lipt.common.weights.files import read_container  # noqa: PLC0415
 
@@ -278,7 +265,7 @@ def read_diagnosis(
 
 def _parse(text: str) -> Findings:
     try:
-        findings = TypeAdapter(Findings).validate_json(text, strict=True)
+        findings = Findings.model_validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the text"
@@ -290,26 +277,20 @@ def _parse(text: str) -> Findings:
 
 def _refused(why: str) -> DiagnosisError:
     return DiagnosisError(
-        f"what arrived is no diagnosis: {why}. Ask again; if it stays so, install the same version "
-        "of lipt on both sides."
+        f"what arrived is no diagnosis: {why}. Install the same version of lipt on both sides."
     )
 
 
 _MOST_OTHERS = 10
 
 
-def issue_table(
-    diagnosis: Diagnosis, filepaths: Sequence[str] | None = None
-) -> dict[str, list[Any]]:
-    """A table of the examples for cleanlab's, FiftyOne's and pandas' users, column by column.
+def export_issues(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) -> bytes:
+    """The examples as a .csv file for cleanlab's, FiftyOne's and pandas' users.
 
     The columns have the names and the meaning of those of cleanlab's `Datalab.get_issues()`: a
     score lies in 0..1, and low is bad. `near_duplicate_sets` has the row numbers of up to ten
     others, as JSON; an `outlier_score` of 0.5 is that of the median example, 0 is far away.
-
-    Args:
-        diagnosis: of N examples.
-        filepaths: absolute, in the order of the data; None where they are no files.
+    `filepaths` are absolute, in the order of the data; None where examples are no files.
     """
     names = np.array(diagnosis.class_names, dtype=object)
     others: list[list[int]] = [[] for _ in range(len(diagnosis))]
@@ -318,29 +299,22 @@ def issue_table(
         first = rows[: _MOST_OTHERS + 1]  # a group may be the whole data set
         for row in rows:
             others[row] = [other for other in first if other != row][:_MOST_OTHERS]
-    far = np.zeros(len(diagnosis), bool)
-    far[diagnosis.outliers()] = True
-    return {
-        "index": list(range(len(diagnosis))),
-        **({} if filepaths is None else {"filepath": list(filepaths)}),
-        "given_label": names[diagnosis.given_label].tolist(),
-        "predicted_label": names[diagnosis.suggested_label].tolist(),
-        "is_label_issue": (diagnosis.suspect == 1).tolist(),
+    columns = {
+        "index": range(len(diagnosis)),
+        **({} if filepaths is None else {"filepath": filepaths}),
+        "given_label": names[diagnosis.given_label],
+        "predicted_label": names[diagnosis.suggested_label],
+        "is_label_issue": diagnosis.suspect == 1,
         "label_score": _rounded(diagnosis.label_quality),
         "is_near_duplicate_issue": [bool(rows) for rows in others],
         "near_duplicate_sets": [json.dumps(rows) for rows in others],
-        "is_outlier_issue": far.tolist(),
+        "is_outlier_issue": np.isin(np.arange(len(diagnosis)), diagnosis.outliers()),
         "outlier_score": _rounded(1 / (1 + diagnosis.outlier_score)),
     }
-
-
-def export_issues(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) -> bytes:
-    """The bytes of the table as .csv."""
-    table = issue_table(diagnosis, filepaths)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table)
-    writer.writerows(zip(*table.values(), strict=True))
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue().encode()
 
 

@@ -1,16 +1,15 @@
 """Findings: the faults of a whole data set, as frozen values and in a few words each.
 
 The fields are the keys of the JSON in a diagnosis' file, which pydantic reads strictly; unknown
-keys are ignored. Classes are numbers here; `Findings.class_names` has their names.
+keys are ignored. Classes are numbers; `Findings.class_names` has their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.writing.formatting import format_percent
@@ -20,8 +19,11 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
-class LabelIssue:
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class LabelIssue(_Value):
     """An example whose label is likely to be wrong."""
 
     id: int
@@ -30,8 +32,7 @@ class LabelIssue:
     quality: float
 
 
-@dataclass(frozen=True)
-class ClassNoise:
+class ClassNoise(_Value):
     """Estimated share of wrong labels in a class, with a 95% interval."""
 
     label: Count
@@ -42,9 +43,8 @@ class ClassNoise:
     high: Share
 
 
-@dataclass(frozen=True)
-class LabelErrors:
-    """Wrong labels: how many are suspected, and an estimate of how many there are."""
+class LabelErrors(_Value):
+    """Suspected wrong labels, and the estimated share of wrong ones with a 95% interval."""
 
     num_suspects: Count
     noise_rate: Share
@@ -53,9 +53,8 @@ class LabelErrors:
     per_class: tuple[ClassNoise, ...]
 
 
-@dataclass(frozen=True)
-class Confusion:
-    """Two classes that are taken for each other; `share` is of the given class."""
+class Confusion(_Value):
+    """Two classes that are confused; `share` is of the given class."""
 
     given: Count
     suggested: Count
@@ -63,9 +62,8 @@ class Confusion:
     share: Share
 
 
-@dataclass(frozen=True)
-class Duplicates:
-    """Examples that are there more than once."""
+class Duplicates(_Value):
+    """Groups of equal and of nearly equal examples."""
 
     exact_groups: Count
     near_groups: Count
@@ -74,34 +72,30 @@ class Duplicates:
     threshold: Finite
 
 
-@dataclass(frozen=True)
-class Imbalance:
-    """How unequal the classes are; `ratio` is of the largest to the smallest."""
+class Imbalance(_Value):
+    """The ratio of the largest class to the smallest."""
 
     ratio: Finite
     smallest: Count
     largest: Count
 
 
-@dataclass(frozen=True)
-class Outliers:
+class Outliers(_Value):
     """Examples far from all others."""
 
     count: Count
 
 
-@dataclass(frozen=True)
-class ClassRedundancy:
-    """How many examples of a class stand for 90% of it."""
+class ClassRedundancy(_Value):
+    """How many examples of a class cover 90% of it."""
 
     label: Count
     count: Count
     examples_for_90: Count
 
 
-@dataclass(frozen=True)
-class Redundancy:
-    """How few examples carry 90% of what all do, by facility location on a sample."""
+class Redundancy(_Value):
+    """How few examples cover 90% of the data, by facility location on a sample."""
 
     share_for_90: Share
     examples_for_90: Count
@@ -109,8 +103,7 @@ class Redundancy:
     sampled: Count
 
 
-@dataclass(frozen=True)
-class Learnability:
+class Learnability(_Value):
     """Leave-one-out accuracy by number of examples, and the fraction worth asking for."""
 
     sizes: tuple[Count, ...]
@@ -119,14 +112,13 @@ class Learnability:
     why: str
 
 
-@dataclass(frozen=True)
-class Findings:
-    """All that was found in one data set.
+class Findings(_Value):
+    """The findings about one data set.
 
-    proxy: what looked at the data, and its accuracy.
+    proxy: its features and accuracy.
     seconds: by stage.
-    target_kind: for other targets than classes, strata stand in place of classes.
-    worst_fitting: examples with the largest errors; not all of them.
+    target_kind: of other targets than classes, strata take the place of classes.
+    worst_fitting: some of the examples with the largest errors.
     """
 
     version: int
@@ -147,17 +139,12 @@ class Findings:
 
     @property
     def num_sure(self) -> int:
-        """How many suspects are surely wrong: half of the lower estimate of wrong labels."""
+        """Suspects that are surely wrong: half of the lower estimate of wrong labels."""
         lowest = int(0.5 * self.label_errors.noise_low * self.num_examples)
         return min(lowest, self.label_errors.num_suspects)
 
-    def name(self, label: int) -> str:
-        """A class's name."""
-        return self.class_names[label]
 
-
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """One kind of finding in words; `clear` where nothing has to be done about it."""
 
     name: str
@@ -165,48 +152,47 @@ class Fact:
     clear: bool
 
 
-def facts(findings: Findings) -> tuple[Fact, ...]:
+def facts(findings: Findings) -> list[Fact]:
     """Every kind of finding, the most important first."""
-    pairs, copies, balance = findings.confusion, findings.duplicates, findings.imbalance
+    pairs, balance = findings.confusion, findings.imbalance
     needed, curve = findings.redundancy, findings.learnability
-    name, counts = findings.name, findings.class_counts
+    name, counts, far = findings.class_names, findings.class_counts, findings.outliers.count
     confused = ", ".join(
-        f"{name(pair.given)} that look like {name(pair.suggested)} ({format_percent(pair.share)})"
+        f"{name[pair.given]} that look like {name[pair.suggested]} ({format_percent(pair.share)})"
         for pair in pairs[:3]
     )
-    found = (
-        f"{copies.surplus:,} surplus: {_counted(copies.exact_groups, 'picture')} more than once, "
-        f"{_counted(copies.near_groups, 'group')} nearly alike"
-    )
-    if copies.conflicting:
-        found += f"; the labels of {_counted(copies.conflicting, 'group')} disagree"
     unequal = (
-        f"{balance.ratio:.3g} to 1: {name(balance.largest)} has {counts[balance.largest]:,}, "
-        f"{name(balance.smallest)} {counts[balance.smallest]:,}"
+        f"{balance.ratio:.3g} to 1: {name[balance.largest]} has {counts[balance.largest]:,}, "
+        f"{name[balance.smallest]} {counts[balance.smallest]:,}"
     )
     if balance.ratio == 1.0:
         unequal = f"none: {counts[balance.largest]:,} of every class"
-    far = findings.outliers.count
-    few = (
-        f"{needed.examples_for_90:,} examples ({format_percent(needed.share_for_90)}) carry 90% of "
-        "what all do"
-    )
+    outliers = f"{_counted(far, 'example')} far from everything" if far else "none"
+    few = f"{needed.examples_for_90:,} examples ({format_percent(needed.share_for_90)})"
     worth = f"worth asking for: a fraction of {curve.suggested_fraction:.3g}"
     if curve.why:
         worth += f": {curve.why.rstrip('.')}"
-    return (
+    return [
         _label_errors(findings),
         Fact("confused classes", confused or "none", clear=not pairs),
-        Fact("duplicates", found if copies.surplus else "none", clear=not copies.surplus),
+        _duplicates(findings.duplicates),
         Fact("imbalance", unequal, clear=balance.ratio < 2.0),
-        Fact(
-            "outliers",
-            f"{_counted(far, 'example')} far from everything" if far else "none",
-            clear=not far,
-        ),
-        Fact("redundancy", few, clear=True),
+        Fact("outliers", outliers, clear=not far),
+        Fact("redundancy", f"{few} carry 90% of what all do", clear=True),
         Fact("learnability", worth, clear=True),
+    ]
+
+
+def _duplicates(found: Duplicates) -> Fact:
+    if not found.surplus:
+        return Fact("duplicates", "none", clear=True)
+    text = (
+        f"{found.surplus:,} surplus: {_counted(found.exact_groups, 'picture')} more than once, "
+        f"{_counted(found.near_groups, 'group')} nearly alike"
     )
+    if found.conflicting:
+        text += f"; the labels of {_counted(found.conflicting, 'group')} disagree"
+    return Fact("duplicates", text, clear=False)
 
 
 def _label_errors(findings: Findings) -> Fact:
@@ -233,7 +219,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def proxy_text(findings: Findings) -> str:
-    """The proxy that looked at the data, and how well it sees; empty where it is not known."""
+    """The proxy model and its score; empty where it is not known."""
     features, accuracy = findings.proxy.get("features"), findings.proxy.get("accuracy")
     if not isinstance(features, str):
         return ""

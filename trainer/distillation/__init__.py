@@ -1,11 +1,10 @@
-"""Progressive distillation of image sets: few synthetic images that are trained on in stages.
+"""Progressive distillation of image sets: few synthetic images that are made in stages.
 
 Experimental. Source: Chen et al. 2024, "Data Distillation Can Be Like Vodka: Distilling More Times
 For Better Quality" (ICLR 2024, arXiv:2310.06982), on gradient matching (Zhao et al. 2021).
 """
 
-from lipt.trainer.distillation.distillation import distill
-from lipt.trainer.distillation.matching import Distillation
-from lipt.trainer.distillation.synthetic import Stages, SyntheticSet
+from lipt.trainer.distillation.distillation import Distillation, distill
+from lipt.trainer.distillation.synthetic import SyntheticSet
 
-__all__ = ["Distillation", "Stages", "SyntheticSet", "distill"]
+__all__ = ["Distillation", "SyntheticSet", "distill"]

@@ -3,111 +3,244 @@
 At states that networks reach when they are trained on the images so far, each class's gradient by
 all of its synthetic images is matched with that by real ones. Only the stage's own images change.
 
-Shapes: N synthetic images, B real ones of a class, S of the stage and a class.
+Shapes: N synthetic images, B examples of a class, S of the stage and a class, R outputs of a layer.
+
+Sources: Zhao, Mopuri and Bilen 2021, "Dataset Condensation with Gradient Matching"
+(arXiv:2006.05929), the distance of equation 10; Zhao and Bilen 2021, "Dataset Condensation with
+Differentiable Siamese Augmentation" (arXiv:2102.08259), of whose transformations it has the two of
+main training; Chen et al. 2024 (arXiv:2310.06982), the stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipt.common.data import Dataset, input_format
 from lipt.common.data.sources.image_files import FILE_NAME
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError
+from lipt.common.images.crop_flip import crop_flip
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.models import build_model
 from lipt.common.process.devices import resolve_device
-from lipt.trainer.distillation.matching import (
-    Augmentation,
-    Distillation,
-    Networks,
-    distance,
-    gradients,
-)
 from lipt.trainer.distillation.synthetic import RealExamples, SyntheticSet
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.writing.formatting import differences
 
-# Networks that rate how hard an example is; each takes a pass over the data.
-_MAX_JUDGES = 3
-_JUDGED_AT_ONCE = 256
+_BATCH_SIZE = 256
+_MOMENTUM = 0.9
 
 # Called with (matches done, matches in all, the distance of the last).
 OnMatch = Callable[[int, int, float], object]
 
 
+class Distillation(BaseModel):
+    """Settings of the synthetic images."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    per_class: int = Field(ge=1)
+    """Synthetic images of each class, all stages together."""
+    stages: int = Field(default=1, ge=1)
+    """Stages, each with its share of the images; 1 is ordinary gradient matching."""
+    networks: int = Field(default=10, ge=1)
+    """Networks that a stage's images are matched with, one after another, each with first weights
+    of its own, and the same ones in every stage."""
+    matches: int = Field(default=10, ge=1)
+    """Matches with each network, each with other real images."""
+    steps_between: int = Field(default=5, ge=0)
+    """Steps that a network is trained on all images so far between two matches."""
+    steps_before: int = Field(default=50, ge=0)
+    """Steps that a network is trained on the images of each stage before, and those before it."""
+    learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of the networks."""
+    image_learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of the images, whose pixels are from 0 to 1: about how far Adam moves each."""
+    real_batch: int = Field(default=64, ge=1)
+    """Real images of each class in a match."""
+    augmentation: Literal["crop_flip", "crop", "none"] = "crop_flip"
+    """How real and synthetic images are augmented alike: shifted and perhaps mirrored, or only
+    shifted."""
+    padding: int = Field(default=4, ge=0)
+    """Pixels that an augmented image is shifted by at most."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the first images, the networks, and all draws."""
+
+    @model_validator(mode="after")
+    def _stages_are_equal(self) -> Self:
+        if self.per_class % self.stages:
+            raise ValueError(
+                f"{self.per_class} images per class do not go into {self.stages} equal stages. "
+                "Give a multiple of the stages."
+            )
+        return self
+
+    @property
+    def per_stage(self) -> int:
+        """Images of each class in a stage."""
+        return self.per_class // self.stages
+
+
 @dataclass(frozen=True)
-class StageResult:
-    """A stage's results.
+class Networks:
+    """All networks of a distillation, by number; `image` has the real data's mean and deviation."""
 
-    Attributes:
-        synthetic: all images so far, bytes.
-        distances: of each match, before its step.
-        rounding: the share by which rounding to bytes raises the distance, at the state in which
-            the first network enters the stage.
-        num_real: how many real images it was distilled from.
+    model: str
+    image: ImageFormat
+    num_classes: int
+    settings: Distillation
+    device: torch.device
+    allowed_modules: Collection[str] = ()
+
+    def generator(self, purpose: str, index: int, stage: int) -> torch.Generator:
+        """The generator of some draws of a stage."""
+        return derive_generator(self.settings.seed, f"distillation-{purpose}-{stage}", index)
+
+    def normalized(self, pixels_BCHW: Tensor) -> Tensor:
+        """Pixels from 0 to 1 on the device, normalized; differentiable."""
+        mean, std = (
+            torch.tensor(figures, device=self.device)[:, None, None]
+            for figures in (self.image.mean, self.image.std)
+        )
+        return (pixels_BCHW.to(self.device) - mean) / std
+
+    def augmented(self, images_BCHW: Tensor, generator: torch.Generator, *, alike: bool) -> Tensor:
+        """Shifted and perhaps mirrored images: each by itself, or all `alike`."""
+        settings = self.settings
+        if settings.augmentation == "none":
+            return images_BCHW
+        # As channels of one image, they have one crop.
+        given = images_BCHW.flatten(0, 1)[None] if alike else images_BCHW
+        flip = settings.augmentation == "crop_flip"
+        found = crop_flip(given, generator=generator, padding=settings.padding, flip=flip)
+        return found.view_as(images_BCHW)
+
+    def untrained(self, number: int) -> nn.Module:
+        """A network with its first weights; ConfigError where the model has batch norm."""
+        network = build_model(
+            self.model,
+            num_classes=self.num_classes,
+            inputs=ImageSpec(*self.image.shape),
+            seed=derive_seed(self.settings.seed, "distillation-network", number),
+            allowed_modules=self.allowed_modules,
+        ).to(self.device)
+        if any(isinstance(module, _BatchNorm) for module in network.modules()):
+            raise ConfigError(
+                f"{self.model} has batch norm: a class's gradient would depend on the batch. "
+                "Distil with a model that normalizes each image alone, such as convnet; any model "
+                "can be trained on the result."
+            )
+        return network
+
+    def enter(self, stage: int, number: int, synthetic: SyntheticSet) -> nn.Module:
+        """A network that was trained on the stages before, one after another."""
+        network = self.untrained(number)
+        for before in range(stage):
+            images_NCHW, labels_N = synthetic.until(before)
+            pixels_NCHW = images_NCHW.to(self.device, torch.float32) / 255
+            generator = self.generator("steps", number, before)
+            steps = self.settings.steps_before
+            self.train(network, pixels_NCHW, labels_N.to(self.device), steps, generator)
+        return network
+
+    def train(
+        self,
+        network: nn.Module,
+        pixels_NCHW: Tensor,
+        labels_N: Tensor,
+        num_steps: int,
+        generator: torch.Generator,
+    ) -> None:
+        """Train in place by SGD on images from 0 to 1."""
+        rate = self.settings.learning_rate
+        optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=_MOMENTUM)
+        for _ in range(num_steps):
+            rows_B = torch.randperm(len(labels_N), generator=generator)[:_BATCH_SIZE]
+            rows_B = rows_B.to(self.device)
+            pixels_BCHW = self.augmented(pixels_NCHW[rows_B], generator, alike=False)
+            logits_BC = network(self.normalized(pixels_BCHW))
+            loss = functional.cross_entropy(logits_BC, labels_N[rows_B])
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+
+
+def gradients(
+    model: nn.Module,
+    inputs_B: Tensor,
+    label: int,
+    weights_B: Tensor,
+    *,
+    differentiable: bool = False,
+) -> tuple[Tensor, ...]:
+    """A class's gradient: of its weighted mean cross-entropy by each weight of two dimensions up.
+
+    Where `differentiable`, the gradients can be differentiated by `inputs_B`.
     """
+    labels_B = torch.full((len(inputs_B),), label, device=inputs_B.device)
+    weights_B = weights_B.to(inputs_B.device)
+    losses_B = functional.cross_entropy(model(inputs_B), labels_B, reduction="none")
+    loss = (losses_B * weights_B).sum() / weights_B.sum()
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    return torch.autograd.grad(loss, matrices, create_graph=differentiable)
 
-    synthetic: SyntheticSet
-    distances: tuple[float, ...]
-    rounding: float
-    num_real: int
+
+def distance(real: Sequence[Tensor], synthetic: Sequence[Tensor]) -> Tensor:
+    """The distance of two gradients, 0-d: the sum of 1 - cos over layers and their R rows.
+
+    A row of zeros counts 1. Biases and normalizations are left out.
+    """
+    similarities = [
+        functional.cosine_similarity(one.flatten(1), other.flatten(1))
+        for one, other in zip(real, synthetic, strict=True)
+    ]
+    return torch.cat([1 - rows_R for rows_R in similarities]).sum()
 
 
 def make_stage(
     synthetic: SyntheticSet, real: RealExamples, networks: Networks, on_match: OnMatch
-) -> StageResult:
-    """Make the images of the next stage; `real` is what it is distilled from, before discarding."""
+) -> SyntheticSet:
+    """The set with one more stage, distilled from `real`."""
     settings, stage, device = networks.settings, synthetic.num_stages, networks.device
-    if stage and settings.discard:
-        losses_N = _losses(synthetic, real, networks)
-        real = real.without_easiest(losses_N, settings.discard, at_least=settings.per_stage)
     ids_S = [
-        real.draw(label, settings.per_stage, _generator(networks, "first-images", label, stage))
+        real.draw(label, settings.per_stage, networks.generator("first-images", label, stage))
         for label in range(networks.num_classes)
     ]
     labels_N = torch.arange(networks.num_classes).repeat_interleave(settings.per_stage)
     every_N = torch.cat([synthetic.labels_N, labels_N]).to(device)
     earlier_NCHW = synthetic.images_NCHW.to(device, torch.float32) / 255
 
-    match = partial(_match, networks, real, earlier_NCHW, every_N)
     pixels_NCHW = real.pixels(torch.cat(ids_S)).to(device).requires_grad_()
     optimizer = torch.optim.Adam([pixels_NCHW], lr=settings.image_learning_rate)
-    distances: list[float] = []
-    num_matches = settings.networks * settings.matches
+    done, num_matches = 0, settings.networks * settings.matches
     for number in range(settings.networks):
         network = networks.enter(stage, number, synthetic)
-        training = _generator(networks, "inner-steps", number, stage)
+        training = networks.generator("inner-steps", number, stage)
         for _ in range(settings.matches):
-            draws = _generator(networks, "matches", len(distances), stage)
+            draws = networks.generator("matches", done, stage)
             optimizer.zero_grad()
-            distances.append(match(network, pixels_NCHW, draws))
+            apart = _match(networks, real, earlier_NCHW, every_N, network, pixels_NCHW, draws)
             optimizer.step()
             with torch.no_grad():
                 pixels_NCHW.clamp_(0, 1)
-            on_match(len(distances), num_matches, distances[-1])
+            done += 1
+            on_match(done, num_matches, apart)
             every_NCHW = torch.cat([earlier_NCHW, pixels_NCHW.detach()])
             networks.train(network, every_NCHW, every_N, settings.steps_between, training)
     images_NCHW = (pixels_NCHW.detach() * 255).round().to(torch.uint8)
-    state = networks.enter(stage, 0, synthetic)
-    exact, rounded = (
-        match(state, pixels, _generator(networks, "rounding", 0, stage))
-        for pixels in (pixels_NCHW, (images_NCHW.to(torch.float32) / 255).requires_grad_())
-    )
-    return StageResult(
-        synthetic.extended(images_NCHW.cpu(), labels_N),
-        tuple(distances),
-        rounded / exact - 1,
-        sum(map(len, real.ids)),
-    )
+    return synthetic.extended(images_NCHW.cpu(), labels_N)
 
 
 def _match(
@@ -120,58 +253,25 @@ def _match(
     generator: torch.Generator,
 ) -> float:
     """The distance of all classes together; adds its gradient to the stage's pixels'."""
-    settings, total = networks.settings, 0.0
+    total, found_NCHW = 0.0, torch.zeros_like(pixels_NCHW)
     for label in range(networks.num_classes):
-        ids_B = real.draw(label, settings.real_batch, generator)
-        augment = Augmentation.drawn(settings, generator)
-        pixels_BCHW, weights_B = augment(real.pixels(ids_B)), real.weights_N[ids_B]
-        wanted = _gradients(networks, network, pixels_BCHW, label, weights_B)
-        own = augment(torch.cat([earlier_NCHW, pixels_NCHW])[every_N == label])
-        ones = torch.ones(len(own))
-        found = _gradients(networks, network, own, label, ones, differentiable=True)
+        ids_B = real.draw(label, networks.settings.real_batch, generator)
+        # Both sides are shifted and mirrored alike.
+        before = generator.get_state()
+        pixels_BCHW = networks.augmented(real.pixels(ids_B), generator, alike=True)
+        wanted = gradients(network, networks.normalized(pixels_BCHW), label, real.weights_N[ids_B])
+        own_BCHW = torch.cat([earlier_NCHW, pixels_NCHW])[every_N == label]
+        again = torch.Generator()
+        again.set_state(before)
+        own_BCHW = networks.normalized(networks.augmented(own_BCHW, again, alike=True))
+        ones = torch.ones(len(own_BCHW))
+        found = gradients(network, own_BCHW, label, ones, differentiable=True)
         apart = distance(wanted, found)
         # By the images alone: the network's weights get no gradient of it.
-        (gradient_NCHW,) = torch.autograd.grad(apart, [pixels_NCHW])
-        before = pixels_NCHW.grad
-        pixels_NCHW.grad = gradient_NCHW if before is None else before + gradient_NCHW
+        found_NCHW += torch.autograd.grad(apart, [pixels_NCHW])[0]
         total += apart.item()
+    pixels_NCHW.grad = found_NCHW
     return total
-
-
-def _gradients(
-    networks: Networks,
-    network: nn.Module,
-    pixels_BCHW: Tensor,
-    label: int,
-    weights_B: Tensor,
-    *,
-    differentiable: bool = False,
-) -> tuple[Tensor, ...]:
-    device = networks.device
-    labels_B = torch.full((len(pixels_BCHW),), label, device=device)
-    inputs_B = networks.normalized(pixels_BCHW.to(device))
-    return gradients(
-        network, inputs_B, labels_B, weights_B.to(device), differentiable=differentiable
-    )
-
-
-def _losses(synthetic: SyntheticSet, real: RealExamples, networks: Networks) -> Tensor:
-    """The summed loss of every real example after the stages before; 0 for other rows."""
-    losses_N = torch.zeros(len(real.dataset))
-    labels_N, stage = real.dataset.labels_N, synthetic.num_stages
-    for number in range(min(_MAX_JUDGES, networks.settings.networks)):
-        network = networks.enter(stage, number, synthetic)
-        with torch.no_grad():
-            for ids_B in torch.split(torch.cat(real.ids), _JUDGED_AT_ONCE):
-                logits_BC = network(networks.normalized(real.pixels(ids_B).to(networks.device)))
-                targets_B = labels_N[ids_B].to(networks.device)
-                losses_B = functional.cross_entropy(logits_BC, targets_B, reduction="none")
-                losses_N[ids_B] += losses_B.cpu()
-    return losses_N
-
-
-def _generator(networks: Networks, purpose: str, index: int, stage: int) -> torch.Generator:
-    return derive_generator(networks.settings.seed, f"distillation-{purpose}-{stage}", index)
 
 
 def distill(
@@ -211,7 +311,7 @@ def distill(
         OSError: the folder cannot be written to.
     """
     place = resolve_device(device)
-    real = [
+    sources = [
         RealExamples.of(data, subset, at_least=settings.per_class),
         RealExamples.of(data, subset if later is None else later, at_least=settings.per_stage),
     ]
@@ -234,22 +334,14 @@ def distill(
         networks.untrained(0)  # refuses an unsuitable model before anything is written
         synthetic = _begun(out, data, image, identity)
         for stage in range(synthetic.num_stages, settings.stages):
-            began = monotonic()
+            began, real = monotonic(), sources[min(stage, 1)]
             # The same draws of layers such as dropout after a restart.
             layers = derive_seed(settings.seed, "distillation-layers", stage)
             with seeded_generators(layers, place):
-                made = make_stage(
-                    synthetic, real[min(stage, 1)], networks, partial(on_match, stage)
-                )
-            noted = {
-                "distance": made.distances[-1],
-                "rounding": made.rounding,
-                "real_images": made.num_real,
-                "seconds": monotonic() - began,
-            }
-            manifest = dict(synthetic.manifest)
-            manifest["stages"] = [*manifest["stages"], noted]
-            synthetic = replace(made.synthetic, manifest=manifest)
+                made = make_stage(synthetic, real, networks, partial(on_match, stage))
+            noted = {"real_images": sum(map(len, real.ids)), "seconds": monotonic() - began}
+            stages = [*synthetic.manifest["stages"], noted]
+            synthetic = replace(made, manifest={**synthetic.manifest, "stages": stages})
             synthetic.save(out)
     return synthetic
 

@@ -1,8 +1,6 @@
-"""Image sets of a distillation: real ones by class, synthetic ones, and training on these.
+"""Image sets of a distillation: real ones by class, and synthetic ones.
 
-`evaluate` gives all trainings equal steps, first weights, order, augmentation and normalization.
-
-Shapes: N examples, S synthetic images, B drawn ones, M of a class, K that are trained on.
+Shapes: N examples, B drawn ones, M of a class.
 """
 
 from __future__ import annotations
@@ -10,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +17,6 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.data.dataset import in_memory
 from lipt.common.data.sources.image_files import (
     CLASS_NAMES,
     FILE_NAME,
@@ -30,26 +26,19 @@ from lipt.common.data.sources.image_files import (
     STAGES,
     read_distilled,
 )
-from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError
 from lipt.common.images.formats import to_image
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import bytes_of, pack
-from lipt.trainer.main_training import Recipe, Schedule, fit
 from lipt.trainer.main_training.examples import require_for
-from lipt.trainer.resampling.sources import redrawn_subset
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.writing.files import write_atomically
 
 
 @dataclass(frozen=True)
 class RealExamples:
-    """Some of a data set's images.
-
-    ids: for each class its row numbers, int64, ascending.
-    weights_N: each row's weight in a gradient.
-    """
+    """Row numbers of images by class, int64, ascending, and each row's weight in a gradient."""
 
     dataset: Dataset
     ids: tuple[Tensor, ...]
@@ -93,15 +82,6 @@ class RealExamples:
     def pixels(self, ids_B: Tensor) -> Tensor:
         """Images as float32 from 0 to 1, B x C x H x W."""
         return self.dataset.images(ids_B).to(torch.float32) / 255
-
-    def without_easiest(self, losses_N: Tensor, share: float, *, at_least: int) -> RealExamples:
-        """Without a share of each class, those with the lowest losses; `at_least` stay."""
-        kept = []
-        for ids_M in self.ids:
-            num_kept = max(at_least, math.ceil((1 - share) * len(ids_M)))
-            hardest_M = losses_N[ids_M].argsort(descending=True, stable=True)
-            kept.append(ids_M[hardest_M[:num_kept]].sort().values)
-        return replace(self, ids=tuple(kept))
 
 
 @dataclass(frozen=True)
@@ -180,144 +160,3 @@ class SyntheticSet:
         content = io.BytesIO()
         to_image(torch.cat(rows, dim=1).numpy()).save(content, "PNG")
         return content.getvalue()
-
-
-class Stages:
-    """The images of the first stage, then of two, in the end of all, in equal shares of the epochs.
-
-    `fit(model, data, reselect=Stages(...))` trains in this order.
-
-    Args:
-        stages_N: the stage of each synthetic image, from 0, int64.
-        ids_N: their row numbers in the training data; 0..N-1 where None.
-        fingerprint: of the training data.
-    """
-
-    num_epochs: int | None = None
-
-    def __init__(self, stages_N: Tensor, fingerprint: str, ids_N: Tensor | None = None) -> None:
-        self._stages_N, self._fingerprint = stages_N, fingerprint
-        self._ids_N = torch.arange(len(stages_N)) if ids_N is None else ids_N
-        self._num_stages = int(stages_N.max()) + 1
-        self.identity: Mapping[str, Any] = {"stages": self._num_stages}
-        self.subset = self._until(0)
-
-    def before_epoch(self, epoch: int) -> Subset:
-        """The images of an epoch, counted from 0."""
-        share = epoch * self._num_stages // max(1, self.num_epochs or self._num_stages)
-        self.subset = self._until(min(share, self._num_stages - 1))
-        return self.subset
-
-    def _until(self, stage: int) -> Subset:
-        ids_K = self._ids_N[self._stages_N <= stage]
-        return redrawn_subset(ids_K, torch.ones(len(ids_K)), self._fingerprint, "distilled")
-
-
-STAGED, AT_ONCE, RANDOM = "distilled, stage by stage", "distilled, all at once", "random"
-
-_AT_THE_END = Schedule(test_at=(), subset_at=None)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Test accuracies of training on some images, one for each seed."""
-
-    name: str
-    num_images: int
-    accuracies: tuple[float, ...]
-
-
-def evaluate(
-    synthetic: SyntheticSet,
-    data: Dataset,
-    test: Dataset,
-    model: str,
-    recipe: Recipe,
-    *,
-    seeds: Sequence[int],
-    chosen: Mapping[str, Subset],
-    device: str = "auto",
-    allowed_modules: Collection[str] = (),
-    tell: Callable[[str], object] = lambda _: None,
-) -> list[Outcome]:
-    """Train on the synthetic images, on as many random ones, and on chosen subsets.
-
-    Args:
-        synthetic: all stages.
-        data: the distilled data, whose images are held in memory.
-        test: for the accuracy.
-        model: the trained model's name, which may be another than the distillation's.
-        recipe: how to train; each training takes its `num_steps` for the synthetic images.
-        seeds: of first weights, order, and the random images.
-        chosen: subsets of `data` by name.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        allowed_modules: modules that `model` may be imported from.
-        tell: called with a line of progress.
-
-    Raises:
-        DataError: the test set has other images or classes.
-        SubsetError: a subset is empty, or another data set's.
-        TrainingDivergedError: the loss is no longer finite.
-    """
-    for subset in chosen.values():
-        require_for(subset, data)
-    both = _both(data, synthetic)
-    ids_S = len(data) + torch.arange(len(synthetic.labels_N))
-    # Arguments of `fit`, by the seed.
-    sources: dict[str, Callable[[int], dict[str, Any]]] = {}
-    if synthetic.num_stages > 1:
-        stages = synthetic.stages_N, both.fingerprint, ids_S
-        sources[STAGED] = lambda _: {"reselect": Stages(*stages)}
-    at_once = _of(both, ids_S, torch.ones(len(ids_S)), "distilled")
-    sources[AT_ONCE] = lambda _: {"subset": at_once}
-    per_class = len(ids_S) // len(synthetic.class_names)
-    sources[RANDOM] = lambda seed: {"subset": _random(data, both, per_class, seed)}
-    for name, subset in chosen.items():
-        indices, weights = (torch.from_numpy(c.copy()) for c in (subset.indices, subset.weights))
-        same = _of(both, indices, weights, subset.strategy)
-        sources[name] = lambda _, same=same: {"subset": same}  # type: ignore[misc]
-    num_steps = recipe.num_steps(len(ids_S))
-    outcomes = []
-    for name, source_of in sources.items():
-        accuracies = []
-        for seed in seeds:
-            tell(f"training on {name}, seed {seed}")
-            trained = fit(
-                model,
-                both,
-                test=test,
-                recipe=recipe.model_copy(update={"seed": seed, "steps": num_steps}),
-                schedule=_AT_THE_END,
-                device=device,
-                allowed_modules=allowed_modules,
-                **source_of(seed),
-            )
-            accuracies.append(trained.looks[-1].accuracy)
-        num_images = len(chosen[name]) if name in chosen else len(ids_S)
-        outcomes.append(Outcome(name, num_images, tuple(accuracies)))
-    return outcomes
-
-
-def _of(both: Dataset, ids_K: Tensor, weights_K: Tensor, name: str) -> Subset:
-    return redrawn_subset(ids_K, weights_K, both.fingerprint, name)
-
-
-def _random(data: Dataset, both: Dataset, per_class: int, seed: int) -> Subset:
-    real = RealExamples.of(data, None, at_least=per_class)
-    generator = derive_generator(seed, "distillation-random-images")
-    labels = range(len(data.class_names))
-    ids_K = torch.cat([real.draw(label, per_class, generator) for label in labels])
-    return _of(both, ids_K, torch.ones(len(ids_K)), "random")
-
-
-def _both(data: Dataset, synthetic: SyntheticSet) -> Dataset:
-    """The real images and, behind them, the synthetic ones."""
-    images_NCHW = data.images(torch.arange(len(data)))
-    digests = f"{data.fingerprint}/{synthetic.digest}"
-    return in_memory(
-        f"{data.source} and distilled images",
-        data.class_names,
-        torch.cat([data.labels_N, synthetic.labels_N]),
-        hashlib.sha256(digests.encode()).hexdigest(),
-        torch.cat([images_NCHW, synthetic.images_NCHW]),
-    )

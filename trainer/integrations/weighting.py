@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from lipt.trainer.reselection.reselection import SubsetSampler
+from lipt.trainer.resampling.samplers import SubsetSampler
 from lipt.trainer.subsets.weighted import UnweightedWarning, soft_targets
 
 logger = logging.getLogger(__name__)
@@ -43,11 +43,6 @@ class WeightedLosses(TorchFunctionMode):
 
     Losses of other shapes, and those without a reduction, stay unweighted; `num_weighted` counts
     the others, `num_softened` the cross-entropies with soft targets.
-
-    Args:
-        weights_B: one for each example.
-        soft_labels_BC: a row for each; None without.
-        alpha: their share of a target.
     """
 
     def __init__(
@@ -94,14 +89,16 @@ class Weighting:
         """Begin an epoch with one of its batches."""
         self._batch = batch - 1
 
+    def next_batch(self) -> None:
+        """Take the epoch's next batch."""
+        self._batch += 1
+
     def step(
         self, compute: Callable[..., Any], batch_size: Callable[[], int | None]
     ) -> Callable[..., Any]:
         """A training step with weights in its losses; call `next_batch` before each.
 
-        Args:
-            compute: the plain step.
-            batch_size: B of all but the last batch; None where it is unknown.
+        `batch_size` gives B of all but the last batch; None where it is unknown.
         """
 
         @functools.wraps(compute)
@@ -119,31 +116,26 @@ class Weighting:
                 result = compute(*args, **kwargs)
             if not losses.num_weighted or (sampler.alpha and not losses.num_softened):
                 self._warn("the training step computes no loss of torch.nn.functional's for them")
-            elif sampler.is_weighted:
-                self._say()
+            elif sampler.is_weighted and self._is_new("weighted"):
+                # As a warning, so that it is seen where no log is configured.
+                logger.warning(
+                    "lipt: each example's loss is multiplied by the weight that %s gave it.",
+                    sampler.subset.strategy,
+                )
             return result
 
         return weighted
 
-    def next_batch(self) -> None:
-        """Take the epoch's next batch."""
-        self._batch += 1
-
-    def _say(self) -> None:
-        if "weighted" not in self._said:
-            self._said.add("weighted")
-            # As a warning, so that it is seen where no log is configured.
-            logger.warning(
-                "lipt: each example's loss is multiplied by the weight that %s gave it.",
-                self._sampler.subset.strategy,
-            )
+    def _is_new(self, said: str) -> bool:
+        known = said in self._said
+        self._said.add(said)
+        return not known
 
     def _warn(self, why: str) -> None:
-        if why not in self._said:
-            self._said.add(why)
+        if self._is_new(why):
             warnings.warn(
-                f"The weights or soft labels of the examples by {self._sampler.subset.strategy} do "
-                f"not count: {why}. Compute the loss yourself, with subset.dataset(data) and "
+                f"The weights or soft labels by {self._sampler.subset.strategy} do not count: "
+                f"{why}. Compute the loss yourself, with subset.dataset(data) and "
                 "WeightedSubsetLoss or SoftTargetLoss.",
                 UnweightedWarning,
                 stacklevel=3,

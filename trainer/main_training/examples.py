@@ -16,6 +16,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.parallel import reading_ahead
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
+from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 
@@ -31,8 +32,7 @@ class SubsetSource(Protocol):
     """Source of another subset before each epoch, such as a `Reselection`.
 
     subset: the present one; resumed training sets the checkpoint's.
-    num_epochs: of the whole training, as far as it is known; main training sets it before every
-        epoch, so that no subset is requested that comes too late.
+    num_epochs: of the whole training, where known; main training sets it before every epoch.
     """
 
     subset: Subset
@@ -88,32 +88,11 @@ class Examples:
     """A subset of a data set, or all of it, batch by batch on the device.
 
     Examples that fit stay on the device. Otherwise a thread decodes the next batch during the
-    present step.
-
-    Args:
-        subset: None for all examples.
-        dataset: the subset's data.
-        device: of the batches.
-        weighted: whether the subset's weights count.
-        soft: whether batches have the subset's soft labels.
-        resident: whether all stay on the device; None decides by their size.
-
-    Attributes:
-        ids_N: their row numbers, int64, on the CPU; positions in batches refer to this order.
-
-    Raises:
-        SubsetError: the subset is empty, another data set's, or lacks soft labels.
+    present step. Positions in batches refer to the order of `ids_N`, int64 row numbers.
     """
 
     def __init__(
-        self,
-        subset: Subset | None,
-        dataset: Dataset,
-        device: torch.device,
-        *,
-        weighted: bool,
-        soft: bool = False,
-        resident: bool | None = None,
+        self, subset: Subset | None, dataset: Dataset, recipe: Recipe, device: torch.device
     ) -> None:
         self.subset, self.ids_N = subset, torch.arange(len(dataset))
         weights_N = torch.ones(len(dataset))
@@ -121,12 +100,12 @@ class Examples:
             require_for(subset, dataset)
             self.ids_N = torch.as_tensor(subset.indices.copy())
             weights_N = torch.ones(len(subset))
-            if weighted:
+            if recipe.weighted:
                 weights_N = torch.as_tensor(subset.weights.copy())
             if not subset.manifest.get(ABSOLUTE_WEIGHTS):
                 weights_N = normalized_weights(weights_N)
         self._soft_labels_NC: Tensor | None = None
-        if soft:
+        if recipe.soft_labels:
             if subset is None or subset.soft_labels is None:
                 raise SubsetError(
                     "the recipe trains on soft labels, and the subset has none. Get it with "
@@ -136,10 +115,9 @@ class Examples:
         self._dataset, self._device = dataset, device
         self._targets_N = dataset.targets_N[self.ids_N].to(device)
         self._weights_N = weights_N.to(device)
-        if resident is None:
-            resident = len(self.ids_N) * dataset.inputs.num_bytes <= _room_bytes(device)
-        self.resident = resident
-        self._stored_N = stored_on(dataset.examples(self.ids_N), device) if resident else None
+        self._stored_N: Stored | None = None
+        if len(self.ids_N) * dataset.inputs.num_bytes <= _room_bytes(device):
+            self._stored_N = stored_on(dataset.examples(self.ids_N), device)
 
     def __len__(self) -> int:
         return len(self.ids_N)
@@ -198,38 +176,27 @@ def require_for(subset: Subset, dataset: Dataset) -> None:
 
 def require_comparable(test: Dataset, train: Dataset) -> None:
     """Refuse a test set with other inputs or targets by DataError."""
-    if test.inputs != train.inputs:
-        raise DataError(
-            f"{test.source} has {test.inputs}, but {train.source}, which is trained on, has "
-            f"{train.inputs}. Give a test set with examples of the same type and shape."
-        )
+    pairs: list[tuple[object, object]] = [(test.inputs, train.inputs)]
     if train.rows.targets is not None or test.rows.targets is not None:
         # Classes may differ: they are strata of each data set's own.
-        found = [(data.target.kind, _target_names(data)) for data in (test, train)]
-        if found[0] != found[1]:
-            said = [
-                f"{data.source} is {data.target.kind.words} data with {data.target}"
-                for data in (test, train)
-            ]
+        pairs.append((_targets(test), _targets(train)))
+    else:
+        theirs, ours = test.class_names, train.class_names
+        # A test set without names may lack the last classes.
+        if theirs != ours[: len(theirs)] and len(theirs) != len(ours):
+            pairs.append((f"{len(theirs)} classes", f"{len(ours)} classes"))
+        for label, name in enumerate(theirs[: len(ours)]):
+            if name in ours and ours[label] != name:
+                pairs.append((f"label {label} for class {name!r}", f"label {ours.index(name)}"))
+    for found, wanted in pairs:
+        if found != wanted:
             raise DataError(
-                f"{said[0]}, but {said[1]}, which is trained on. Give a test set with the same "
-                "targets, under the same names."
-            )
-        return
-    theirs, ours = test.class_names, train.class_names
-    # A test set without names may lack the last classes.
-    if theirs != ours[: len(theirs)] and len(theirs) != len(ours):
-        raise DataError(
-            f"{test.source} has {len(theirs)} classes, but {train.source}, which is trained on, "
-            f"has {len(ours)}. Give a test set of the same classes."
-        )
-    for label, name in enumerate(theirs):
-        if name in ours and ours[label] != name:
-            raise DataError(
-                f"class {name!r} has label {label} in {test.source}, but {ours.index(name)} in "
-                f"{train.source}, which is trained on. Give a test set with the same labels."
+                f"{test.source} has {found}, but {train.source}, which is trained on, has "
+                f"{wanted}. Give a test set with the same inputs, targets and labels."
             )
 
 
-def _target_names(dataset: Dataset) -> tuple[str, ...]:
-    return () if dataset.rows.targets is None else dataset.rows.targets.names
+def _targets(dataset: Dataset) -> str:
+    names = () if dataset.rows.targets is None else dataset.rows.targets.names
+    named = f" ({', '.join(names)})" if names else ""
+    return f"{dataset.target.kind.words} targets{named}"

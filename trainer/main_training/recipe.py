@@ -46,7 +46,7 @@ class Recipe(BaseModel):
     weight_decay: float = Field(default=5e-4, ge=0)
     """Weight decay of SGD, on all parameters."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the target that is spread over all classes."""
+    """Share of the target, soft label included, that is spread over all classes."""
     soft_labels: float = Field(default=0.0, ge=0, le=1)
     """Share of the target that is the subset's soft label; above 0 the subset needs some."""
     augmentation: Literal["crop_flip", "crop", "randaugment", "none"] = "crop_flip"
@@ -114,32 +114,19 @@ def evenly(times: int) -> tuple[float, ...]:
 class Schedule:
     """When main training evaluates and saves.
 
-    Accuracy is taken after the last epoch, and for each share of all steps after the last epoch
-    that ends by then.
-
-    test_at: shares, in (0, 1), at which the test set is evaluated.
-    subset_at: shares at which the subset is, without augmentation; None: never.
-    within_epochs: whether the test set is evaluated on the very steps of `test_at`, so that data
-        sets of different sizes can be compared.
+    test_at: shares of all steps, in (0, 1), after which the test set is evaluated; and at the end.
+    subset_at: likewise for the subset, without augmentation; None: never, not even at the end.
     checkpoint_seconds: time between checkpoints; 0 writes one after every epoch.
     """
 
     test_at: Sequence[float] = evenly(10)
     subset_at: Sequence[float] | None = evenly(10)
     checkpoint_seconds: float = 60.0
-    within_epochs: bool = False
-
-    def test_steps(self, num_steps: int) -> frozenset[int]:
-        """The steps of `test_at` among `num_steps`, without the last one."""
-        return frozenset(_mark(share, num_steps) for share in self.test_at) - {num_steps}
 
 
-def _mark(share: float, num_steps: int) -> int:
+def marks(shares: Sequence[float] | None, num_steps: int) -> frozenset[int]:
+    """The steps of some shares, and the last one; none where `shares` is None."""
+    if shares is None:
+        return frozenset()
     # In floating point 1/49 of 49 steps is a little less than one.
-    return math.floor(share * num_steps + 1e-9)
-
-
-def due(shares: Sequence[float], step: int, next_step: int, num_steps: int) -> bool:
-    """Whether an accuracy is taken after an epoch of which `next_step` is the next one's end."""
-    marks = (_mark(share, num_steps) for share in shares)
-    return step == num_steps or any(step <= place < next_step for place in marks)
+    return frozenset(math.floor(share * num_steps + 1e-9) for share in (*shares, 1.0))

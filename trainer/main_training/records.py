@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from lipt.common.errors import ConfigError, WeightsError
+from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
@@ -28,8 +29,8 @@ class EpochRecord:
     epoch: from 1. step: optimizer steps so far, of num_steps.
     loss: weighted mean over the epoch's examples.
     accuracy: on the epoch's augmented images.
-    test_accuracy: where the test set was evaluated after this epoch.
-    subset_accuracy: on the subset's images without augmentation, likewise.
+    test_accuracy: the last one in this epoch, if the test set was evaluated.
+    subset_accuracy: likewise on the subset's images without augmentation.
     """
 
     epoch: int
@@ -49,38 +50,46 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Look:
-    """One evaluation on the test set during training.
-
-    step: optimizer steps until then.
-    seconds: of training until then, without those of evaluation.
-    accuracy: in [0, 1].
-    """
+    """One evaluation on the test set, after `step`; `seconds` of training exclude evaluations."""
 
     step: int
     seconds: float
     accuracy: float
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The result of main training.
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far training has come.
 
-    weights: the model's state dict, on the CPU.
-    kind: of the targets; an accuracy of others than classes is another score.
     evaluation_seconds: those of `seconds` that evaluations took.
-    test_accuracy: after the last step; None without a test set.
     subset_accuracies: (step, accuracy on the subset without augmentation), in order.
     looks: every evaluation on the test set, in order.
     """
 
-    weights: Weights
+    epoch: int
+    step: int
     num_steps: int
     seconds: float
-    test_accuracy: float | None
-    subset_accuracies: tuple[tuple[int, float], ...]
+    subset_accuracies: tuple[tuple[int, float], ...] = ()
     evaluation_seconds: float = 0.0
     looks: tuple[Look, ...] = ()
-    kind: TargetKind = TargetKind.CLASS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Progress):
+    """The result of main training.
+
+    weights: the model's state dict, on the CPU.
+    kind: of the targets; an accuracy of others than classes is another score.
+    """
+
+    weights: Weights
+    kind: TargetKind
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """After the last step; None without a test set."""
+        return self.looks[-1].accuracy if self.looks else None
 
 
 OnEpoch = Callable[[EpochRecord], None]
@@ -107,25 +116,11 @@ class JsonLines:
 
 
 # A checkpoint is a safetensors file with `model/NAME`, `momentum/NAME`, `source/NAME`, the subset's
-# `indices` and `weights`, and the states of the CPU's `generator` and the `cuda_generator`. The
+# columns `subset/NAME`, and the states of the CPU's `generator` and the `cuda_generator`. The
 # metadata holds the rest as JSON.
 
-_FORMAT = "lipt-checkpoint-1"
+_FORMAT = "lipt-checkpoint-2"
 _MAX_TENSORS = 200_000
-_SUBSET_FIELDS = ("fingerprint", "digest", "strategy")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far training has come; fields as of `Trained`."""
-
-    epoch: int
-    step: int
-    num_steps: int
-    seconds: float
-    subset_accuracies: tuple[tuple[int, float], ...] = ()
-    evaluation_seconds: float = 0.0
-    looks: tuple[Look, ...] = ()
 
 
 class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing went wrong
@@ -170,10 +165,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "identity": json.dumps(checkpoint.identity, sort_keys=True),
     }
     if checkpoint.subset is not None:
-        tensors["indices"] = torch.from_numpy(checkpoint.subset.indices.copy())
-        tensors["weights"] = torch.from_numpy(checkpoint.subset.weights.copy())
-        chosen = {name: getattr(checkpoint.subset, name) for name in _SUBSET_FIELDS}
-        metadata["subset"] = json.dumps(chosen | {"manifest": dict(checkpoint.subset.manifest)})
+        fields = dict(vars(checkpoint.subset))
+        for name in [name for name, value in fields.items() if isinstance(value, np.ndarray)]:
+            tensors[f"subset/{name}"] = torch.from_numpy(fields.pop(name).copy())
+        metadata["subset"] = json.dumps(fields)
     write_atomically(path, pack(tensors, metadata))
 
 
@@ -192,9 +187,11 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
         progress = TypeAdapter(Progress).validate_json(found["progress"])
         subset = None
         if "subset" in found:
-            columns = tensors["indices"].numpy(), tensors["weights"].numpy()
-            subset = Subset(*columns, **json.loads(found["subset"]))
-    except (WeightsError, ValueError, KeyError, TypeError) as error:
+            columns: dict[str, Any] = {
+                name: part.numpy() for name, part in _part(tensors, "subset/").items()
+            }
+            subset = Subset(**columns, **json.loads(found["subset"]))
+    except (WeightsError, SubsetError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(
             f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
             "another file."

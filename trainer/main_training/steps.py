@@ -9,11 +9,10 @@ Shapes: B examples of a batch, C classes, N examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
@@ -26,17 +25,14 @@ from lipt.core.learner.augmentation import augment_images
 from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.recipe import Recipe
+from lipt.trainer.subsets.weighted import example_losses
 
 # Larger batches fall out of a CPU's caches, and keep a GPU busy.
 _EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
 
 
 def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
-    """The augmented examples of a step, counted from 0; what is no image stays unchanged.
-
-    Raises:
-        DataError: RandAugment is given images that are not bytes with 1 or 3 channels.
-    """
+    """The augmented images of a step, counted from 0; other examples stay unchanged."""
     if not isinstance(examples_B, Tensor) or recipe.augmentation == "none":
         return examples_B
     generator = derive_generator(recipe.seed, "main-augmentation", step)
@@ -84,11 +80,7 @@ def place_model(
 
 
 def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: ForwardPass) -> float:
-    """The score on a data set's examples without augmentation.
-
-    Returns:
-        The share of right classes in [0, 1]; for numbers R², at most 1.
-    """
+    """The share of right classes without augmentation, in [0, 1]; for numbers R², at most 1."""
     tally, device = forward_pass.target.tally(), forward_pass.device
     size = _EVALUATION_BATCH_SIZE if device.type == "cpu" else _GPU_EVALUATION_BATCH_SIZE
     with evaluation_mode(model), torch.inference_mode():
@@ -96,17 +88,6 @@ def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: Fo
             logits_BC = forward_pass(model, dataset.examples(ids_B))
             tally.add(logits_BC, dataset.targets_N[ids_B].to(device, non_blocking=True))
     return tally.score()
-
-
-class Taken(NamedTuple):
-    """A step's results on the device.
-
-    sums: over the batch, of weighted loss and of merit (of classes: right answers); float64.
-    losses_B: each example's loss without its weight, before the step; float32.
-    """
-
-    sums: Tensor
-    losses_B: Tensor
 
 
 class Steps:
@@ -131,21 +112,26 @@ class Steps:
             fused=forward_pass.device.type == "cuda",
         )
 
-    def take(self, step: int, batch: Batch) -> Taken:
-        """Take a step, counted from 0."""
+    def take(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Take a step, counted from 0.
+
+        Returns:
+            Sums over the batch of weighted losses and merits (of classes: right answers), float64,
+            and each example's loss without its weight, float32; both on the device.
+        """
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         if self._graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         examples_B = augmented(recipe, step, batch.examples_B)
         logits_BC = self._forward_pass(self._call, examples_B)
-        losses_B = target.losses(logits_BC, targets_B, label_smoothing=recipe.label_smoothing)
-        if batch.soft_labels_BC is not None:
-            soft_B = functional.cross_entropy(
-                logits_BC.float(), batch.soft_labels_BC, reduction="none"
-            )
-            losses_B = torch.lerp(losses_B, soft_B, recipe.soft_labels)
+        smoothing, soft_BC = recipe.label_smoothing, batch.soft_labels_BC
+        if soft_BC is None:
+            losses_B = target.losses(logits_BC, targets_B, label_smoothing=smoothing)
+        else:
+            mixed = soft_BC, recipe.soft_labels
+            losses_B = example_losses(logits_BC, targets_B, *mixed, label_smoothing=smoothing)
         loss = (losses_B * batch.weights_B).mean()
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()
         sums = torch.stack([loss.detach().double() * len(targets_B), merit])
-        return Taken(sums, losses_B.detach())
+        return sums, losses_B.detach()

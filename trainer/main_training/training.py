@@ -38,7 +38,7 @@ from lipt.trainer.main_training.examples import (
     SubsetSource,
     require_comparable,
 )
-from lipt.trainer.main_training.recipe import Recipe, Schedule, due
+from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
 from lipt.trainer.main_training.records import (
     Checkpoint,
     EpochRecord,
@@ -76,14 +76,14 @@ class Training:
         self._train, self._test, self._recipe, self._schedule = train, test, recipe, schedule
         self._device, self._source = forward_pass.device, source
         self._losses_to = source if isinstance(source, LossDriven) else None
-        self._examples = self._examples_of(subset)
-        budget = self._losses_to.budget if self._losses_to is not None else len(self._examples)
+        self._examples = Examples(subset, train, recipe, self._device)
+        budget = len(self._examples) if self._losses_to is None else self._losses_to.budget
         num_steps = recipe.num_steps(budget)
         self._steps = Steps(model, forward_pass, recipe, num_steps)
         self._progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
-        # Evaluations within epochs.
-        self._marks: frozenset[int] = frozenset()
         self._began = 0.0
+        # Steps after which the test set and the subset are evaluated.
+        self._marks: list[frozenset[int]] = []
         # Also of evaluations since `progress` was last updated.
         self._evaluation_seconds = 0.0
 
@@ -108,20 +108,21 @@ class Training:
         """Train to the last step, or pause before an epoch that would end after `ends_at`."""
         saved_at = monotonic()
         self._began = saved_at - self._progress.seconds
-        if self._schedule.within_epochs:
-            self._marks = self._schedule.test_steps(self._progress.num_steps)
-        while self._progress.step < self._progress.num_steps:
+        num_steps = self._progress.num_steps
+        shares = self._schedule.test_at, self._schedule.subset_at
+        self._marks = [marks(some, num_steps) for some in shares]
+        while self._progress.step < num_steps:
             epoch_began = monotonic()
             if self._source is not None:
-                left = self._progress.num_steps - self._progress.step
                 # With subsets as large as the present one.
-                epochs_left = math.ceil(left / self._steps_per_epoch())
+                per_epoch = self._recipe.steps_per_epoch(len(self._examples))
+                epochs_left = math.ceil((num_steps - self._progress.step) / per_epoch)
                 self._source.num_epochs = self._progress.epoch + epochs_left
                 self._use(self._source.before_epoch(self._progress.epoch))
             record = self._train_epoch(on_step)
             for tell in on_epoch:
                 tell(record)
-            now, last = monotonic(), record.step == record.num_steps
+            now, last = monotonic(), record.step == num_steps
             is_due = now - saved_at >= self._schedule.checkpoint_seconds
             over = not last and now + (now - epoch_began) > ends_at
             if checkpoint is not None and (is_due or over or last):
@@ -129,52 +130,36 @@ class Training:
                 saved_at = monotonic()
                 if over:
                     raise TrainingPaused(checkpoint, self._progress)
-        return Trained(
-            weights=copy_to_cpu(self._model.state_dict()),
-            num_steps=self._progress.num_steps,
-            seconds=self._progress.seconds,
-            test_accuracy=self._test_accuracy(self._progress.step),
-            subset_accuracies=self._progress.subset_accuracies,
-            evaluation_seconds=self._progress.evaluation_seconds,
-            looks=self._progress.looks,
-            kind=self._train.target.kind,
-        )
-
-    def _examples_of(self, subset: Subset | None) -> Examples:
-        recipe = self._recipe
-        return Examples(
-            subset,
-            self._train,
-            self._device,
-            weighted=recipe.weighted,
-            soft=recipe.soft_labels > 0,
-        )
+        self._evaluate(num_steps)
+        weights = copy_to_cpu(self._model.state_dict())
+        return Trained(**vars(self._progress), weights=weights, kind=self._train.target.kind)
 
     def _use(self, subset: Subset | None) -> None:
         if ("" if subset is None else subset.digest) != self._examples.digest:
-            self._examples = self._examples_of(subset)
+            self._examples = Examples(subset, self._train, self._recipe, self._device)
 
     def _train_epoch(self, on_step: OnStep | None) -> EpochRecord:
-        progress, recipe, examples = self._progress, self._recipe, self._examples
-        step, num_steps = progress.step, progress.num_steps
-        generator = derive_generator(recipe.seed, "main-order", progress.epoch)
+        before, recipe, examples = self._progress, self._recipe, self._examples
+        step, num_steps = before.step, before.num_steps
+        generator = derive_generator(recipe.seed, "main-order", before.epoch)
         order_N = torch.randperm(len(examples), generator=generator)
         batches = recipe.batches(order_N)[: num_steps - step]
+        end = step + len(batches)
         # Summed on the device: reading each batch's loss would make it wait.
         sums = torch.zeros(2, dtype=torch.float64, device=self._device)
         losses: list[Tensor] = []
-        evaluated, epoch_started = self._evaluation_seconds, monotonic()
+        evaluated, started = self._evaluation_seconds, monotonic()
         self._model.train()
         for batch in examples.batches(batches):
-            taken = self._steps.take(step, batch)
-            sums += taken.sums
+            batch_sums, losses_B = self._steps.take(step, batch)
+            sums += batch_sums
             if self._losses_to is not None:
-                losses.append(taken.losses_B)
+                losses.append(losses_B)
             step += 1
             if on_step is not None:
                 on_step(step, num_steps)
-            if step in self._marks:
-                self._test_accuracy(step)
+            if step < end:
+                self._evaluate(step)
         num_examples = sum(map(len, batches))
         loss, accurate = (sums / num_examples).tolist()
         if not math.isfinite(loss):
@@ -185,15 +170,17 @@ class Training:
         if self._losses_to is not None:
             self._losses_to.update(examples.ids_N[torch.cat(batches)], torch.cat(losses).cpu())
         now, evaluated = monotonic(), self._evaluation_seconds - evaluated
-        epoch_seconds, seconds = now - epoch_started - evaluated, now - self._began
+        seconds = now - self._began
         self._progress = replace(
             self._progress,
-            epoch=progress.epoch + 1,
+            epoch=before.epoch + 1,
             step=step,
             seconds=seconds,
             evaluation_seconds=self._evaluation_seconds,
         )
-        test_accuracy, subset_accuracy = self._evaluate()
+        self._evaluate(step)
+        looks = self._progress.looks[len(before.looks) :]
+        subset_accuracies = self._progress.subset_accuracies[len(before.subset_accuracies) :]
         return EpochRecord(
             epoch=self._progress.epoch,
             step=step,
@@ -202,44 +189,28 @@ class Training:
             loss=loss,
             accuracy=accurate,
             learning_rate=recipe.learning_rate_at(step - 1, num_steps),
-            images_per_second=num_examples / max(epoch_seconds, 1e-9),
+            images_per_second=num_examples / max(now - started - evaluated, 1e-9),
             seconds=seconds,
             seconds_left=seconds / step * (num_steps - step),
-            test_accuracy=test_accuracy,
-            subset_accuracy=subset_accuracy,
+            test_accuracy=looks[-1].accuracy if looks else None,
+            subset_accuracy=subset_accuracies[-1][1] if subset_accuracies else None,
             subset_digest=examples.digest,
         )
 
-    def _steps_per_epoch(self) -> int:
-        return self._recipe.steps_per_epoch(len(self._examples))
-
-    def _evaluate(self) -> tuple[float | None, float | None]:
-        """Test and subset accuracy, each where it is due after the last epoch."""
-        step, num_steps = self._progress.step, self._progress.num_steps
-        next_step = step + self._steps_per_epoch()
-        on_test = on_subset = None
-        subset_at = self._schedule.subset_at
-        if subset_at is not None and due(subset_at, step, next_step, num_steps):
-            on_subset = self._accuracy(self._train, self._examples.ids_N)
-            accuracies = (*self._progress.subset_accuracies, (step, on_subset))
-            self._progress = replace(self._progress, subset_accuracies=accuracies)
-        test_at = () if self._schedule.within_epochs else self._schedule.test_at
-        if due(test_at, step, next_step, num_steps):
-            on_test = self._test_accuracy(step)
-        return on_test, on_subset
-
-    def _test_accuracy(self, step: int) -> float | None:
-        if self._test is None:
-            return None
-        looks = self._progress.looks
-        if not looks or looks[-1].step != step:
+    def _evaluate(self, step: int) -> None:
+        """Take the accuracies that are due after a step, once."""
+        at_test, at_subset = self._marks
+        looks, on_subset = self._progress.looks, self._progress.subset_accuracies
+        if self._test is not None and step in at_test and step not in {one.step for one in looks}:
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # the steps' time is not the evaluation's
             seconds = monotonic() - self._began - self._evaluation_seconds
             found = self._accuracy(self._test, torch.arange(len(self._test)))
             looks = (*looks, Look(step, seconds, found))
-            self._progress = replace(self._progress, looks=looks)
-        return looks[-1].accuracy
+        if step in at_subset and step not in dict(on_subset):
+            found = self._accuracy(self._train, self._examples.ids_N)
+            on_subset = (*on_subset, (step, found))
+        self._progress = replace(self._progress, looks=looks, subset_accuracies=on_subset)
 
     def _accuracy(self, dataset: Dataset, ids_N: Tensor) -> float:
         started = monotonic()

@@ -1,114 +1,248 @@
-"""Report: a run's contents are gathered into one frozen value, from which a page is made."""
+"""Pages in one HTML file each: the diagnosis of a data set, and the report of a run.
+
+A report's content is gathered into one frozen value, from which its page is made.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lipt.common import errors
 from lipt.common.data import Dataset
-from lipt.common.errors import (
-    ConfigError,
-    InputError,
-    LifecycleError,
-    RequestError,
-    SignalsError,
-    SubsetError,
-)
-from lipt.common.maps import MOST_SUSPECTS, rows_to_draw
+from lipt.common.data.sources.image_files import imagefolder_rows
+from lipt.common.images.formats import data_url
+from lipt.common.imports import import_extra
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.maps import MOST_SUSPECTS, placed, principal_components, rows_to_draw
 from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
 from lipt.common.process.devices import resolve_device
-from lipt.common.subsets import Overlap, overlap
+from lipt.common.subsets import overlap
+from lipt.common.text import escaped, format_bytes
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison import table
-from lipt.trainer.comparison.outcomes import Outcome, outcomes
+from lipt.trainer.comparison.outcomes import Outcome, answers, cells, instead, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.findings import fit_text
+from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.steps import place_model
-from lipt.trainer.report.examination import (
-    HEIGHT,
-    WIDTH,
-    ExampleView,
-    Point,
-    are_small,
-    coarse_values,
-    draw,
-    example_views,
-    open_templates,
-    pictures_of,
-    plot,
-    require_same,
-)
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import InfoView, LearnerView, RunView
+from lipt.trainer.views import InfoView, RunView
+from lipt.trainer.writing.formatting import format_percent
 
-NUM_THUMBNAILS = 24
-NUM_SUSPECTS = 24
-_THUMBNAIL_PIXELS = 64
-_BATCH_SIZE = 256
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """An example as a picture."""
-
-    row: int
-    label: str
-    data_url: str
+WIDTH, HEIGHT = 480, 400
+_MAP_MARGIN = 14
+_TICK_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 @dataclass(frozen=True)
-class SubsetStory:
-    """One subset: (class, available, kept), and the examples that it wants most and least."""
+class Plot:
+    """Accuracies on y, places from 0 to `num_places` on x; pixels from the upper left corner."""
 
-    subset: Subset
-    classes: tuple[tuple[str, int, int], ...]
-    most_wanted: tuple[Thumbnail, ...]
-    least_wanted: tuple[Thumbnail, ...]
-    num_suspects: int
+    height: int
+    num_places: int
+    ticks: Sequence[float]
+    width: int = WIDTH
+    left: int = 56
+    right: int = WIDTH - 12
+    top: int = 12
 
     @property
-    def rows(self) -> frozenset[int]:
-        """Its examples."""
-        return frozenset(self.subset.indices.tolist())
+    def bottom(self) -> int:
+        """The lowest tick's line."""
+        return self.height - 44
+
+    def x(self, place: float) -> float:
+        """The pixel of a place."""
+        return self.left + (self.right - self.left) * place / self.num_places
+
+    def y(self, accuracy: float) -> float:
+        """The pixel of an accuracy."""
+        share = (accuracy - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+        return self.bottom + (self.top - self.bottom) * share
 
 
-def tell_story(
-    client: Client,
-    run: RunView,
-    dataset: Dataset,
-    strategy: str,
-    fraction: float,
-    diagnosis: Diagnosis | None,
-) -> SubsetStory:
-    """Ask the coordinator for a subset, and for what its strategy wants most and least."""
-    subset = client.subset(run.run_id, strategy, fraction=fraction)
-    everything = np.arange(len(dataset))
-    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
-    count = min(NUM_THUMBNAILS, len(dataset) - 1)
-    most = client.subset(run.run_id, strategy, budget=count)
-    nearly_all = client.subset(run.run_id, strategy, budget=len(dataset) - count)
-    left_out = np.setdiff1d(everything, nearly_all.indices)[:count]
-    return SubsetStory(
-        subset=subset,
-        classes=tuple(zip(dataset.class_names, available_C, kept_C, strict=True)),
-        most_wanted=_thumbnails(dataset, most.indices),
-        least_wanted=_thumbnails(dataset, left_out),
-        num_suspects=int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
+def ticks_of(accuracies: Sequence[float]) -> list[float]:
+    """A few round numbers that span some accuracies."""
+    low, high = min(accuracies), max(accuracies)
+    step = next((step for step in _TICK_STEPS if high - low <= 5 * step), 1.0)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(step * number, 2) for number in range(first, max(last, first + 1) + 1)]
+
+
+class Point(NamedTuple):
+    """An example on the map; x and y in pixels from its upper left corner."""
+
+    row: int
+    label: int
+    x: float
+    y: float
+
+
+def draw(ids_M: Tensor, labels_N: NDArray[np.int64], features_MD: Tensor) -> list[Point]:
+    """The map of M of N examples, by the first two principal components of their features."""
+    places_M2 = principal_components(features_MD)
+    pixels_M2 = placed(places_M2, width=WIDTH, height=HEIGHT, margin=_MAP_MARGIN)
+    return [
+        Point(row, int(labels_N[row]), x, y)
+        for row, (x, y) in zip(ids_M.tolist(), pixels_M2.tolist(), strict=True)
+    ]
+
+
+def open_templates(needed_for: str) -> Any:
+    """The templates of this package; the error where jinja2 is missing names `needed_for`."""
+    jinja2 = import_extra("jinja2", package="jinja2", extra="report", needed_for=needed_for)
+    environment = jinja2.Environment(
+        autoescape=True,
+        finalize=_finalize,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(_source),
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters["percent"] = format_percent
+    environment.filters["size"] = format_bytes
+    environment.filters["thousands"] = "{:,}".format
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    return escaped(value, keep="\n\t") if type(value) is str else value
+
+
+def _source(name: str) -> str:
+    return resources.files("lipt.trainer.report").joinpath(name).read_text("utf-8")
+
+
+NUM_SUSPECTS = 48
+NUM_SUSPECTS_OF_RUN = 24
+NUM_GROUPS = 12
+NUM_PER_GROUP = 8
+NUM_OUTLIERS = 24
+_PICTURE_PIXELS = 112
+# Images up to this many pixels a side are scaled up with sharp edges.
+_SMALL_PIXELS = 64
+
+
+def are_small(dataset: Dataset) -> bool:
+    """Whether its pictures are scaled up where they are shown."""
+    shape = dataset.inputs
+    return isinstance(shape, ImageSpec) and max(shape.height, shape.width) <= _SMALL_PIXELS
+
+
+@dataclass(frozen=True)
+class ExampleView:
+    """An example, as a page shows it."""
+
+    row: int
+    given: str
+    suggested: str
+    quality: float
+    file: str
+    picture: str
+
+
+def example_views(
+    diagnosis: Diagnosis, rows: Sequence[int], dataset: Dataset | None
+) -> dict[int, ExampleView]:
+    """Some examples by their rows, in the given order, with pictures where the data is given."""
+    pictures, files = [""] * len(rows), None
+    if dataset is not None and rows:
+        files = file_paths(dataset)
+        if isinstance(dataset.inputs, ImageSpec):
+            images_BCHW = dataset.images(torch.tensor(rows))
+            pictures = [data_url(image_CHW, _PICTURE_PIXELS) for image_CHW in images_BCHW]
+    names = diagnosis.class_names
+    return {
+        row: ExampleView(
+            row=row,
+            given=names[diagnosis.given_label[row]],
+            suggested=names[diagnosis.suggested_label[row]],
+            quality=float(diagnosis.label_quality[row]),
+            file=Path(files[row]).name if files else "",
+            picture=picture,
+        )
+        for row, picture in zip(rows, pictures, strict=True)
+    }
+
+
+def file_paths(dataset: Dataset) -> list[str] | None:
+    """The absolute paths of a data set's images, in order; None where they are no files."""
+    # The rows may lie in memory by now, without the names of their files.
+    name, _, path = dataset.source.partition(":")
+    if name != "imagefolder":
+        return None
+    rows = imagefolder_rows(dataset.source, str(Path(path).expanduser()))
+    return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
+
+
+def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
+    """Refuse a diagnosis of other data."""
+    own = dataset.fingerprint_like(diagnosis.fingerprint)
+    if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
+        raise errors.DiagnosisError(
+            f"the diagnosis is of data with fingerprint {diagnosis.fingerprint} "
+            f"({len(diagnosis)} examples), but {dataset.source} has {own} ({len(dataset)}). "
+            "Give the coordinator's own data, or leave --data out."
+        )
+
+
+def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> str:
+    """The page of a diagnosis, with pictures where the data is given."""
+    environment = open_templates("the page of lipt diagnose")
+    if dataset is not None:
+        require_same(diagnosis, dataset)
+    suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
+    outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
+    found = [
+        (len(set(diagnosis.given_label[group])) > 1, len(group), group[:NUM_PER_GROUP].tolist())
+        for group in diagnosis.duplicate_groups()
+    ]
+    # Labels that disagree are two faults at once.
+    groups = sorted(found, key=lambda group: not group[0])[:NUM_GROUPS]
+    shown = {*suspects, *outliers, *(row for *_, rows in groups for row in rows)}
+    views = example_views(diagnosis, sorted(shown), dataset)
+    findings = diagnosis.findings
+    curve = findings.learnability
+    page: str = environment.get_template("diagnosis.html").render(
+        diagnosis=diagnosis,
+        source=diagnosis.source if dataset is None else dataset.source,
+        has_pictures=dataset is not None and isinstance(dataset.inputs, ImageSpec),
+        small=dataset is not None and are_small(dataset),
+        suspects=[views[row] for row in suspects],
+        groups=[
+            {"conflicting": conflicting, "count": count, "examples": [views[row] for row in rows]}
+            for conflicting, count, rows in groups
+        ],
+        outliers=[views[row] for row in outliers],
+        findings=findings,
+        facts=facts(findings),
+        fit=fit_text,
+        proxy=proxy_text(findings),
+        curve=curve,
+        plot=Plot(280, len(curve.sizes), ticks_of(curve.accuracies)) if curve.sizes else None,
+        noise={item.label: item for item in findings.label_errors.per_class},
+        needed={item.label: item.examples_for_90 for item in findings.redundancy.per_class},
+    )
+    return page
+
+
+_BATCH_SIZE = 256
 
 
 def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
@@ -117,51 +251,10 @@ def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
     return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
 
 
-def _thumbnails(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[Thumbnail, ...]:
-    pictures = pictures_of(dataset, rows.tolist(), _THUMBNAIL_PIXELS)
-    return tuple(
-        Thumbnail(row, dataset.class_names[int(dataset.labels_N[row])], picture)
-        for row, picture in zip(rows.tolist(), pictures, strict=True)
-    )
-
-
-def overlaps(
-    subsets: Sequence[Subset], labels_N: NDArray[np.int64]
-) -> tuple[tuple[str, str, Overlap], ...]:
-    """The overlap of every two of some subsets, after the names of their strategies."""
-    return tuple(
-        (first.strategy, second.strategy, overlap(first.indices, second.indices, labels_N))
-        for first, second in combinations(subsets, 2)
-    )
-
-
 def features_of(
-    client: Client,
-    run: RunView,
-    dataset: Dataset,
-    ids_N: Tensor,
-    allowed_modules: Collection[str] = (),
-) -> tuple[Tensor, str]:
-    """Finite features of some examples (float32, N x D), and their origin in words.
-
-    They are theta_p's, or the examples' own values where its model is unavailable here.
-
-    Raises:
-        UnavailableError: the coordinator is away.
-    """
-    try:
-        return _by_merged_model(client, run, dataset, ids_N, allowed_modules), "theta_p"
-    except (RequestError, InputError, LifecycleError) as error:
-        return coarse_values(dataset, ids_N), f"their own values, not by theta_p: {error}"
-
-
-def _by_merged_model(
-    client: Client,
-    run: RunView,
-    dataset: Dataset,
-    ids_N: Tensor,
-    allowed_modules: Collection[str],
+    client: Client, run: RunView, dataset: Dataset, ids_N: Tensor, allowed_modules: Collection[str]
 ) -> Tensor:
+    """theta_p's features of some examples; finite float32, N x D."""
     recipe = Recipe(seed=run.config.seed)
     device = resolve_device("auto")
     model, forward_pass = place_model(run.config.model, dataset, recipe, device, allowed_modules)
@@ -176,27 +269,26 @@ def _by_merged_model(
             forward_pass(model, dataset.examples(ids_B))
     features_ND = torch.cat(parts)
     if not features_ND.isfinite().all():
-        raise SignalsError("theta_p's features of some examples are not finite.")
+        raise errors.SignalsError("theta_p's features of some examples are not finite.")
     return features_ND
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the page is made of."""
+    """The content of a page."""
 
     run: RunView
     info: InfoView
-    stories: tuple[SubsetStory, ...]
-    outcomes: tuple[Outcome, ...]
-    comparison: dict[str, Any] | None = None
-    class_names: tuple[str, ...] = ()
-    small: bool = False
-    points: tuple[Point, ...] = ()
-    seen_by: str = ""
-    overlaps: tuple[tuple[str, str, Overlap], ...] = ()
-    diagnosis: Diagnosis | None = None
-    suspects: tuple[ExampleView, ...] = ()
-    made_at: datetime | None = None
+    dataset: Dataset
+    subsets: Sequence[Subset]
+    # Empty where `no_map` says why.
+    points: Sequence[Point]
+    no_map: str
+    comparison: dict[str, Any] | None
+    outcomes: Sequence[Outcome]
+    diagnosis: Diagnosis | None
+    suspects: Sequence[ExampleView]
+    made_at: datetime | None
 
 
 def gather(
@@ -210,21 +302,14 @@ def gather(
     allowed_modules: Collection[str] = (),
     now: datetime | None = None,
 ) -> Report:
-    """Collect a report, for which the coordinator is asked for missing subsets.
+    """Collect a ready run's report on the coordinator's data, with subsets and a comparison.
 
-    Args:
-        client: connected to the run's coordinator.
-        run: ready.
-        dataset: the coordinator's data, for the pictures and the map.
-        requests: strategies and fractions whose subsets are shown.
-        comparison: identity and trials of `lipt compare`.
-        diagnosis: of the same data, for its suspects.
-        allowed_modules: modules whose factories may be imported for the run's model.
-        now: the date of the page.
+    `requests` are the strategies and fractions of the subsets, `comparison` is the content of a
+    file of trials, `allowed_modules` are those that the run's model may be imported from.
     """
     own = dataset.fingerprint_like(run.fingerprint)
     if own != run.fingerprint:
-        raise SubsetError(
+        raise errors.SubsetError(
             f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "
             f"{dataset.source} has {own}. Give the coordinator's own data."
         )
@@ -233,47 +318,45 @@ def gather(
     identity, trials = comparison or (None, [])
     if identity is not None:
         _require_trials_on(dataset, identity, trials)
-    stories = tuple(
-        tell_story(client, run, dataset, strategy, fraction, diagnosis)
-        for strategy, fraction in requests
-    )
-    subsets = [story.subset for story in stories]
-    labels_N = dataset.labels_N.numpy()
+    subsets = [
+        client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
+    ]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
     points: list[Point] = []
-    seen_by = ""
+    no_map = ""
     if subsets:
         chosen = [subset.indices for subset in subsets]
         ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
-        features_MD, seen_by = features_of(client, run, dataset, ids_M, allowed_modules)
-        points = draw(ids_M, labels_N, features_MD)
-    views = example_views(diagnosis, suspects[:NUM_SUSPECTS], dataset) if diagnosis else {}
+        try:
+            features_MD = features_of(client, run, dataset, ids_M, allowed_modules)
+            points = draw(ids_M, dataset.labels_N.numpy(), features_MD)
+        except (errors.RequestError, errors.InputError, errors.LifecycleError) as error:
+            no_map = f"There is no map, for theta_p's features cannot be computed here: {error}"
+    views = example_views(diagnosis, suspects[:NUM_SUSPECTS_OF_RUN], dataset) if diagnosis else {}
     return Report(
         run=run,
         info=client.info(),
-        stories=stories,
-        outcomes=tuple(outcomes(trials)),
+        dataset=dataset,
+        subsets=subsets,
+        points=points,
+        no_map=no_map,
         comparison=identity,
-        class_names=dataset.class_names,
-        small=are_small(dataset),
-        points=tuple(points),
-        seen_by=seen_by,
-        overlaps=overlaps(subsets, labels_N),
+        outcomes=outcomes(trials),
         diagnosis=diagnosis,
-        suspects=tuple(views.values()),
+        suspects=list(views.values()),
         made_at=now,
     )
 
 
 def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Sequence[Trial]) -> None:
     if identity.get("data") != dataset.fingerprint:
-        raise SubsetError(
+        raise errors.SubsetError(
             f"the comparison was made on {identity.get('data_source')} with fingerprint "
             f"{identity.get('data')}, but {dataset.source} has {dataset.fingerprint}. Give the "
             "comparison of this data, or none."
         )
     if not trials:
-        raise ConfigError(
+        raise errors.ConfigError(
             "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
         )
 
@@ -281,27 +364,35 @@ def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Seque
 def render(report: Report) -> str:
     """The page: one HTML file, no network, everything escaped."""
     environment = open_templates("lipt report")
-    run, rows, diagnosis = report.run, report.outcomes, report.diagnosis
-    learners = in_soup_order(run.learners)
-    tried = [learner.ingredient for learner in learners if learner.ingredient is not None]
-    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in tried)]
+    run, rows, dataset, diagnosis = report.run, report.outcomes, report.dataset, report.diagnosis
+    tried = sorted(
+        (learner for learner in run.learners if learner.ingredient is not None),
+        key=lambda learner: learner.ingredient.position if learner.ingredient else 0,
+    )
+    parts = [learner.ingredient for learner in tried if learner.ingredient is not None]
+    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in parts)]
     worst = diagnosis.label_issues()[:MOST_SUSPECTS] if diagnosis else ()
+    names, labels_N = dataset.class_names, dataset.labels_N.numpy()
     page: str = environment.get_template("page.html").render(
         report=report,
         run=run,
+        small=are_small(dataset),
         soup=run.soup,
-        soup_plot=plot(240, len(tried), heights) if tried else None,
+        soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
         costs=run.costs,
-        learners=learners,
-        tried=learners[: len(tried)],
-        header=table.header(rows),
-        cells=table.cells,
+        tried=tried,
+        cells=cells,
         rows=rows,
-        answers=table.answers(rows),
-        instead_header=table.INSTEAD_HEADER,
-        instead=table.instead(rows),
+        answers=answers(rows),
+        instead=instead(rows),
         dates=", ".join(_dates(run, report.made_at)),
-        suspected={issue.id: report.class_names[issue.suggested] for issue in worst},
+        stories=[_story(subset, dataset, diagnosis) for subset in report.subsets],
+        overlaps=[
+            (first.strategy, second.strategy, overlap(first.indices, second.indices, labels_N))
+            for first, second in combinations(report.subsets, 2)
+        ],
+        class_names=names,
+        suspected={issue.id: names[issue.suggested] for issue in worst},
         fit=fit_text,
         size=(WIDTH, HEIGHT),
         config=json.dumps(run.config.model_dump(mode="json"), indent=2),
@@ -310,15 +401,15 @@ def render(report: Report) -> str:
     return page
 
 
-def in_soup_order(learners: Sequence[LearnerView]) -> list[LearnerView]:
-    """As the soup tried them; those that it never saw come last."""
-    return sorted(
-        learners,
-        key=lambda learner: (
-            learner.ingredient is None,
-            learner.ingredient.position if learner.ingredient else learner.index,
-        ),
-    )
+def _story(subset: Subset, dataset: Dataset, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    everything = np.arange(len(dataset))
+    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
+    return {
+        "subset": subset,
+        "rows": set(subset.indices.tolist()),
+        "classes": list(zip(dataset.class_names, available_C, kept_C, strict=True)),
+        "num_suspects": int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
+    }
 
 
 def _dates(run: RunView, made_at: datetime | None) -> list[str]:

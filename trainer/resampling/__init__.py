@@ -1,1 +1,1 @@
-"""Resampling: other examples in every epoch, in place of a fixed subset."""
+"""Examples of each epoch: drawn anew or selected again, for main training and for DataLoaders."""

@@ -1,14 +1,16 @@
-"""Samplers that draw other examples for every epoch, for a DataLoader of one's own.
+"""Samplers for a DataLoader of one's own: a subset, or other examples for every epoch.
 
-The process that owns the DataLoader draws; its workers receive row numbers. Ranks share one order,
-each taking every `num_ranks`-th example of it.
+The process that owns the DataLoader draws; its workers receive row numbers. So a subset may change
+under `persistent_workers=True` too. All ranks know an epoch's whole order, and each takes every
+`num_ranks`-th example of it.
+
+Shapes: N examples of an order, K of a subset, B of a batch.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,17 +18,30 @@ from torch.utils.data import Dataset, Sampler
 
 from lipt.common.config.values import validate
 from lipt.common.determinism import derive_generator
+from lipt.common.errors import ConfigError
 from lipt.common.subsets import require_budget, resolve_budget
-from lipt.trainer.resampling.draws import (
+from lipt.trainer.resampling.redrawing import (
     Cycles,
+    Draws,
+    InfoBatchDraws,
     InfoBatchOptions,
-    LastLosses,
+    StaleDraws,
     StaleOptions,
-    draw_by_losses,
-    draw_pruned,
 )
-from lipt.trainer.reselection.reselection import Uneven, deal, in_blocks, require_rank
 from lipt.trainer.subsets.data import MapStyle
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.subsets.weighted import normalized_weights
+
+# What happens to the examples that do not divide evenly among the ranks.
+Uneven = Literal["keep", "drop", "repeat"]
+
+# This many row numbers become Python's ints at a time.
+_BLOCK = 16_384
+
+
+def with_ids(dataset: MapStyle[Any]) -> WithIds:
+    """The same data set, with each example's row number: `for ids, (images, labels) in loader`."""
+    return WithIds(dataset)
 
 
 class WithIds(Dataset[tuple[int, Any]]):
@@ -42,33 +57,148 @@ class WithIds(Dataset[tuple[int, Any]]):
         return row, self._dataset[row]
 
 
-def with_ids(dataset: MapStyle[Any]) -> WithIds:
-    """The same data set, with each example's row number: `for ids, (images, labels) in loader`."""
-    return WithIds(dataset)
+def deal(order_N: Tensor, rank: int, num_ranks: int, uneven: Uneven) -> Tensor:
+    """A rank's part of an order that is the same on every rank: see `SubsetSampler`."""
+    left_over = len(order_N) % num_ranks
+    if left_over and uneven == "drop":
+        order_N = order_N[: len(order_N) - left_over]
+    elif left_over and uneven == "repeat":
+        missing = num_ranks - left_over
+        repeats = -(-missing // len(order_N))
+        order_N = torch.cat([order_N, order_N.repeat(repeats)[:missing]])
+    return order_N[rank::num_ranks]
 
 
-class EpochSampler(Sampler[int], ABC):
-    """Draws an epoch's examples when `set_epoch` names it; arguments as of `SubsetSampler`."""
+def num_dealt(num_examples: int, rank: int, num_ranks: int, uneven: Uneven) -> int:
+    """The length of `deal`'s part, without an order."""
+    fewest, left_over = divmod(num_examples, num_ranks)
+    one_more = bool(left_over) if uneven == "repeat" else uneven == "keep" and rank < left_over
+    return fewest + one_more
 
-    def __init__(self, *, rank: int, num_ranks: int, uneven: Uneven) -> None:
-        require_rank(rank, num_ranks)
-        self.num_ranks = num_ranks
-        self._rank = rank
+
+class RankSampler(Sampler[int]):
+    """One rank's part of every epoch; arguments as of `SubsetSampler`."""
+
+    def __init__(self, rank: int, num_ranks: int, uneven: Uneven) -> None:
+        if not 0 <= rank < num_ranks:
+            raise ConfigError(
+                f"rank {rank} is not one of {num_ranks}. Ranks count from 0 to "
+                f"num_ranks - 1, here {num_ranks - 1}."
+            )
+        self._rank, self.num_ranks = rank, num_ranks
         self._uneven: Uneven = uneven
         self._epoch = 0
-        self._drawn: Tensor | None = None
+
+    def _deal(self, order_N: Tensor) -> Tensor:
+        return deal(order_N, self._rank, self.num_ranks, self._uneven)
+
+
+class SubsetSampler(RankSampler):
+    """A subset's indices in a new order every epoch.
+
+    Args:
+        subset: whose indices.
+        shuffle: whether the order changes; ascending otherwise.
+        seed: of the order, together with the epoch; the same on every rank.
+        rank: which of the processes this is, from 0.
+        num_ranks: how many processes train together.
+        uneven: where the examples do not divide by `num_ranks`: "keep" gives the first
+            ranks one more, "drop" leaves the last ones of the order out, and "repeat" gives
+            its first ones to the other ranks again, as `DistributedSampler` does.
+            Synchronized training needs one of the last two.
+        alpha: the soft label's share of a training target, for the callbacks of Lightning and
+            Hugging Face; 0 trains on labels alone.
+
+    Raises:
+        ConfigError: `rank` is not one of `num_ranks`, or the subset is empty, or lacks the soft
+            labels for `alpha`.
+    """
+
+    def __init__(
+        self,
+        subset: Subset,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int = 0,
+        num_ranks: int = 1,
+        uneven: Uneven = "keep",
+        alpha: float = 0.0,
+    ) -> None:
+        super().__init__(rank, num_ranks, uneven)
+        if not len(subset):
+            raise ConfigError("the subset is empty, so there is nothing to draw. Get another.")
+        if alpha and subset.soft_labels is None:
+            raise ConfigError(
+                f"alpha is {alpha}, and the subset has no soft labels. Get it with "
+                "soft_labels=True."
+            )
+        self.subset, self.alpha = subset, alpha
+        self._shuffle, self._seed = shuffle, seed
+        self._dealt_weights_N = torch.ones(0)
+        self._dealt_soft_labels_NC: Tensor | None = None
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether examples of the present epoch count differently in the loss."""
+        dealt_N = self._dealt_weights_N
+        return bool(len(dealt_N)) and bool(dealt_N.min() != dealt_N.max())
+
+    def weights(self, batch: int, batch_size: int) -> Tensor:
+        """The weights of the present epoch's `batch`-th batch, float32, of mean 1 in the subset."""
+        return self._dealt_weights_N[batch * batch_size : (batch + 1) * batch_size]
+
+    def soft_labels(self, batch: int, batch_size: int) -> Tensor | None:
+        """The soft labels of one of the present epoch's batches; None where `alpha` is 0."""
+        if self._dealt_soft_labels_NC is None:
+            return None
+        return self._dealt_soft_labels_NC[batch * batch_size : (batch + 1) * batch_size]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the order of this epoch from the next `iter` on; call it before each epoch."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return num_dealt(len(self.subset), self._rank, self.num_ranks, self._uneven)
+
+    def __iter__(self) -> Iterator[int]:
+        # Of this epoch, whatever subset the next one has.
+        subset, order_K = self.subset, torch.arange(len(self.subset))
+        if self._shuffle:
+            generator = derive_generator(self._seed, "sampler-order", self._epoch)
+            order_K = torch.randperm(len(subset), generator=generator)
+        share_N = self._deal(order_K)
+        self._dealt_weights_N = torch.ones(1).expand(len(share_N))
+        if subset.is_weighted:
+            weights_K = normalized_weights(torch.from_numpy(subset.weights.copy()))
+            self._dealt_weights_N = weights_K[share_N]
+        if self.alpha and subset.soft_labels is not None:
+            self._dealt_soft_labels_NC = torch.from_numpy(subset.soft_labels[share_N.numpy()])
+        for share_B in torch.split(share_N, _BLOCK):
+            yield from subset.indices[share_B.numpy()].tolist()
+
+
+class EpochSampler(RankSampler):
+    """Draws an epoch's examples when `set_epoch` names it."""
+
+    num_epochs: int | None = None
+
+    def __init__(self, draws: Draws, rank: int, num_ranks: int, uneven: Uneven) -> None:
+        super().__init__(rank, num_ranks, uneven)
+        self._draws = draws
+        self._order: Tensor | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Draw this epoch's examples; call it before each epoch, on every rank."""
-        if epoch != self._epoch or self._drawn is None:
+        if epoch != self._epoch or self._order is None:
             self._epoch = epoch
-            self._drawn = self._draw(epoch)
+            self._order, _ = self._draws.draw(epoch, self.num_epochs)
 
     def __len__(self) -> int:
         return len(self._share())
 
     def __iter__(self) -> Iterator[int]:
-        for share_B in in_blocks(self._share()):
+        for share_B in torch.split(self._share(), _BLOCK):
             yield from share_B.tolist()
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,51 +207,12 @@ class EpochSampler(Sampler[int], ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
-        self._epoch, self._drawn = state["epoch"], self._draw(state["epoch"])
-
-    @abstractmethod
-    def _draw(self, epoch: int) -> Tensor:
-        """The row numbers of an epoch, int64, in order; the same on every rank."""
+        self._epoch, self._order = state["epoch"], None
 
     def _share(self) -> Tensor:
-        if self._drawn is None:
-            self._drawn = self._draw(self._epoch)
-        return deal(self._drawn, self._rank, self.num_ranks, self._uneven)
-
-
-class LossSampler(EpochSampler):
-    """Draws an epoch by the examples' last losses; arguments as of `EpochSampler`."""
-
-    def __init__(self, num_examples: int, *, rank: int, num_ranks: int, uneven: Uneven) -> None:
-        super().__init__(rank=rank, num_ranks=num_ranks, uneven=uneven)
-        self._losses = LastLosses(num_examples)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw this epoch's examples; call it before each epoch, on every rank."""
-        if epoch != self._epoch:
-            self._losses.settle()
-        super().set_epoch(epoch)
-
-    def update(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Note the losses (`reduction="none"`, without weights) of a batch's row numbers.
-
-        Raises:
-            ConfigError: there is not one loss per example.
-        """
-        self._losses.note(ids_B, losses_B)
-
-    def gather(self) -> None:
-        """Exchange the present epoch's losses, on every rank, before one rank's checkpoint."""
-        self._losses.gather()
-
-    def state_dict(self) -> dict[str, Any]:
-        """A checkpoint's state, for `torch.save`."""
-        return super().state_dict() | {"losses": self._losses.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of the same data."""
-        self._losses.load_state_dict(state["losses"])
-        super().load_state_dict(state)
+        self.set_epoch(self._epoch)
+        assert self._order is not None  # noqa: S101 - it was drawn
+        return self._deal(self._order)
 
 
 class RedrawingSampler(EpochSampler):
@@ -159,25 +250,50 @@ class RedrawingSampler(EpochSampler):
         num_ranks: int = 1,
         uneven: Uneven = "keep",
     ) -> None:
-        super().__init__(rank=rank, num_ranks=num_ranks, uneven=uneven)
         size = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
         labels_N = None if labels is None else torch.as_tensor(labels)
-        self._cycles = Cycles(num_examples, size, seed, labels_N)
+        super().__init__(Cycles(num_examples, size, seed, labels_N), rank, num_ranks, uneven)
 
-    def _draw(self, epoch: int) -> Tensor:
-        return self._cycles.draw(epoch)
+
+class LossSampler(EpochSampler):
+    """Draws an epoch by the examples' last losses, which the training loop tells it.
+
+    loader = DataLoader(with_ids(data), batch_size=256, sampler=sampler)
+    for epoch in range(200):
+        sampler.set_epoch(epoch)
+        for ids, (images, labels) in loader:
+            losses = cross_entropy(network(images), labels, reduction="none")
+            sampler.update(ids, losses)
+    """
+
+    _draws: StaleDraws | InfoBatchDraws
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw this epoch's examples; call it before each epoch, on every rank."""
+        if epoch != self._epoch:
+            self._draws.settle()
+        super().set_epoch(epoch)
+
+    def update(self, ids_B: Tensor, losses_B: Tensor) -> None:
+        """Note the losses (`reduction="none"`, without weights) of a batch's row numbers."""
+        self._draws.note(ids_B, losses_B)
+
+    def gather(self) -> None:
+        """Exchange the present epoch's losses, on every rank, before one rank's checkpoint."""
+        self._draws.gather()
+
+    def state_dict(self) -> dict[str, Any]:
+        """A checkpoint's state, for `torch.save`."""
+        return super().state_dict() | {"losses": self._draws.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same data."""
+        super().load_state_dict(state)
+        self._draws.load_state_dict(state["losses"])
 
 
 class StaleLossSampler(LossSampler):
-    """The examples of a random pool with the highest last losses.
-
-        sampler = StaleLossSampler(len(data), fraction=0.1)
-        loader = DataLoader(with_ids(data), batch_size=256, sampler=sampler)
-        for epoch in range(200):
-            sampler.set_epoch(epoch)
-            for ids, (images, labels) in loader:
-                losses = cross_entropy(network(images), labels, reduction="none")
-                sampler.update(ids, losses)
+    """The examples of a random pool with the highest last losses; use it as `LossSampler` shows.
 
     The other arguments and errors are those of `RedrawingSampler`.
 
@@ -202,29 +318,16 @@ class StaleLossSampler(LossSampler):
         num_ranks: int = 1,
         uneven: Uneven = "keep",
     ) -> None:
-        super().__init__(num_examples, rank=rank, num_ranks=num_ranks, uneven=uneven)
-        self._budget = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
-        self._options = validate(StaleOptions, {"pool": pool, "hardest_out": hardest_out})
-        self._seed = seed
-
-    def _draw(self, epoch: int) -> Tensor:
-        generator = derive_generator(self._seed, "redrawing-stale", epoch)
-        return draw_by_losses(self._losses.known_N, self._budget, self._options, generator)
+        size = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
+        options = validate(StaleOptions, {"pool": pool, "hardest_out": hardest_out})
+        super().__init__(StaleDraws(num_examples, size, seed, options), rank, num_ranks, uneven)
 
 
 class InfoBatchSampler(LossSampler):
     """Every epoch without half of the easy examples; the other half counts twice.
 
-        sampler = InfoBatchSampler(len(data), num_epochs=200)
-        loader = DataLoader(with_ids(data), batch_size=256, sampler=sampler)
-        for epoch in range(200):
-            sampler.set_epoch(epoch)
-            for ids, (images, labels) in loader:
-                losses = cross_entropy(network(images), labels, reduction="none")
-                sampler.update(ids, losses)
-                loss = (losses * sampler.weights(ids)).mean()
-
-    The other arguments and errors are those of `RedrawingSampler`.
+    Use it as `LossSampler` shows, with the loss `(losses * sampler.weights(ids)).mean()`. The
+    other arguments and errors are those of `RedrawingSampler`.
 
     Args:
         num_epochs: of the whole training.
@@ -233,6 +336,8 @@ class InfoBatchSampler(LossSampler):
 
     Source: Qin et al. 2024 (arXiv:2303.04947).
     """
+
+    _draws: InfoBatchDraws
 
     def __init__(
         self,
@@ -246,19 +351,12 @@ class InfoBatchSampler(LossSampler):
         num_ranks: int = 1,
         uneven: Uneven = "keep",
     ) -> None:
-        super().__init__(num_examples, rank=rank, num_ranks=num_ranks, uneven=uneven)
         require_budget(num_examples, num_examples)
-        self._options = validate(InfoBatchOptions, {"prune": prune, "annealing": annealing})
-        self._num_epochs, self._seed = num_epochs, seed
-        self._weights_N = torch.ones(num_examples)
+        options = validate(InfoBatchOptions, {"prune": prune, "annealing": annealing})
+        super().__init__(InfoBatchDraws(num_examples, seed, options), rank, num_ranks, uneven)
+        self.num_epochs = num_epochs
 
     def weights(self, ids_B: Tensor) -> Tensor:
         """The weights of a batch's examples in the present epoch; float32, on `ids_B`'s device."""
         self._share()  # drawn by now
-        return self._weights_N[ids_B.cpu()].to(ids_B.device)
-
-    def _draw(self, epoch: int) -> Tensor:
-        generator = derive_generator(self._seed, "redrawing-infobatch", epoch)
-        prune = self._options.share(epoch, self._num_epochs)
-        ids_K, self._weights_N = draw_pruned(self._losses.known_N, prune, generator)
-        return ids_K
+        return self._draws.weights_N[ids_B.cpu()].to(ids_B.device)

@@ -16,16 +16,13 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.config.run_config import FingerprintKind
 from lipt.common.errors import DataError, LiptError, SubsetError
-
-if TYPE_CHECKING:
-    from lipt.common.data.sources.rows import Rows
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _LABELS = ("label", "labels", "fine_label", "target", "class")
@@ -121,11 +118,7 @@ class TablePairs:
 
 
 def map_style(data: Any) -> Any:
-    """Data as rows of (example, label), without random transforms.
-
-    Raises:
-        DataError: columns differ in length, or no column of a table is a label.
-    """
+    """Data as rows of (example, label), without random transforms; DataError without labels."""
     rows = rows_of(data)
     return TablePairs(rows) if is_table(rows) else without_transforms(rows)
 
@@ -183,16 +176,10 @@ def _label_column(features: Mapping[str, Any]) -> str:
 
 
 def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
-    """Check that a data set is the one that a subset was selected from.
+    """Refuse, by SubsetError, a data set that a `Subset` was not selected from.
 
-    Args:
-        dataset: its length must be the manifest's, and it must have a row for each index.
-        subset: a `Subset`, whose module imports this one.
-        check: whether the fingerprint is compared too. 64 rows are read; all of them for a full
-            fingerprint, or for pairs of image and label without `targets`.
-
-    Raises:
-        SubsetError: it is another data set, or its fingerprint cannot be computed.
+    Lengths are compared, and with `check` fingerprints: 64 rows are read; all of them for a full
+    fingerprint, or for pairs of image and label without `targets`.
     """
     data, num_rows = subset.manifest.get("data"), len(dataset)
     expected = data.get("num_examples") if isinstance(data, Mapping) else None
@@ -223,15 +210,12 @@ def _require_fingerprint(expected: str, dataset: Any) -> None:
         if fingerprint == expected:
             return
         found.append(fingerprint)
+    why = f"that of this {kind} cannot be computed ({problem})"
     if found:
-        raise SubsetError(
-            f"the subset belongs to data with fingerprint {expected}, but this {kind} has "
-            f"{' or '.join(dict.fromkeys(found))}. Give the data that it was chosen from; "
-            "check=False applies it all the same."
-        )
+        why = f"this {kind} has {' or '.join(dict.fromkeys(found))}"
     raise SubsetError(
-        f"the subset belongs to data with fingerprint {expected}, and that of this {kind} cannot "
-        f"be computed ({problem}). Pass check=False if it is that data, in the same order."
+        f"the subset belongs to data with fingerprint {expected}, but {why}. Give the data that "
+        "it was chosen from, or check=False if it is that data, in the same order."
     )
 
 
@@ -245,18 +229,19 @@ def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
         yield lambda like: _of_pairs(map_style(dataset), like)
         yield partial(_of_pairs, dataset)
     else:
-        samples = getattr(dataset, "samples", None)
-        if isinstance(samples, list) and all(_is_file(sample) for sample in samples[:1]):
+        if _has_files(dataset):
             yield partial(_of_files, dataset)
         plain = without_transforms(dataset)
         yield partial(_of_pairs, plain)
         if plain is not dataset:
             # A user's own set may not work without its transform.
-            yield partial(_of_images, dataset)
+            yield partial(_of_pairs, dataset)
 
 
-def _is_file(sample: Any) -> bool:
-    return isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str)
+def _has_files(dataset: Any) -> bool:
+    samples = getattr(dataset, "samples", None)
+    first = samples[0] if isinstance(samples, list) and samples else None
+    return isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str)
 
 
 def _of_pairs(dataset: Any, like: str) -> str:
@@ -266,22 +251,9 @@ def _of_pairs(dataset: Any, like: str) -> str:
     # Images are read one by one, tensors all at once.
     if len(dataset) * bytes_of_first("reading it", dataset) > MEMORY_BUDGET_BYTES:
         raise SubsetError("its tensors are too large to be looked through")
-    return _of_rows(rows_of_data("reading it", dataset), like)
-
-
-def _of_images(dataset: Any, like: str) -> str:
-    from lipt.common.data.sources.user_data import FactoryRows  # noqa: PLC0415 - torch
-
-    return _of_rows(FactoryRows("reading it", dataset), like)
-
-
-def _of_rows(rows: Rows, like: str) -> str:
-    from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
-
+    rows = rows_of_data("reading it", dataset)
     rows.complete_labels()
-    kind = FingerprintKind.of(like)
-    num_classes = len(rows.class_names)
-    return fingerprint(rows.labels_N, num_classes, rows.raw, kind, targets=rows.targets)
+    return rows.fingerprint(FingerprintKind.of(like))
 
 
 def _of_files(dataset: Any, like: str) -> str:

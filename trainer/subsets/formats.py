@@ -24,83 +24,23 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lipt.common.errors import MissingExtraError, SubsetError
 from lipt.trainer.writing.files import import_pyarrow
 
-_FORMAT, _VERSION = "lipt-subset", 1
+_FORMAT = {"format": "lipt-subset", "version": 1}
+_TEXTS = ("fingerprint", "digest", "strategy")
 _CSV_HEADER = ["index", "weight"]
-_SOFT = "soft_labels"
 _NEEDED_FOR = "A subset as .parquet"
 # This many rows become Python's numbers at a time.
 _ROWS = 16_384
 
-
-class Content(NamedTuple):
-    """A file's columns and metadata, not yet checked against the digest."""
-
-    indices_N: NDArray[np.int64]
-    weights_N: NDArray[np.float32]
-    metadata: Mapping[str, Any]
-    soft_labels_NC: NDArray[np.float16] | None = None
-
-
-Codec = tuple[Callable[[Content, BinaryIO], None], Callable[[BinaryIO], Content]]
-
-
-def encode(content: Content, path: Path, file: BinaryIO) -> None:
-    """Write a subset in the format of `path`'s suffix."""
-    write, _ = codec_of(path)
-    write(content._replace(metadata=_complete(content)), file)
-
-
-def manifest_beside(path: Path) -> Path | None:
-    """The file with the metadata of a .csv; None for other formats."""
-    return path.with_suffix(".manifest.json") if path.suffix.lower() == ".csv" else None
-
-
-def encode_manifest(content: Content) -> bytes:
-    """The content of the file beside a .csv."""
-    return f"{_to_json(_complete(content))}\n".encode()
-
-
-def decode(file: BinaryIO, path: Path, manifest: bytes = b"") -> Content:
-    """Read a subset in the format of `path`'s suffix.
-
-    Args:
-        file: at its beginning.
-        path: its name.
-        manifest: the content of the file beside a .csv.
-
-    Raises:
-        SubsetError: the suffix is none of the four, or the file is damaged.
-        MissingExtraError: .parquet without pyarrow.
-    """
-    _, read = codec_of(path)
-    try:
-        content = read(file)
-        if manifest_beside(path) is not None:
-            content = content._replace(metadata=_parse_metadata(manifest))
-    except MissingExtraError:
-        raise
-    # numpy, csv, json and pyarrow raise all kinds for damaged bytes, MemoryError included.
-    except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise SubsetError(
-            f"{path} does not hold a subset ({reason}). It is damaged, or not written "
-            "by Subset.save: get it again with 'lipt subset get'."
-        ) from error
-    found = content.metadata.get("format"), content.metadata.get("version")
-    if found != (_FORMAT, _VERSION):
-        raise SubsetError(
-            f"{path} is of format {found[0]!r} version {found[1]!r}; this version of lipt reads "
-            f"{_FORMAT!r} version {_VERSION}. Update lipt, or get the subset again."
-        )
-    return content
+# A subset's fields by name: `indices`, `weights`, perhaps `soft_labels`, the texts and `manifest`.
+Fields = Mapping[str, Any]
+Codec = tuple[Callable[[Fields, BinaryIO], None], Callable[[BinaryIO], dict[str, Any]]]
 
 
 def codec_of(path: Path) -> Codec:
@@ -114,127 +54,162 @@ def codec_of(path: Path) -> Codec:
     return codec
 
 
-def _complete(content: Content) -> dict[str, Any]:
-    return {**content.metadata, "format": _FORMAT, "version": _VERSION}
+def manifest_beside(path: Path) -> Path | None:
+    """The file with the metadata of a .csv; None for other formats."""
+    return path.with_suffix(".manifest.json") if path.suffix.lower() == ".csv" else None
 
 
-def _to_json(value: Any) -> str:
+def metadata_text(fields: Fields) -> str:
+    """The metadata object as JSON."""
+    return _json(_FORMAT | {name: fields[name] for name in (*_TEXTS, "manifest")})
+
+
+def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str, Any]:
+    """A subset's fields from a file of that name, and from the content of the file beside a .csv.
+
+    Raises:
+        SubsetError: the suffix is none of the four, or the file is damaged.
+        MissingExtraError: .parquet without pyarrow.
+    """
+    _, read = codec_of(path)
+    try:
+        fields = read(file)
+        if beside is not None:
+            fields |= _object(beside)
+    except MissingExtraError:
+        raise
+    # numpy, csv, json and pyarrow raise all kinds for damaged bytes, MemoryError included.
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise SubsetError(
+            f"{path} does not hold a subset ({reason}). It is damaged, or not written "
+            "by Subset.save: get it again with 'lipt subset get'."
+        ) from error
+    found = fields.pop("format", None), fields.pop("version", None)
+    if found != tuple(_FORMAT.values()):
+        raise SubsetError(
+            f"{path} is of format {found[0]!r} version {found[1]!r}; this version of lipt reads "
+            "'lipt-subset' version 1. Update lipt, or get the subset again."
+        )
+    texts = all(isinstance(fields.get(name), str) for name in _TEXTS)
+    if not texts or not isinstance(fields.get("manifest"), dict):
+        raise SubsetError(
+            f"{path} lacks its fingerprint, digest, strategy or manifest. Get it again."
+        )
+    columns = ("indices", "weights", "soft_labels")
+    return {name: fields.get(name) for name in (*columns, *_TEXTS, "manifest")}
+
+
+def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
 
 
-def _parse_metadata(text: str | bytes) -> dict[str, Any]:
-    metadata = json.loads(text)
-    if not isinstance(metadata, dict):
-        raise TypeError(f"its metadata is a {type(metadata).__name__}")
-    return metadata
+def _object(text: str | bytes) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise TypeError(f"its metadata is a {type(found).__name__}")
+    return found
 
 
-def _encode_npy(content: Content, file: BinaryIO) -> None:
-    records = [
-        content.indices_N.astype("<i8", copy=False),
-        content.weights_N.astype("<f4", copy=False),
-        np.frombuffer(_to_json(content.metadata).encode(), dtype=np.uint8),
-    ]
-    if content.soft_labels_NC is not None:
-        records.append(content.soft_labels_NC.astype("<f2", copy=False))
-    for record in records:
-        np.lib.format.write_array(file, record, version=(1, 0), allow_pickle=False)
+_RECORDS = (
+    ("indices", "<i8", 1),
+    ("weights", "<f4", 1),
+    ("metadata", "|u1", 1),
+    ("soft_labels", "<f2", 2),
+)
 
 
-_RECORDS = (("indices", "<i8", 1), ("weights", "<f4", 1), ("metadata", "|u1", 1), (_SOFT, "<f2", 2))
+def _encode_npy(fields: Fields, file: BinaryIO) -> None:
+    metadata = np.frombuffer(metadata_text(fields).encode(), dtype=np.uint8)
+    records = {**fields, "metadata": metadata}
+    for name, dtype, _ in _RECORDS:
+        if records[name] is not None:
+            record = records[name].astype(dtype, copy=False)
+            np.lib.format.write_array(file, record, version=(1, 0), allow_pickle=False)
 
 
-def _decode_npy(file: BinaryIO) -> Content:
-    records: list[Any] = []
+def _decode_npy(file: BinaryIO) -> dict[str, Any]:
+    records: dict[str, Any] = {}
     for name, dtype, ndim in _RECORDS:
         ahead = file.read(1)
         file.seek(-len(ahead), os.SEEK_CUR)
-        if not ahead and name == _SOFT:
-            records.append(None)
-            continue
+        if not ahead and name == "soft_labels":
+            break
         if not ahead:
             raise ValueError(f"there are no {name}")
         record = np.lib.format.read_array(file, allow_pickle=False)
         if record.dtype.str != dtype or record.ndim != ndim:
             raise ValueError(f"{name} are {record.dtype.str} of {record.ndim} dimensions")
-        records.append(record)
-    indices_N, weights_N, metadata, soft_labels_NC = records
-    return Content(indices_N, weights_N, _parse_metadata(metadata.tobytes()), soft_labels_NC)
+        records[name] = record
+    return records | _object(records.pop("metadata").tobytes())
 
 
-def _encode_csv(content: Content, file: BinaryIO) -> None:
+def _encode_csv(fields: Fields, file: BinaryIO) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
-    columns: list[NDArray[Any]] = [content.indices_N, content.weights_N]
-    if content.soft_labels_NC is not None:
-        columns += list(content.soft_labels_NC.T)
+    columns = [fields["indices"], fields["weights"]]
+    if fields["soft_labels"] is not None:
+        columns += list(fields["soft_labels"].T)
     writer.writerow(_CSV_HEADER + [f"soft_{number}" for number in range(len(columns) - 2)])
-    for start in range(0, len(content.indices_N), _ROWS):
+    for start in range(0, len(columns[0]), _ROWS):
         some = slice(start, start + _ROWS)
         writer.writerows(zip(*(column[some].tolist() for column in columns), strict=True))
     text.detach()
 
 
-def _decode_csv(file: BinaryIO) -> Content:
+def _decode_csv(file: BinaryIO) -> dict[str, Any]:
     header, *rows = csv.reader(line.decode() for line in file)
     num_soft = len(header) - len(_CSV_HEADER)
     if header != _CSV_HEADER + [f"soft_{number}" for number in range(num_soft)]:
         raise ValueError(f"its header is {','.join(header)[:100]!r}")
-    indices, weights = [int(row[0]) for row in rows], [float(row[1]) for row in rows]
     if any(len(row) != len(header) for row in rows):
         raise ValueError("its rows differ in length")
-    soft = [[float(chance) for chance in row[2:]] for row in rows] if num_soft else None
-    return _content(indices, weights, {}, soft)
+    soft = [[float(chance) for chance in row[2:]] for row in rows]
+    indices, weights = [int(row[0]) for row in rows], [float(row[1]) for row in rows]
+    return _arrays(indices, weights, soft if num_soft else None)
 
 
-def _encode_json(content: Content, file: BinaryIO) -> None:
-    columns: dict[str, Any] = {
-        "indices": content.indices_N.tolist(),
-        "weights": content.weights_N.tolist(),
+def _encode_json(fields: Fields, file: BinaryIO) -> None:
+    lists = {
+        name: value.tolist() for name, value in fields.items() if isinstance(value, np.ndarray)
     }
-    if content.soft_labels_NC is not None:
-        columns[_SOFT] = content.soft_labels_NC.tolist()
-    file.write(f"{_to_json({**content.metadata, **columns})}\n".encode())
+    file.write(f"{_json(_object(metadata_text(fields)) | lists)}\n".encode())
 
 
-def _decode_json(file: BinaryIO) -> Content:
-    metadata = _parse_metadata(file.read())
-    indices, weights = metadata.pop("indices"), metadata.pop("weights")
-    return _content(indices, weights, metadata, metadata.pop(_SOFT, None))
+def _decode_json(file: BinaryIO) -> dict[str, Any]:
+    found = _object(file.read())
+    return found | _arrays(found["indices"], found["weights"], found.get("soft_labels"))
 
 
-def _encode_parquet(content: Content, file: BinaryIO) -> None:
+def _encode_parquet(fields: Fields, file: BinaryIO) -> None:
     arrow, parquet = import_pyarrow(_NEEDED_FOR)
-    fields = [
+    schema = [
         arrow.field("index", arrow.int64(), nullable=False),
         arrow.field("weight", arrow.float32(), nullable=False),
     ]
-    columns: list[Any] = [content.indices_N, content.weights_N]
-    if content.soft_labels_NC is not None:
-        fields.append(arrow.field(_SOFT, arrow.list_(arrow.float32()), nullable=False))
-        columns.append(list(content.soft_labels_NC.astype(np.float32)))
-    schema = arrow.schema(fields, metadata={"lipt": _to_json(content.metadata)})
-    table = arrow.table(columns, schema=schema)
-    parquet.write_table(table, file)
+    columns = [fields["indices"], fields["weights"]]
+    if fields["soft_labels"] is not None:
+        schema.append(arrow.field("soft_labels", arrow.list_(arrow.float32()), nullable=False))
+        columns.append(list(fields["soft_labels"].astype(np.float32)))
+    with_metadata = arrow.schema(schema, metadata={"lipt": metadata_text(fields)})
+    parquet.write_table(arrow.table(columns, schema=with_metadata), file)
 
 
-def _decode_parquet(file: BinaryIO) -> Content:
+def _decode_parquet(file: BinaryIO) -> dict[str, Any]:
     _, parquet = import_pyarrow(_NEEDED_FOR)
     table = parquet.read_table(file)
     indices, weights = (table.column(name).to_numpy() for name in ("index", "weight"))
-    soft = table.column(_SOFT).to_pylist() if _SOFT in table.column_names else None
-    return _content(indices, weights, _parse_metadata((table.schema.metadata or {})[b"lipt"]), soft)
+    is_soft = "soft_labels" in table.column_names
+    soft = table.column("soft_labels").to_pylist() if is_soft else None
+    return _arrays(indices, weights, soft) | _object((table.schema.metadata or {})[b"lipt"])
 
 
-def _content(
-    indices: Any, weights: Any, metadata: Mapping[str, Any], soft_labels: Any = None
-) -> Content:
-    return Content(
-        np.asarray(indices, dtype=np.int64),
-        np.asarray(weights, dtype=np.float32),
-        metadata,
-        None if soft_labels is None else np.asarray(soft_labels, dtype=np.float16),
-    )
+def _arrays(indices: Any, weights: Any, soft_labels: Any) -> dict[str, Any]:
+    return {
+        "indices": np.asarray(indices, dtype=np.int64),
+        "weights": np.asarray(weights, dtype=np.float32),
+        "soft_labels": None if soft_labels is None else np.asarray(soft_labels, dtype=np.float16),
+    }
 
 
 _CODECS: dict[str, Codec] = {

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,9 @@ from lipt.trainer.subsets.data import (
     require_same_data,
     rows_of,
 )
-from lipt.trainer.subsets.formats import (
-    Content,
-    codec_of,
-    decode,
-    encode,
-    encode_manifest,
-    manifest_beside,
-)
+from lipt.trainer.subsets.formats import codec_of, decode, manifest_beside, metadata_text
 from lipt.trainer.writing.files import replacing, write_atomically
+from lipt.trainer.writing.formatting import as_table
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -42,7 +36,6 @@ if TYPE_CHECKING:
 # The name in messages of a subset without a file of its own.
 _JSON = Path("subset.json")
 
-_TEXTS = ("fingerprint", "digest", "strategy")
 _COLUMNS = (("indices", np.int64), ("weights", np.float32), ("soft_labels", np.float16))
 
 
@@ -58,8 +51,8 @@ class Subset:
             weights as little-endian float32, and by the soft labels as little-endian float16.
         strategy: the algorithm that chose them.
         manifest: provenance: configuration, versions, seconds.
-        soft_labels: float16, one row of chances per index, as targets to train on beside the
-            labels; None where none were asked for.
+        soft_labels: float16, one row of probabilities per index, as training targets beside the
+            labels; None where none were requested.
         kept: whether this answer is the request's `previous` subset; neither compared nor saved.
         handed_over: whether the arrays are kept without a copy.
 
@@ -99,8 +92,8 @@ class Subset:
 
     def __repr__(self) -> str:
         (_, size), *others = self.facts
-        told = "; ".join(f"{name}: {text}" for name, text in others)
-        return f"<Subset of {size} examples; {told}>"
+        details = "; ".join(f"{name}: {text}" for name, text in others)
+        return f"<Subset of {size} examples; {details}>"
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -124,18 +117,18 @@ class Subset:
     @property
     def recommended_alpha(self) -> float:
         """How much of a training target should be the soft label, in [0, 1]."""
-        told = self.manifest.get("soft_labels")
-        alpha = told.get("recommended_alpha") if isinstance(told, Mapping) else None
+        head = self.manifest.get("soft_labels")
+        alpha = head.get("recommended_alpha") if isinstance(head, Mapping) else None
         return float(alpha) if isinstance(alpha, int | float) and 0 <= alpha <= 1 else 0.0
 
     @property
     def stopped_early(self) -> str:
-        """Why there are fewer examples than the budget; or empty."""
+        """Why there are fewer examples than the budget; empty otherwise."""
         return str(self.manifest.get("stopped_early") or "")
 
     @property
     def quarantined(self) -> tuple[int, ...]:
-        """Ids of broken images that the coordinator left out, ascending."""
+        """Ids of broken images that the coordinator excluded, ascending."""
         data = self.manifest.get("data")
         ids = data.get("quarantined") if isinstance(data, Mapping) else None
         if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
@@ -152,13 +145,11 @@ class Subset:
             "lipt.fingerprint": self.fingerprint,
         }
         for name in ("run_id", "run_name"):
-            if told := self.manifest.get(name):
-                tags[f"lipt.{name}"] = str(told)
+            if value := self.manifest.get(name):
+                tags[f"lipt.{name}"] = str(value)
         return tags
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.subsets.notebook import as_table  # noqa: PLC0415 - Pillow
-
         return as_table("Subset", self.facts)
 
     @property
@@ -249,12 +240,12 @@ class Subset:
             MissingExtraError: .parquet without pyarrow.
         """
         target = Path(path)
-        codec_of(target)  # checked before there is a file
+        write, _ = codec_of(target)  # checked before there is a file
         with replacing(target) as temporary:
             with temporary.open("wb") as file:
-                encode(self._content(), target, file)
+                write(vars(self), file)
             if (beside := manifest_beside(target)) is not None:
-                write_atomically(beside, encode_manifest(self._content()))
+                write_atomically(beside, f"{metadata_text(vars(self))}\n".encode())
         return target
 
     @classmethod
@@ -267,7 +258,20 @@ class Subset:
         source = Path(path)
         codec_of(source)  # before it is read
         with source.open("rb") as file:
-            return cls._decoded(file, source, _manifest_beside(source))
+            fields = decode(file, source, _beside(source))
+        return cls(**fields, handed_over=True)
+
+    def to_json(self) -> str:
+        """The content of a .json file."""
+        write, _ = codec_of(_JSON)
+        file = io.BytesIO()
+        write(vars(self), file)
+        return file.getvalue().decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` gave."""
+        return cls(**decode(io.BytesIO(text.encode()), _JSON), handed_over=True)
 
     def to_webdataset(
         self,
@@ -296,9 +300,9 @@ class Subset:
             DataError: an image cannot be read, or there are none.
             FileExistsError: the folder is not empty.
         """
-        from lipt.trainer.subsets.written_out import write_webdataset  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
 
-        return write_webdataset(self, dataset, Path(folder), examples_per_shard, on_progress)
+        return write_out(self, dataset, Path(folder), "tar", examples_per_shard, on_progress)
 
     def to_parquet(
         self,
@@ -313,44 +317,15 @@ class Subset:
         Columns: image, label, id (the row number) and weight. Else as `to_webdataset`;
         `parquet:FOLDER` and `datasets.load_dataset` open them.
         """
-        from lipt.trainer.subsets.written_out import write_parquet  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
 
-        return write_parquet(self, dataset, Path(folder), examples_per_shard, on_progress)
-
-    def to_json(self) -> str:
-        """The content of a .json file."""
-        file = io.BytesIO()
-        encode(self._content(), _JSON, file)
-        return file.getvalue().decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read what `to_json` gave."""
-        return cls._decoded(io.BytesIO(text.encode()), _JSON)
-
-    def _content(self) -> Content:
-        metadata = {name: getattr(self, name) for name in _TEXTS}
-        metadata["manifest"] = dict(self.manifest)
-        return Content(self.indices, self.weights, metadata, self.soft_labels)
-
-    @classmethod
-    def _decoded(cls, file: BinaryIO, source: Path, beside: bytes = b"") -> Self:
-        content = decode(file, source, beside)
-        texts: dict[str, Any] = {name: content.metadata.get(name) for name in _TEXTS}
-        found = content.metadata.get("manifest")
-        if not isinstance(found, dict) or not all(isinstance(t, str) for t in texts.values()):
-            raise SubsetError(
-                f"{source} lacks its fingerprint, digest, strategy or manifest. Get it again."
-            )
-        columns = content.indices_N, content.weights_N
-        soft = content.soft_labels_NC
-        return cls(*columns, **texts, manifest=found, soft_labels=soft, handed_over=True)
+        return write_out(self, dataset, Path(folder), "parquet", examples_per_shard, on_progress)
 
 
-def _manifest_beside(source: Path) -> bytes:
+def _beside(source: Path) -> bytes | None:
     beside = manifest_beside(source)
     if beside is None:
-        return b""
+        return None
     try:
         return beside.read_bytes()
     except FileNotFoundError:
@@ -385,6 +360,7 @@ def _require_consistent(
         in_range = soft_labels_NC.min(initial=0) >= 0 and soft_labels_NC.max(initial=0) <= 1
         if soft_labels_NC.ndim != 2 or len(soft_labels_NC) != len(indices_N) or not in_range:
             raise SubsetError(
-                f"soft labels are chances in [0, 1], a row for each of {len(indices_N)} examples; "
-                f"these, of shape {soft_labels_NC.shape}, are not. Get the subset again."
+                "soft labels are probabilities in [0, 1], a row for each of "
+                f"{len(indices_N)} examples; these, of shape {soft_labels_NC.shape}, are not. Get "
+                "the subset again."
             )

@@ -20,6 +20,29 @@ from lipt.trainer.subsets.data import MapStyle
 WEIGHT, SOFT_LABEL = "weight", "soft_label"
 
 
+def example_losses(
+    logits_BC: Tensor,
+    labels_B: Tensor,
+    soft_labels_BC: Tensor | None = None,
+    alpha: float = 0.0,
+    *,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Each example's cross-entropy, float32, without weights; `alpha` as of `SoftTargetLoss`."""
+    targets = labels_B
+    if soft_labels_BC is not None:
+        targets = soft_targets(labels_B, soft_labels_BC, alpha)
+    return functional.cross_entropy(
+        logits_BC.float(), targets, reduction="none", label_smoothing=label_smoothing
+    )
+
+
+def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tensor:
+    """(1 - alpha) onehot + alpha soft label; B x C float32."""
+    hard_BC = functional.one_hot(labels_B, soft_labels_BC.shape[1])
+    return torch.lerp(hard_BC.float(), soft_labels_BC.float(), alpha)
+
+
 def weighted_cross_entropy(
     logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, *, label_smoothing: float = 0.0
 ) -> Tensor:
@@ -28,17 +51,9 @@ def weighted_cross_entropy(
     The sum is divided by B, not by the weights' sum: a batch of heavy examples moves the model
     further, as in training on all that they stand for. Weights of mean 1 over the subset
     (`normalized_weights`) keep the learning rate's meaning.
-
     """
     losses_B = example_losses(logits_BC, labels_B, label_smoothing=label_smoothing)
     return (losses_B * weights_B).mean()
-
-
-def example_losses(logits_BC: Tensor, labels_B: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Each example's cross-entropy, float32, without weights; arguments as above."""
-    return functional.cross_entropy(
-        logits_BC.float(), labels_B, reduction="none", label_smoothing=label_smoothing
-    )
 
 
 def normalized_weights(weights_N: Tensor) -> Tensor:
@@ -79,12 +94,6 @@ class WeightedSubsetLoss(nn.Module):
         return (losses_B * weights_B).mean()
 
 
-def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tensor:
-    """(1 - alpha) onehot + alpha soft label; B x C float32."""
-    hard_BC = functional.one_hot(labels_B, soft_labels_BC.shape[1])
-    return torch.lerp(hard_BC.float(), soft_labels_BC.float(), alpha)
-
-
 class SoftTargetLoss(nn.Module):
     """Cross-entropy with targets between an example's label and its soft label.
 
@@ -109,8 +118,7 @@ class SoftTargetLoss(nn.Module):
         self, logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, soft_labels_BC: Tensor
     ) -> Tensor:
         """Mean over the batch of each example's loss times its weight, 0-d."""
-        targets_BC = soft_targets(labels_B, soft_labels_BC, self.alpha)
-        losses_B = functional.cross_entropy(logits_BC.float(), targets_BC, reduction="none")
+        losses_B = example_losses(logits_BC, labels_B, soft_labels_BC, self.alpha)
         return (losses_B * weights_B).mean()
 
 
@@ -121,13 +129,7 @@ class UnweightedWarning(UserWarning):
 class WeightedData(Dataset[Any]):
     """The chosen examples, each with its weight as the last of a tuple or under "weight".
 
-    Soft labels follow the weight, or are under "soft_label".
-
-    Args:
-        rows: the whole data set.
-        indices: K row numbers.
-        weights_K: one for each, float32.
-        soft_labels_KC: a row for each, float32; None without.
+    Soft labels follow the weight, or are under "soft_label"; all columns have K rows, float32.
     """
 
     def __init__(
@@ -135,19 +137,19 @@ class WeightedData(Dataset[Any]):
         rows: MapStyle[Any],
         indices: Sequence[int],
         weights_K: Tensor,
-        soft_labels_KC: Tensor | None = None,
+        soft_labels_KC: Tensor | None,
     ) -> None:
-        self._rows, self._indices, self._weights_K = rows, indices, weights_K
-        self._soft_labels_KC = soft_labels_KC
+        self._rows, self._indices = rows, indices
+        self._columns = {WEIGHT: weights_K}
+        if soft_labels_KC is not None:
+            self._columns[SOFT_LABEL] = soft_labels_KC
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __getitem__(self, place: int) -> Any:
         row = self._rows[self._indices[place]]
-        more = {WEIGHT: self._weights_K[place]}
-        if self._soft_labels_KC is not None:
-            more[SOFT_LABEL] = self._soft_labels_KC[place]
+        more = {key: column[place] for key, column in self._columns.items()}
         if isinstance(row, Mapping):
             return {**row, **more}
         return (*(row if isinstance(row, tuple | list) else (row,)), *more.values())

@@ -22,12 +22,11 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
@@ -43,21 +42,12 @@ from lipt.trainer.writing.files import import_pyarrow, making
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
 
-_SUFFIXES = {
-    "JPEG": "jpg",
-    "MPO": "jpg",
-    "PNG": "png",
-    "PPM": "ppm",
-    "BMP": "bmp",
-    "TIFF": "tif",
-    "WEBP": "webp",
-    "GIF": "gif",
-}
+# Of formats whose suffix is not their name.
+_SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
 # Concurrent reads from a disk or a network.
 _NUM_READERS = 8
-# A Parquet row group's limits, which readers hold in memory.
-_ROWS_PER_GROUP = 256
-_BYTES_PER_GROUP = 32 * 2**20
+# Readers hold a Parquet row group in memory.
+_ROWS_PER_GROUP = 100
 
 
 class ChosenImage(NamedTuple):
@@ -70,7 +60,46 @@ class ChosenImage(NamedTuple):
     suffix: str
 
 
-WriteShard = Callable[[Path, Iterator[ChosenImage]], None]
+def write_out(
+    subset: Any,
+    dataset: Dataset,
+    folder: Path,
+    form: Literal["tar", "parquet"],
+    examples_per_shard: int,
+    on_progress: Progress | None,
+) -> list[Path]:
+    """Write a subset's images as shards; see `Subset.to_webdataset`.
+
+    `subset` is a `Subset`, whose module imports this one.
+    """
+    if examples_per_shard < 1:
+        raise SubsetError(
+            f"examples_per_shard = {examples_per_shard}: a shard holds at least one example."
+        )
+    if not len(subset.indices):
+        raise SubsetError("the subset is empty, so there is nothing to write. Get another.")
+    require_same_data(dataset, subset, check=True)
+    count = -(-len(subset.indices) // examples_per_shard)
+    write: Callable[[Path, Iterator[ChosenImage]], None] = _write_tar
+    names = [f"shard-{number:06d}.tar" for number in range(count)]
+    if form == "parquet":
+        import_pyarrow("writing Parquet files")
+        write = partial(_write_parquet, dataset)
+        names = [f"train-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
+    with making(folder) as unfinished:
+        images = _chosen_images(subset, dataset, on_progress)
+        for name in names:
+            # The first is read here, so that no shard begins without one.
+            own = islice(images, examples_per_shard)
+            write(unfinished / name, chain([next(own)], own))
+        if form == "tar" and dataset.rows.targets is None:
+            # A name's line breaks become spaces, so that line and number stay the same.
+            lines = (" ".join(name.splitlines()) + "\n" for name in dataset.class_names)
+            # Folders' names that are not UTF-8 are escaped.
+            content = "".join(lines).encode(errors="backslashreplace")
+            (unfinished / CLASSES).write_bytes(content)
+        subset.save(unfinished / "subset.json")
+    return [folder / name for name in names]
 
 
 def _chosen_images(
@@ -99,7 +128,8 @@ def _file_of(rows: EncodedRows, row: int) -> tuple[bytes, str]:
     content = rows.raw(row)
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-            return content, _SUFFIXES[str(opened.format)]
+            form = str(opened.format)
+            return content, _SUFFIXES.get(form, form.lower())
     except UnidentifiedImageError as error:
         raise DataError(
             f"image {row} of {rows.source} ({rows.where(row)}) is none of "
@@ -132,132 +162,36 @@ def _write_tar(path: Path, images: Iterator[ChosenImage]) -> None:
                 archive.addfile(member, io.BytesIO(content))
 
 
-def _parquet_writer(class_names: Sequence[str], *, of_classes: bool) -> WriteShard:
+def _write_parquet(dataset: Dataset, path: Path, images: Iterator[ChosenImage]) -> None:
     arrow, parquet = import_pyarrow("writing Parquet files")
-    features: dict[str, Any] = {"image": {"_type": "Image"}}
-    if of_classes:
-        target = arrow.field("label", arrow.int64())
-        features["label"] = {"_type": "ClassLabel", "names": list(class_names)}
-    else:
-        target = arrow.field("target", arrow.list_(arrow.float32()))
-        features["target"] = {"_type": "Sequence", "feature": _value("float32")}
-    features |= {"id": _value("int64"), "weight": _value("float32")}
-    fields = [
-        arrow.field("image", arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])),
-        target,
-        arrow.field("id", arrow.int64()),
-        arrow.field("weight", arrow.float32()),
-    ]
-    described = json.dumps({"info": {"features": features}})
-    schema = arrow.schema(fields, metadata={"huggingface": described})
-
-    def write(path: Path, images: Iterator[ChosenImage]) -> None:
-        with parquet.ParquetWriter(path, schema) as writer:
-            for group in _groups(images):
-                rows = [
-                    {
-                        "image": {
-                            "bytes": image.content,
-                            "path": f"{image.row:012d}.{image.suffix}",
-                        },
-                        target.name: image.target,
-                        "id": image.row,
-                        "weight": image.weight,
-                    }
-                    for image in group
-                ]
-                writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
-
-    return write
-
-
-def _value(dtype: str) -> dict[str, str]:
-    return {"_type": "Value", "dtype": dtype}
-
-
-def _groups(images: Iterator[ChosenImage]) -> Iterator[list[ChosenImage]]:
-    for first in images:
-        group, size_bytes = [], 0
-        for image in chain([first], images):
-            group.append(image)
-            size_bytes += len(image.content)
-            if len(group) == _ROWS_PER_GROUP or size_bytes >= _BYTES_PER_GROUP:
-                break
-        yield group
-
-
-def write_webdataset(
-    subset: Any,
-    dataset: Dataset,
-    folder: Path,
-    examples_per_shard: int,
-    on_progress: Progress | None = None,
-) -> list[Path]:
-    """Write a subset's images as tar shards; see `Subset.to_webdataset`."""
-    beside = {}
-    if dataset.rows.targets is None:
-        # A name's line breaks become spaces, so that line and number stay the same.
-        lines = (" ".join(name.splitlines()) + "\n" for name in dataset.class_names)
-        # Folders' names that are not UTF-8 are escaped.
-        beside[CLASSES] = "".join(lines).encode(errors="backslashreplace")
-    form = "shard-{number:06d}.tar", _write_tar
-    return write_out(subset, dataset, folder, *form, examples_per_shard, on_progress, beside)
-
-
-def write_parquet(
-    subset: Any,
-    dataset: Dataset,
-    folder: Path,
-    examples_per_shard: int,
-    on_progress: Progress | None = None,
-) -> list[Path]:
-    """Write a subset's images as Parquet shards; see `Subset.to_parquet`."""
-    write = _parquet_writer(dataset.class_names, of_classes=dataset.rows.targets is None)
-    name = "train-{number:05d}-of-{count:05d}.parquet"
-    return write_out(subset, dataset, folder, name, write, examples_per_shard, on_progress)
-
-
-def write_out(
-    subset: Any,
-    dataset: Dataset,
-    folder: Path,
-    name: str,
-    write: WriteShard,
-    examples_per_shard: int,
-    on_progress: Progress | None = None,
-    beside: Mapping[str, bytes] = MappingProxyType({}),
-) -> list[Path]:
-    """Write a subset's images as shards; errors as of `Subset.to_webdataset`.
-
-    Args:
-        subset: a `Subset`, whose module imports this one.
-        dataset: the one that it was chosen from.
-        folder: a new or empty one.
-        name: of a shard, with {number} and {count}.
-        write: writes a shard.
-        examples_per_shard: at most.
-        on_progress: called with (examples done, examples in all).
-        beside: other files beside the shards, by name.
-
-    Returns:
-        The shards, in order.
-    """
-    if examples_per_shard < 1:
-        raise SubsetError(
-            f"examples_per_shard = {examples_per_shard}: a shard holds at least one example."
-        )
-    if not len(subset.indices):
-        raise SubsetError("the subset is empty, so there is nothing to write. Get another.")
-    require_same_data(dataset, subset, check=True)
-    count = -(-len(subset.indices) // examples_per_shard)
-    names = [name.format(number=number, count=count) for number in range(count)]
-    with making(folder) as unfinished:
-        images = _chosen_images(subset, dataset, on_progress)
-        for shard in names:
-            # The first is read here, so that no shard begins without one.
-            own = islice(images, examples_per_shard)
-            write(unfinished / shard, chain([next(own)], own))
-        for file, content in beside.items():
-            (unfinished / file).write_bytes(content)
-        subset.save(unfinished / "subset.json")
-    return [folder / shard for shard in names]
+    target, kind = "label", arrow.int64()
+    feature: dict[str, Any] = {"_type": "ClassLabel", "names": list(dataset.class_names)}
+    if dataset.rows.targets is not None:
+        target, kind = "target", arrow.list_(arrow.float32())
+        feature = {"_type": "Sequence", "feature": {"_type": "Value", "dtype": "float32"}}
+    features = {
+        "image": {"_type": "Image"},
+        target: feature,
+        "id": {"_type": "Value", "dtype": "int64"},
+        "weight": {"_type": "Value", "dtype": "float32"},
+    }
+    columns = {
+        "image": arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())]),
+        target: kind,
+        "id": arrow.int64(),
+        "weight": arrow.float32(),
+    }
+    described = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = arrow.schema(list(columns.items()), metadata=described)
+    with parquet.ParquetWriter(path, schema) as writer:
+        while group := list(islice(images, _ROWS_PER_GROUP)):
+            rows = [
+                {
+                    "image": {"bytes": image.content, "path": f"{image.row:012d}.{image.suffix}"},
+                    target: image.target,
+                    "id": image.row,
+                    "weight": image.weight,
+                }
+                for image in group
+            ]
+            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))

@@ -49,9 +49,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 def making(folder: Path) -> Iterator[Path]:
     """A temporary folder beside `folder` that replaces it, durably, when the block succeeds.
 
-    Raises:
-        FileExistsError: `folder` is not empty, or a file.
-        OSError: it cannot be written.
+    FileExistsError: `folder` is not empty, or a file.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is there already. Name a folder that is not, or empty it.")

@@ -1,16 +1,24 @@
-"""Formatting: percentages, tables and differences for people, and JSON values of views."""
+"""Formatting: percentages, tables, differences, HTML for a notebook, and JSON values."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from html import escape
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lipt.common.text import printable
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_MAX_PIXELS, _SHOWN_PIXELS = 96, 56
 
 
 def format_percent(share: float) -> str:
@@ -29,12 +37,7 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Each setting whose values differ, with both: "its recipe.steps is 3, now it is 4".
-
-    Args:
-        found: a file's JSON values by name, nested or not.
-        wanted: the present ones. A name that only one of them has is None in the other.
-    """
+    """Each setting whose JSON values differ, nested too: "its recipe.steps is 3, now it is 4"."""
     return "; ".join(_each(found, wanted, within=""))
 
 
@@ -69,3 +72,54 @@ def to_jsonable(value: Any) -> Any:
         return None
     dump = getattr(value, "model_dump", None)
     return to_jsonable(dump(mode="json")) if dump else value
+
+
+def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
+    """HTML for a notebook: a table of names and texts."""
+    left = "style='text-align:left'"
+    cells = "".join(
+        f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>"
+        for name, text in rows
+    )
+    return f"<table><caption>{escape(caption)}</caption>{cells}</table>"
+
+
+def thumbnails(pictures: Sequence[tuple[Any, str]]) -> str:
+    """HTML for a notebook: images in a row, each with its caption; the caption alone of others."""
+    cells = "".join(
+        "<figure style='display:inline-block;margin:4px;text-align:center'>"
+        f"{_picture(example)}<figcaption>{escape(text)}</figcaption></figure>"
+        for example, text in pictures
+    )
+    return f"<div>{cells}</div>"
+
+
+def _picture(example: Any) -> str:
+    image = _image(example)
+    if image is None:
+        return ""
+    image.thumbnail((_MAX_PIXELS, _MAX_PIXELS))
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    source = base64.b64encode(content.getvalue()).decode()
+    style = f"height:{_SHOWN_PIXELS}px;image-rendering:pixelated"
+    return f"<img style='{style}' src='data:image/png;base64,{source}'>"
+
+
+def _image(example: Any) -> Image | None:
+    import numpy as np  # noqa: PLC0415 - slow, as Pillow
+    from PIL import Image  # noqa: PLC0415
+
+    if isinstance(example, Image.Image):
+        return example.convert("RGB")
+    if "uint8" not in str(getattr(example, "dtype", "")):
+        return None
+    pixels = np.asarray(example)
+    # Tensors have their channels first, arrays last.
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[-1] not in (1, 3):
+        pixels = pixels.transpose(1, 2, 0)
+    if pixels.ndim == 3 and pixels.shape[-1] == 1:
+        pixels = pixels[..., 0]
+    if pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] == 3):
+        return Image.fromarray(np.ascontiguousarray(pixels))
+    return None

@@ -58,15 +58,11 @@ def test_a_command_is_a_span_with_its_name(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], name: str
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
     spans = spans_of(monkeypatch, *arguments)
     assert spans.names() == [name]
     assert spans[name].status.status_code.name == "UNSET"
-
-
-def test_a_command_is_within_what_its_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
-    parent = spans_of(monkeypatch, "strategies", "--json")["lipt strategies"].parent
+    parent = spans[name].parent
     assert parent is not None
     assert (f"{parent.trace_id:032x}", f"{parent.span_id:016x}") == (TRACE, SPAN)
 
@@ -126,12 +122,10 @@ REPORT = ("report", "--data", "digits-train")
     ("arguments", "complaint"),
     [
         (("run", "start", "--set", "learners.num_steps"), "is not NAME=VALUE"),
-        (("run", "start", "--num-steps", "five"), "--num-steps"),
         (("run", "start", "--config", "/nowhere/run.toml"), "cannot be read"),
         (("subset", "get", "--out", "x.npy"), "give one of --fraction and --budget"),
         (("subset", "get", "--out", "x.txt", "--fraction", "0.1"), ".npy, .csv, .json, .parquet"),
         (("subset", "get", "--out", "/nowhere/x.npy", "--budget", "3"), "not a directory"),
-        (("subset", "get", "-o", "x.npy", "-k", "3", "--option", "a"), "is not NAME=VALUE"),
         (("weights", "get", "--out", "/nowhere/w.safetensors"), "not a directory"),
         (("weights", "get", "--out", "w.safetensors", "--kind", "final"), "pretrained"),
         ((*COMPARE, "--strategies", "a", "--fractions", "0.1,much"), "'0.1,much' is not numbers"),
@@ -139,7 +133,7 @@ REPORT = ("report", "--data", "digits-train")
         ((*COMPARE, "--strategies", " , "), "give at least one name, e.g. craig,grand"),
         ((*COMPARE, "--strategies", "a", "--set", "learning_rate=fast"), "learning_rate"),
         ((*REPORT, "--strategies", ","), "give at least one name"),
-        ((*REPORT, "--fraction", "0"), "0.0 is not in (0, 1]"),
+        ((*REPORT, "--fraction", "2"), "2.0 is not in the range"),
         ((*REPORT, "--out", "/nowhere/report.html"), "/nowhere is not a directory"),
         ((*REPORT, "--comparison", "a", "--out", "a"), "--comparison and --out are both a"),
     ],
@@ -156,7 +150,7 @@ def test_mistyped_commands_are_usage_errors(
 def test_tls_options_are_checked(lipt: Any, tmp_path: Path) -> None:
     result = lipt("run", "list", "--tls-ca", str(tmp_path / "none.pem"))
     assert result.exit_code == 1
-    assert "is not a file" in result.stderr
+    assert "cannot be read" in result.stderr
     result = lipt("run", "list", env={"LIPT_TLS_CERT": str(tmp_path)})
     assert "--tls-cert was given without --tls-key" in result.stderr
 
@@ -184,7 +178,6 @@ main(sys.argv[1:], prog_name="lipt")
     ("command", "chosen", "found"),
     [
         (("train",), {}, "PASSIVE"),
-        (("train", "--strategy", "craig", "--fraction", "0.1"), {}, "PASSIVE"),
         (("compare", "--test", "digits-test", "--strategies", "craig"), {}, "PASSIVE"),
         (("train",), {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
     ],
@@ -220,14 +213,6 @@ def test_plugged_in_commands_stand_in_the_help() -> None:
     assert done.exit_code == 0
     assert "state" in done.stdout
     assert "demo" in done.stdout
-
-
-@pytest.mark.parametrize("command", ["check", "gc", "backup"])
-def test_state_commands_are_lipt_s_own(command: str) -> None:
-    done = CliRunner().invoke(main, ["state", command, "--help"])
-    assert done.exit_code == 0, done.output
-    assert f"state {command} [OPTIONS]" in done.stdout
-    assert "--state-dir" in done.stdout
 
 
 def test_refusal_of_a_plugged_in_command_is_one_sentence(tmp_path: Path) -> None:

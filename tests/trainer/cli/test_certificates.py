@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from lipt.common.access.certificate import CertificateIdentity, identity_of
 from lipt.common.access.roles import Role
@@ -53,24 +54,16 @@ def verified(folder: Folder, name: str, purpose: str, *more: str | Path) -> bool
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "client", "server"),
-    [
+def test_a_certificate_is_good_for_its_purpose_and_its_hosts_alone(folder: Folder) -> None:
+    for name, client, server in (
         ("coordinator", False, True),
         ("worker", True, False),
         ("trainer", True, False),
         ("admin", True, False),
         ("scraped", True, True),
-    ],
-)
-def test_a_certificate_is_good_for_its_purpose_alone(
-    folder: Folder, name: str, client: bool, server: bool
-) -> None:
-    assert verified(folder, name, "sslclient") == client
-    assert verified(folder, name, "sslserver") == server
-
-
-def test_a_certificate_is_for_its_hosts_alone(folder: Folder) -> None:
+    ):
+        assert verified(folder, name, "sslclient") == client
+        assert verified(folder, name, "sslserver") == server
     for flag, good, bad in (
         ("-verify_hostname", "head.example.org", "example.org"),
         ("-verify_ip", "::1", "127.0.0.2"),
@@ -83,15 +76,10 @@ def test_a_certificate_is_for_its_hosts_alone(folder: Folder) -> None:
 def test_who_has_a_certificate_makes_no_others(folder: Folder) -> None:
     taken = folder.cert("worker"), folder.key("worker")
     certificate = x509.load_pem_x509_certificate(taken[0].read_bytes())
-    worker = Pair(certificate, _key(folder, "worker"))
+    key: Any = load_pem_private_key(taken[1].read_bytes(), None)
+    worker = Pair(certificate, key)
     folder.write("forged", issue_client(worker, "forged", Role.ADMIN, now=NOW, days=1))
     assert not verified(folder, "forged", "sslclient", "-untrusted", taken[0])
-
-
-def _key(folder: Folder, name: str) -> Any:
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    return load_pem_private_key(folder.key(name).read_bytes(), None)
 
 
 def test_a_certificate_counts_from_an_hour_ago_for_its_days_and_never_beyond_its_authority() -> (
@@ -113,19 +101,14 @@ def test_an_authority_whose_time_is_over_signs_nothing() -> None:
         issue_server(authority, ["head"], now=NOW + 100 * DAY, days=1)
 
 
-@pytest.mark.parametrize(
-    "host", ["", "head:50051", "https://head", "[::1]", "a..b", "-head", "a*.b"]
-)
-def test_what_is_no_host_is_refused(host: str) -> None:
+def test_what_is_no_host_or_no_name_is_refused() -> None:
     authority = make_authority(now=NOW, days=1)
-    with pytest.raises(ConfigError, match="is not a host's name or IP address"):
-        issue_server(authority, ["head", host], now=NOW, days=1)
-
-
-@pytest.mark.parametrize("name", ["", "../x", "a b", ".a", "a" * 65, "a\n"])
-def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="is not a name of 1 to 64"):
-        issue_client(make_authority(now=NOW, days=1), name, Role.WORKER, now=NOW, days=1)
+    for host in ("", "head:50051", "https://head", "[::1]", "a..b", "-head", "a*.b"):
+        with pytest.raises(ConfigError, match="is not a host's name or IP address"):
+            issue_server(authority, ["head", host], now=NOW, days=1)
+    for name in ("", "../x", "a b", ".a", "a" * 65, "a\n"):
+        with pytest.raises(ConfigError, match="is not a name of 1 to 64"):
+            issue_client(authority, name, Role.WORKER, now=NOW, days=1)
 
 
 def files(folder: Folder, name: str) -> TlsFiles:
@@ -177,7 +160,6 @@ def test_a_key_is_its_user_s_alone_as_is_the_folder(folder: Folder) -> None:
 @pytest.mark.parametrize("there", ["x.key", "x.pem"])
 def test_what_is_there_is_left_unless_told_otherwise(tmp_path: Path, there: str) -> None:
     folder = Folder(tmp_path)
-    folder.require_free(["x"], force=False)
     (tmp_path / there).symlink_to("nowhere")  # also of somebody else's making
     with pytest.raises(ConfigError, match=f"{there} is there already.*--force"):
         folder.require_free(["a", "x"], force=False)

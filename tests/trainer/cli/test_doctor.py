@@ -1,24 +1,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
-import pytest
-
 from lipt.common.config.run_config import RunConfig
-from lipt.common.network.tls import TlsFiles, server_credentials
-from lipt.trainer.cli.doctor import (
-    coordinator_checks,
-    dataset_check,
-    protocol_check,
-    worker_check,
-)
+from lipt.trainer.cli.doctor import Check, coordinator_checks
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
 from tests.relay import Relay
@@ -26,6 +14,14 @@ from tests.relay import Relay
 WORKER = WorkerView("w", "worker-1", "cpu", {"torch": "2.15.0"}, "demo/3", 1.0)
 DATASET = DatasetView("digits", 1797, ("0", "1"), (900, 897), "abc", (1, 8, 8))
 INFO = InfoView((1, 0), {"torch": "2.15.0"}, "cpu", DATASET, RunConfig(), (WORKER,))
+
+
+def check(name: str, protocol: tuple[int, int] = (1, 0), **changes: Any) -> Check:
+    """The check of that name of a healthy coordinator with some changes."""
+    info, versions = replace(INFO, **changes), {"torch": "2.15.0"}
+    found = coordinator_checks(info, protocol=protocol, versions=versions)
+    (only,) = [check for check in found if check.name == name]
+    return only
 
 
 def test_a_healthy_coordinator_has_no_complaint() -> None:
@@ -39,37 +35,35 @@ def test_a_healthy_coordinator_has_no_complaint() -> None:
 
 
 def test_protocols_of_different_majors_fail_and_the_older_side_is_named() -> None:
-    assert protocol_check((1, 3), (1, 0)).ok
-    ours_is_old = protocol_check((2, 0), (1, 4))
+    assert check("protocol", (1, 3)).ok
+    assert "Update the coordinator" in check("protocol", (2, 0)).remedy
+    ours_is_old = check("protocol", (0, 4))
     assert ours_is_old.ok is False
     assert "Update this side" in ours_is_old.remedy
-    assert "Update the coordinator" in protocol_check((1, 9), (2, 0)).remedy
 
 
 def test_different_versions_are_noted_with_who_has_which() -> None:
-    worker = replace(WORKER, versions={"torch": "2.11.0"})
-    checks = coordinator_checks(
-        replace(INFO, workers=(worker,)), protocol=(1, 0), versions={"torch": "2.15.0"}
-    )
-    (note,) = [check for check in checks if check.name == "versions"]
+    note = check("versions", workers=(replace(WORKER, versions={"torch": "2.11.0"}),))
     assert note.ok is None
     assert note.detail == (
         "torch differs: this side 2.15.0, the coordinator 2.15.0, worker worker-1 2.11.0"
     )
 
 
-def test_missing_data_fails_and_missing_workers_are_noted() -> None:
-    assert dataset_check(None).ok is False
-    assert "--data" in dataset_check(replace(DATASET, num_examples=0)).remedy
-    *_, note = coordinator_checks(replace(INFO, workers=()), protocol=(1, 0), versions={})
+def test_missing_data_fails_and_missing_or_silent_workers_are_noted() -> None:
+    assert check("data", dataset=None).ok is False
+    assert "--data" in check("data", dataset=replace(DATASET, num_examples=0)).remedy
+    note = check("workers", workers=())
     assert note.ok is None
     assert "lipt-worker --coordinator" in note.remedy
-    assert worker_check(replace(WORKER, seconds_since_heard=61.0)).ok is None
+    silent = replace(WORKER, seconds_since_heard=61.0)
+    assert check("worker worker-1", workers=(silent,)).ok is None
 
 
 def test_a_worker_that_may_not_do_what_waits_is_noted() -> None:
     reason = "cannot train run r, for it does not allow `mine` (--allow-module mine)"
-    note = worker_check(replace(WORKER, assignment="", idle_reason=reason))
+    idle = replace(WORKER, assignment="", idle_reason=reason)
+    note = check("worker worker-1", workers=(idle,))
     assert note.ok is None
     assert note.detail == f"cpu, idle, heard 1 s ago; it {reason}"
     assert "that flag" in note.remedy
@@ -91,13 +85,13 @@ def test_the_doctor_shows_its_token_and_names_a_refusal(
 
 
 def test_classes_without_examples_are_noted() -> None:
-    named = dataset_check(replace(DATASET, class_names=("ant", "bee"), class_counts=(0, 9)))
-    assert named.ok is None
-    assert "1 of its 2 classes have no example: ant" in named.detail
-    numbered = dataset_check(
-        replace(DATASET, class_names=("0", "1", "2"), class_counts=(0, 900, 897))
-    )
-    assert "its labels begin at 1, and classes are counted from 0" in numbered.detail
+    named = replace(DATASET, class_names=("ant", "bee"), class_counts=(0, 9))
+    found = check("data", dataset=named)
+    assert found.ok is None
+    assert "1 of its 2 classes have no example: ant" in found.detail
+    numbered = replace(DATASET, class_names=("0", "1", "2"), class_counts=(0, 900, 897))
+    told = check("data", dataset=numbered).detail
+    assert "its labels begin at 1, and classes are counted from 0" in told
 
 
 def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> None:
@@ -130,39 +124,3 @@ def test_a_malformed_address_is_a_mistake(lipt: Any) -> None:
     result = lipt("doctor", "--coordinator", "localhost")
     assert result.exit_code == 1
     assert "is not host:port" in result.stderr
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """A certificate for 127.0.0.1 that signs itself."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "30", "-subj", "/CN=lipt", "-keyout", str(key), "-out", str(cert)),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return TlsFiles(cert=cert, key=key, ca=cert)
-
-
-@pytest.fixture
-def mtls_port(certificate: TlsFiles) -> Iterator[int]:
-    """A gRPC server that lets only peers with a certificate of its authority in."""
-    server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    port = server.add_secure_port("127.0.0.1:0", server_credentials(certificate))
-    server.start()
-    yield port
-    server.stop(None).wait()
-
-
-def test_a_missing_client_certificate_is_named(
-    lipt: Any, certificate: TlsFiles, mtls_port: int
-) -> None:
-    result = lipt("doctor", "--coordinator", f"127.0.0.1:{mtls_port}", "--tls-ca", certificate.ca)
-    assert result.exit_code == 1
-    assert "asks for a client certificate" in result.stdout
-    assert "--tls-cert and --tls-key" in result.stdout

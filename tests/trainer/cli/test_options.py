@@ -13,8 +13,11 @@ from typer.testing import CliRunner
 
 from lipt.common.access.tokens import Token
 from lipt.trainer.cli.options import (
+    collect_overrides,
     grouped,
     modules_of,
+    parse_names,
+    parse_options,
     require_apart,
     require_place,
     require_replaceable,
@@ -78,24 +81,96 @@ def visit(name: str, *, place: Place, twice: bool = False) -> None:
     typer.echo(f"{name} {place} {twice}")
 
 
-def test_a_group_is_given_option_by_option() -> None:
+def test_a_group_is_given_option_by_option_and_listed_in_its_place() -> None:
     result = CliRunner().invoke(app, ["me", "-h", "here", "--port", "1", "--twice"])
     assert result.stdout == "me Place(host='here', port=1) True\n"
-
-
-def test_the_help_lists_a_groups_options_in_its_place() -> None:
     text = CliRunner().invoke(app, ["--help"]).stdout
     assert "Go there." in text
     places = [text.index(word) for word in ("--host", "Which machine.", "--port", "--twice")]
     assert places == sorted(places)
 
 
-def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("learners.num_steps=5", 5),
+        ("learners.learning_rate=5e-2", 0.05),
+        ("soup.reestimate_batch_norm=false", False),
+        ("model=resnet8", "resnet8"),
+        ('model="resnet8"', "resnet8"),
+        ("model=torchvision:wide_resnet50_2", "torchvision:wide_resnet50_2"),
+        ("model=a=b", "a=b"),
+        ("model= resnet8 ", "resnet8"),
+        ("model=", ""),
+        ("model=a\nb=2", "a\nb=2"),
+    ],
+)
+def test_values_are_read_as_toml_or_as_text(text: str, value: Any) -> None:
+    found = collect_overrides({}, [text])
+    for part in text.partition("=")[0].split("."):
+        found = found[part]
+    assert found == value
+
+
+@pytest.mark.parametrize("text", ["learners.num_steps", "=5", "learners.=5", ".num_steps=5", ""])
+def test_a_text_without_a_name_or_value_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not NAME=VALUE"):
+        parse_options([text])
+
+
+def test_options_stay_text_and_names_have_commas_between_them() -> None:
+    assert parse_options(["norm = full", "size=1"]) == {"norm": "full", "size": "1"}
+    assert parse_names(" craig,grand ,") == ("craig", "grand")
+    with pytest.raises(typer.BadParameter, match=r"' , ' names nothing: give at least one name"):
+        parse_names(" , ")
+
+
+def test_flags_and_assignments_lie_over_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        'listen = "x:1"\n[run]\nmodel = "resnet18"\nseed = 1\n'
+        "[run.learners]\nnum_steps = 3\nbatch_size = 64\n"
+    )
+    flags = {"model": "resnet8", "seed": None, "learners.num_steps": 7}
+    assert collect_overrides(flags, ["learners.momentum=0.5"], config) == {
+        "model": "resnet8",
+        "seed": 1,
+        "learners": {"num_steps": 7, "batch_size": 64, "momentum": 0.5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "assignments", "complaint"),
+    [
+        ({"seed": 1}, ["seed=2"], "seed was given twice: 1 and 2"),
+        ({}, ["seed=1", "seed=1"], "seed was given twice"),
+        ({}, ["learners=1", "learners.num_steps=2"], "a value, so it is no group"),
+        ({}, ["learners.num_steps=2", "learners=1"], "learners is a group, .* too. Drop one"),
+    ],
+)
+def test_contradictions_are_refused(
+    flags: dict[str, Any], assignments: list[str], complaint: str
+) -> None:
+    with pytest.raises(typer.BadParameter, match=complaint):
+        collect_overrides(flags, assignments)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [('model = "resnet8"', r"has no \[run\] table"), ("[run", "is not TOML")],
+)
+def test_a_file_that_says_nothing_of_a_run_is_refused(
+    text: str, complaint: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(text)
+    with pytest.raises(typer.BadParameter, match=complaint):
+        collect_overrides({}, [], config)
+
+
+def test_a_file_needs_a_directory_that_is_there(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match=r"is a directory\. Name a file in it"):
         require_replaceable(tmp_path)
-
-
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match=r"none is not a directory\. Make it first"):
         require_place(tmp_path / "none" / "file")
 
@@ -118,5 +193,5 @@ def test_a_device_takes_lines_but_is_never_replaced() -> None:
 def test_one_file_under_two_flags_is_refused(tmp_path: Path) -> None:
     one, same = tmp_path / "one", tmp_path / "x" / ".." / "one"
     require_apart({"--out": one, "--log": tmp_path / "other", "--checkpoint": None})
-    with pytest.raises(typer.BadParameter, match=r"--out and --log are both .*one\. Give each"):
+    with pytest.raises(typer.BadParameter, match=r"--out and --log are both .*one\. Name two"):
         require_apart({"--out": one, "--log": same})

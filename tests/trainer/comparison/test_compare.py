@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.comparison.compare import rests_on_pretraining, warm_up_seconds
+from lipt.trainer.comparison.compare import choosing_costs, rests_on_pretraining
+from lipt.trainer.views import CostsView, StrategyView
 
 SIGNALS = ("signals",)
 
@@ -41,8 +42,29 @@ def test_choosing_rests_on_pretraining_where_the_run_was_looked_at(
     assert rests_on_pretraining(needs, {"proxy": proxy}) is rests
 
 
-def test_an_ordinary_warm_up_stands_in_for_the_run_at_its_own_cost() -> None:
-    manifest = {"proxy": {"proxy": "soup"}, "costs": {"warm_up_seconds": 2.5}}
-    assert not rests_on_pretraining(SIGNALS, manifest)
-    assert warm_up_seconds(manifest) == 2.5
-    assert warm_up_seconds({"proxy": {"proxy": "soup"}, "costs": {}}) is None
+@pytest.mark.parametrize(
+    ("name", "manifest", "costs"),
+    [
+        ("uniform", {}, {}),
+        ("craig", {"proxy": ridge("patches")}, {"selection_seconds": 1.5}),
+        (
+            "craig",
+            {"proxy": {"proxy": "soup"}},
+            {"selection_seconds": 1.5, "pretraining_seconds": 10.0, "bytes_sent": 30},
+        ),
+        # An ordinary warm-up takes the place of the run, at its own cost.
+        (
+            "craig",
+            {"proxy": {"proxy": "soup"}, "warm_up_seconds": 2.5},
+            {"selection_seconds": 1.5, "pretraining_seconds": 2.5},
+        ),
+    ],
+)
+def test_choosing_costs_what_it_rests_on(
+    name: str, manifest: dict[str, Any], costs: dict[str, float]
+) -> None:
+    warm_up = {key: value for key, value in manifest.items() if key == "warm_up_seconds"}
+    strategy = StrategyView(name, "", "", True, True, (), needs=SIGNALS)
+    run = CostsView(1.0, 2.0, 3.0, 4.0, 10, 20)
+    told = {**manifest, "costs": {"selection_seconds": 1.5, **warm_up}}
+    assert choosing_costs(strategy, run, told) == costs

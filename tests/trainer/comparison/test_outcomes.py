@@ -7,13 +7,10 @@ import pytest
 from lipt.trainer.comparison.outcomes import (
     Difference,
     Outcome,
-    Reach,
     Reached,
     outcomes,
     paired_difference,
-    reach,
 )
-from lipt.trainer.comparison.table import cells, verdict
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import Look
 from tests.trainer.made_up import made_up_trial, trials
@@ -33,45 +30,61 @@ def test_one_pair_has_no_interval() -> None:
     assert paired_difference({0: 1.0}, {}) is None
 
 
-def looked_at(*accuracies: tuple[float, float], before: float = 0.0) -> list[Trial]:
+def looked_at(strategy: str, *looks: tuple[float, float], before: float = 0.0) -> list[Trial]:
     """A seed each, looked at after 10 steps in 1 s, and after 20 in 2 s."""
     return [
         made_up_trial(
             seed=seed,
+            strategy=strategy,
+            fraction=1.0 if strategy == "everything" else 0.1,
             pretraining_seconds=before,
             selection_seconds=0.0,
+            test_accuracy=0.5,
             looks=(Look(10, 1.0, first), Look(20, 2.0, second)),
         )
-        for seed, (first, second) in enumerate(accuracies)
+        for seed, (first, second) in enumerate(looks)
     ]
-
-
-def found(ours: list[Trial], everything: list[Trial], redrawn: list[Trial]) -> Reach:
-    value = reach(ours, 0.5, everything, redrawn)
-    assert value is not None
-    return value
 
 
 SOON, LATE, NEVER = (0.5, 0.6), (0.4, 0.5), (0.3, 0.4)
 
 
+def reaching(
+    ours: list[Trial],
+    everything: tuple[tuple[float, float], ...] = (SOON, SOON),
+    redrawn: tuple[tuple[float, float], ...] = (LATE, SOON),
+) -> Outcome:
+    """Of ours, where random ends with 50%."""
+    rivals = [*looked_at("everything", *everything), *looked_at("redrawn", *redrawn)]
+    return named(outcomes([*looked_at("uniform", SOON, SOON), *ours, *rivals]))["craig"]
+
+
 def test_steps_and_seconds_are_means_with_choosing_included() -> None:
-    value = found(looked_at(SOON, LATE, before=5.0), looked_at(SOON, SOON), looked_at(LATE, LATE))
-    assert value.own == Reached(num_trainings=2, num_reached=2, steps=15, seconds=6.5)
-    assert value.everything == Reached(2, 2, steps=10, seconds=1)
-    assert value.redrawn == Reached(2, 2, steps=20, seconds=2)
-    assert value.own.always
+    row = reaching(looked_at("craig", SOON, LATE, before=5.0), redrawn=(LATE, LATE))
+    assert row.reached == Reached(num_trainings=2, num_reached=2, steps=15, seconds=6.5)
+    assert row.everything.reached == Reached(2, 2, steps=10, seconds=1)
+    assert row.redrawn.reached == Reached(2, 2, steps=20, seconds=2)
+    assert row.reached is not None
+    assert row.reached.always
 
 
 def test_seconds_are_compared_seed_by_seed() -> None:
-    value = found(looked_at(SOON, LATE, before=5.0), looked_at(SOON, SOON), looked_at(LATE, SOON))
-    assert value.to_everything is not None
+    row = reaching(looked_at("craig", SOON, LATE, before=5.0))
+    assert row.everything.later is not None
     # 6 - 1 and 7 - 1; 6 - 2 and 7 - 1.
-    assert value.to_everything.mean == 5.5
+    assert row.everything.later.mean == 5.5
     # Their deviation is sqrt(0.5), the standard error 0.5, and t(0.975, 1) = 12.7062.
-    assert value.to_everything.low == pytest.approx(5.5 - 12.7062 / 2, abs=1e-4)
-    assert value.to_redrawn is not None
-    assert value.to_redrawn.mean == 5.0
+    assert row.everything.later.low == pytest.approx(5.5 - 12.7062 / 2, abs=1e-4)
+    assert row.redrawn.later is not None
+    assert row.redrawn.later.mean == 5.0
+
+
+def test_a_target_that_not_all_reach_is_no_difference() -> None:
+    row = reaching(looked_at("craig", SOON, NEVER))
+    assert row.reached == Reached(2, 1, steps=10, seconds=1)
+    assert row.everything.later is None
+    row = reaching(looked_at("craig", SOON, SOON), everything=(SOON, NEVER))
+    assert row.everything.later is None
 
 
 RANDOM = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]
@@ -83,63 +96,42 @@ def named(rows: list[Outcome]) -> dict[str, Outcome]:
     return {row.strategy: row for row in rows}
 
 
-def mean(row: Outcome, name: str) -> float:
-    difference = getattr(row, name)
+def mean(difference: Difference | None) -> float:
     assert difference is not None
-    return float(difference.mean)
+    return difference.mean
 
 
 def test_the_better_random_is_the_one_to_beat() -> None:
     rows = outcomes([*RANDOM, *trials("craig", [0.74, 0.76, 0.75])])
     assert [row.strategy for row in rows] == ["uniform_per_class", "uniform", "craig"]
-    assert mean(rows[2], "difference") == pytest.approx(0.02)
+    assert mean(rows[2].difference) == pytest.approx(0.02)
     assert rows[0].difference is rows[1].difference is None
 
 
 def test_all_are_compared_with_everything_and_with_re_drawn_random() -> None:
     rows = named(outcomes([*RANDOM, *REDRAWN, *EVERYTHING, *trials("craig", [0.75] * 3)]))
     craig, redrawn = rows["craig"], rows["redrawn"]
-    assert mean(craig, "to_everything") == pytest.approx(-0.05)
-    assert mean(craig, "to_redrawn") == pytest.approx(-0.04)
-    assert mean(rows["uniform"], "to_everything") == pytest.approx(-0.09)
-    assert mean(redrawn, "difference") == pytest.approx(0.06)
-    assert mean(redrawn, "to_everything") == pytest.approx(-0.01)
-    assert redrawn.to_redrawn is None
+    assert mean(craig.everything.difference) == pytest.approx(-0.05)
+    assert mean(craig.redrawn.difference) == pytest.approx(-0.04)
+    assert mean(rows["uniform"].everything.difference) == pytest.approx(-0.09)
+    assert mean(redrawn.difference) == pytest.approx(0.06)
+    assert mean(redrawn.everything.difference) == pytest.approx(-0.01)
+    assert redrawn.redrawn.difference is None
     everything = rows["everything"]
-    assert (everything.difference, everything.to_everything, everything.to_redrawn) == (None,) * 3
-
-
-def test_soft_labels_stand_apart_and_are_compared_with_the_same_without() -> None:
-    soft = [*trials("craig+soft", [0.79] * 3), *trials("uniform+soft", [0.77] * 3)]
-    everything = [*EVERYTHING, *trials("everything+soft", [0.81] * 3, 1.0)]
-    rows = outcomes([*RANDOM, *soft, *trials("craig", [0.74] * 3), *everything])
-    names = [row.strategy for row in rows if row.fraction < 1]
-    assert names == ["uniform_per_class", "uniform", "craig", "craig+soft", "uniform+soft"]
-    found = named(rows)
-    assert mean(found["craig+soft"], "difference") == pytest.approx(0.05)
-    assert mean(found["uniform+soft"], "difference") == pytest.approx(0.06)
-    assert mean(found["everything+soft"], "difference") == pytest.approx(0.01)
-    assert found["craig+soft"].label == "craig, soft labels"
-    assert cells(found["craig+soft"])[3].endswith(" to without")
-    # Of what is trained on, and not of what is chosen.
-    assert not found["craig+soft"].beats_random
-    assert "soft" not in verdict(rows)
+    assert everything.difference is everything.everything.difference is None
 
 
 LOOKS = (Look(10, 1.0, 0.70), Look(20, 2.0, 0.80))
 
 
 def test_the_target_is_what_fixed_random_ends_with() -> None:
-    looked_at = [
-        *trials("uniform", [0.7, 0.8], looks=LOOKS),
-        *trials("craig", [0.8] * 2, looks=LOOKS),
-    ]
-    rows = outcomes(looked_at)
-    assert [row.reach.target for row in rows if row.reach] == [pytest.approx(0.75)] * 2
-    assert rows[1].reach is not None
-    assert rows[1].reach.own.steps == 20
+    random = trials("uniform", [0.7, 0.8], looks=LOOKS)
+    rows = outcomes([*random, *trials("craig", [0.8] * 2, looks=LOOKS)])
+    assert [row.target for row in rows] == [pytest.approx(0.75)] * 2
+    assert rows[1].reached is not None
+    assert rows[1].reached.steps == 20
 
 
 def test_without_random_there_is_no_target_and_no_difference() -> None:
     (row,) = outcomes(trials("craig", [0.8] * 2, looks=LOOKS))
-    assert (row.reach, row.difference) == (None, None)
+    assert (row.target, row.reached, row.difference) == (None, None, None)

@@ -12,7 +12,7 @@ from torch import nn
 from lipt.common.data import Dataset, input_format
 from lipt.common.images.formats import ImageFormat
 from lipt.trainer.distillation import Distillation
-from lipt.trainer.distillation.matching import Networks
+from lipt.trainer.distillation.distillation import Networks
 
 CPU = torch.device("cpu")
 

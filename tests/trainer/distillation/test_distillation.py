@@ -10,14 +10,14 @@ import torch
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError
 from lipt.trainer.distillation import SyntheticSet, distill
-from lipt.trainer.distillation.distillation import StageResult, make_stage
+from lipt.trainer.distillation.distillation import make_stage
 from lipt.trainer.distillation.synthetic import RealExamples
 from tests.trainer.distillation.conftest import small
 
 
 def made(
     digits: Dataset, networks: Any, synthetic: SyntheticSet | None = None, told: Any = None
-) -> StageResult:
+) -> SyntheticSet:
     real = RealExamples.of(digits, None, at_least=1)
     synthetic = synthetic or SyntheticSet.empty((1, 8, 8), digits.class_names)
     return make_stage(synthetic, real, networks, told or (lambda *_: None))
@@ -26,29 +26,21 @@ def made(
 def test_matching_brings_the_gradients_nearer(digits: Dataset, networks_of: Any) -> None:
     # One network and no training: all matches are at one state, with all of the real images.
     settings = small(networks=1, matches=30, steps_between=0, real_batch=999, augmentation="none")
-    distances = made(digits, networks_of(settings)).distances
+    distances: list[float] = []
+    made(digits, networks_of(settings), told=lambda *told: distances.append(told[-1]))
     assert len(distances) == 30
     assert distances[-1] < distances[0] / 2
 
 
 def test_the_stages_before_stay_as_they_are(digits: Dataset, networks_of: Any) -> None:
     networks = networks_of(small())
-    first = made(digits, networks).synthetic
+    first = made(digits, networks)
     kept = first.images_NCHW.clone()
-    second = made(digits, networks, first).synthetic
+    second = made(digits, networks, first)
     assert torch.equal(first.images_NCHW, kept)
     assert torch.equal(second.images_NCHW[:10], kept)
     assert not torch.equal(second.images_NCHW[10:], kept)
     assert second.stages_N.tolist() == [0] * 10 + [1] * 10
-
-
-def test_stages_after_the_first_leave_out_the_easiest(digits: Dataset, networks_of: Any) -> None:
-    networks = networks_of(small(discard=0.5))
-    first = made(digits, networks)
-    assert first.num_real == len(digits)
-    counts = digits.labels_N.bincount()
-    halves = sum(-(-int(count) // 2) for count in counts)
-    assert made(digits, networks, first.synthetic).num_real == halves
 
 
 class KilledError(Exception):
@@ -59,7 +51,7 @@ class KilledError(Exception):
 def test_what_was_killed_goes_on_after_its_last_whole_stage(
     digits: Dataset, tmp_path: Path, model: str
 ) -> None:
-    settings = small(per_class=3, stages=3, discard=0.2)
+    settings = small(per_class=3, stages=3)
 
     def run(name: str, tell: Any = lambda _: None) -> SyntheticSet:
         return distill(
@@ -86,15 +78,13 @@ def test_what_was_killed_goes_on_after_its_last_whole_stage(
 
 
 def test_the_manifest_says_what_was_made_of_what(digits: Dataset, tmp_path: Path) -> None:
-    synthetic = distill(digits, "linear", small(discard=0.5), tmp_path)
+    synthetic = distill(digits, "linear", small(), tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["digest"] == synthetic.digest
-    assert manifest["identity"]["settings"]["discard"] == 0.5
+    assert manifest["identity"]["settings"]["per_class"] == 2
     assert manifest["identity"]["data"] == digits.fingerprint
     assert manifest["source"] == "digits-train"
-    first, second = manifest["stages"]
-    assert first["real_images"] == len(digits)
-    assert second["real_images"] < first["real_images"]
+    assert [stage["real_images"] for stage in manifest["stages"]] == [len(digits)] * 2
 
 
 def test_later_stages_are_distilled_from_the_later_subset(

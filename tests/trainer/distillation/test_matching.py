@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError
 from lipt.trainer.distillation import SyntheticSet
-from lipt.trainer.distillation.matching import Augmentation, distance, gradients
+from lipt.trainer.distillation.distillation import distance, gradients
 from tests.trainer.distillation.conftest import small
 
 
@@ -24,7 +24,7 @@ def of(points: list[list[float]], weights: list[float] | None = None) -> tuple[T
     """The gradient by points of the first class."""
     points_B = torch.tensor(points)
     weights_B = torch.ones(len(points)) if weights is None else torch.tensor(weights)
-    return gradients(plane(), points_B, torch.zeros(len(points), dtype=torch.int64), weights_B)
+    return gradients(plane(), points_B, 0, weights_B)
 
 
 def test_the_gradient_is_the_error_times_the_point() -> None:
@@ -56,19 +56,22 @@ def test_the_distance_is_one_minus_the_cosine_of_each_row(
 def test_the_distance_falls_along_the_hand_derived_gradient() -> None:
     # The distance is 2 (1 - x / sqrt(x^2 + y^2)); by x at (0, 1) that is -2, by y nothing.
     point = torch.tensor([[0.0, 1.0]], requires_grad=True)
-    labels_B = torch.zeros(1, dtype=torch.int64)
-    found = gradients(plane(), point, labels_B, torch.ones(1), differentiable=True)
+    found = gradients(plane(), point, 0, torch.ones(1), differentiable=True)
     (by_point,) = torch.autograd.grad(distance(of([[1.0, 0.0]]), found), [point])
     assert by_point[0].tolist() == pytest.approx([-2.0, 0.0])
 
 
-def test_all_images_are_shifted_alike_with_black_coming_in() -> None:
-    images_BCHW = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]], [[[5.0, 6.0], [7.0, 8.0]]]])
-    # The crop begins a row above the image, in the column where the image does.
-    found = Augmentation(padding=1, top=0, left=1, mirrored=False)(images_BCHW)
-    assert found.tolist() == [[[[0.0, 0.0], [1.0, 2.0]]], [[[0.0, 0.0], [5.0, 6.0]]]]
-    mirrored = Augmentation(padding=1, top=0, left=1, mirrored=True)(images_BCHW)
-    assert mirrored[0, 0].tolist() == [[0.0, 0.0], [2.0, 1.0]]
+def test_all_images_of_a_match_are_shifted_and_mirrored_alike(networks_of: Any) -> None:
+    networks = networks_of(small(augmentation="crop_flip", padding=2))
+    images_BCHW = torch.rand(1, 1, 8, 8).expand(3, -1, -1, -1)
+    found = [
+        networks.augmented(images_BCHW, torch.Generator().manual_seed(seed), alike=True)
+        for seed in range(5)
+    ]
+    assert all(torch.equal(one[0], one[2]) for one in found)
+    assert len({one[0].sum().item() for one in found}) > 1
+    each = networks.augmented(images_BCHW, torch.Generator().manual_seed(1), alike=False)
+    assert not torch.equal(each[0], each[2])
 
 
 def stages(digits: Dataset, number: int) -> SyntheticSet:

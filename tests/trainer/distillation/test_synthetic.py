@@ -13,10 +13,8 @@ from PIL import Image
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.dataset import in_memory
 from lipt.common.errors import DataError
-from lipt.trainer.distillation import Stages, SyntheticSet, distill
-from lipt.trainer.distillation.synthetic import AT_ONCE, RANDOM, STAGED, RealExamples, evaluate
-from lipt.trainer.main_training import Recipe
-from tests.trainer.distillation.conftest import small
+from lipt.trainer.distillation import SyntheticSet
+from lipt.trainer.distillation.synthetic import RealExamples
 
 
 def made_up(labels: list[int]) -> Dataset:
@@ -37,18 +35,6 @@ def test_a_draw_has_all_of_a_small_class_once() -> None:
     real = RealExamples.of(made_up([1, 0, 1, 0, 0]), None, at_least=1)
     assert sorted(real.draw(0, 10, torch.Generator()).tolist()) == [1, 3, 4]
     assert len(set(real.draw(0, 2, torch.Generator()).tolist())) == 2
-
-
-def test_the_easiest_of_each_class_are_left_out() -> None:
-    real = RealExamples.of(made_up([1, 0, 1, 0, 0, 0]), None, at_least=1)
-    losses_N = torch.tensor([0.1, 0.5, 9.0, 0.2, 0.7, 0.2])
-    kept = real.without_easiest(losses_N, 0.5, at_least=1)
-    assert [ids_M.tolist() for ids_M in kept.ids] == [[1, 4], [2]]
-    kept = real.without_easiest(losses_N, 0.9, at_least=2)
-    assert [ids_M.tolist() for ids_M in kept.ids] == [[1, 4], [0, 2]]
-    # Of equal losses the first rows stay, and a share is rounded in the examples' favour.
-    kept = real.without_easiest(torch.zeros(6), 0.3, at_least=1)
-    assert [ids_M.tolist() for ids_M in kept.ids] == [[1, 3, 4], [0, 2]]
 
 
 def test_more_than_a_class_has_is_refused() -> None:
@@ -85,50 +71,3 @@ def test_a_folder_holds_the_set_a_manifest_and_a_picture(tmp_path: Path) -> None
     # A row for each class, by stage from left to right.
     with Image.open(io.BytesIO((tmp_path / "sheet.png").read_bytes())) as sheet:
         assert np.asarray(sheet).tolist() == [[1, 3], [2, 4]]
-
-
-def test_each_stage_has_an_equal_share_of_the_epochs() -> None:
-    stages = Stages(torch.tensor([0, 0, 1, 2]), "f" * 64)
-    stages.num_epochs = 6
-    found = [stages.before_epoch(epoch).indices.tolist() for epoch in range(6)]
-    assert found == [[0, 1]] * 2 + [[0, 1, 2]] * 2 + [[0, 1, 2, 3]] * 2
-
-
-RECIPE = Recipe(steps=3, learning_rate=0.01, augmentation="none")
-
-
-def outcomes(digits: Dataset, synthetic: SyntheticSet, **given: Any) -> Any:
-    test = open_dataset("digits-test")
-    seeds, chosen = given.pop("seeds", (0,)), given.pop("chosen", {})
-    model = given.pop("model", "linear")
-    return evaluate(
-        synthetic, digits, test, model, RECIPE, seeds=seeds, chosen=chosen, device="cpu"
-    )
-
-
-def test_all_are_trained_on_as_many_images(digits: Dataset, tmp_path: Path, subset_of: Any) -> None:
-    synthetic = distill(digits, "linear", small(), tmp_path)
-    chosen = {"mine": subset_of(digits, range(20))}
-    found = outcomes(digits, synthetic, seeds=(0, 1), chosen=chosen)
-    assert [(one.name, one.num_images) for one in found] == [
-        (STAGED, 20),
-        (AT_ONCE, 20),
-        (RANDOM, 20),
-        ("mine", 20),
-    ]
-    assert all(len(one.accuracies) == 2 for one in found)
-    random = found[2].accuracies
-    assert random[0] != random[1]
-
-
-def test_real_images_called_synthetic_are_worth_what_they_are(
-    digits: Dataset, subset_of: Any
-) -> None:
-    ids = torch.cat([torch.nonzero(digits.labels_N == label)[:2].flatten() for label in range(10)])
-    ids = ids.sort().values
-    copies = SyntheticSet.empty((1, 8, 8), digits.class_names)
-    copies = copies.extended(digits.images(ids), digits.labels_N[ids])
-    chosen = {"the same": subset_of(digits, ids.tolist())}
-    found = {one.name: one.accuracies for one in outcomes(digits, copies, chosen=chosen)}
-    assert found[AT_ONCE] == pytest.approx(found["the same"])
-    assert found[AT_ONCE] != pytest.approx(found[RANDOM])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.trainer import ReselectingSampler, SubsetSampler
 from lipt.trainer.resampling.samplers import EpochSampler, LossSampler
-from lipt.trainer.reselection.reselection import ReselectionWarning
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.integrations.conftest import (
     NUM_EXAMPLES,
@@ -35,11 +33,11 @@ with warnings.catch_warnings():
         "accelerate", reason="the extra 'huggingface' is not installed"
     )
 
-from lipt.trainer.integrations.huggingface import RedrawingWarning, train_on
+from lipt.trainer.integrations.huggingface import SamplerStateWarning, train_on
 
 # What the frameworks say about pinned memory and old interfaces is none of this test's business.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore", "error::lipt.trainer.reselection.reselection.ReselectionWarning"
+    "ignore", "error::lipt.trainer.resampling.reselection.ReselectionWarning"
 )
 
 
@@ -125,16 +123,12 @@ def test_every_epoch_is_shown_what_its_sampler_draws(run: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [{}, {"max_steps": 7}])
 def test_what_no_epoch_would_use_is_not_asked_for(
-    run: Run,
-    make_sampler: Callable[..., ReselectingSampler],
-    fake_client: FakeClient,
-    limit: dict[str, int],
+    run: Run, make_sampler: Callable[..., ReselectingSampler], fake_client: FakeClient
 ) -> None:
     # Four epochs of two steps: at the last one's beginning none is due any more.
     sampler = make_sampler(nn.Linear(3, 1), prefetch=True)
-    run(sampler, epochs=4, **limit)
+    run(sampler, max_steps=7)
     sampler.reselection._executor.shutdown()
     assert len(fake_client.asked) == 2
 
@@ -163,20 +157,16 @@ def test_a_checkpoint_within_an_epoch_goes_on_within_its_order(run: Run) -> None
     assert second.seen[:12] == first.seen[20:32]
 
 
-def test_a_checkpoint_without_the_sampler_s_state_says_so(run: Run, tmp_path: Path) -> None:
-    run(stale(), epochs=2)
-    (tmp_path / "checkpoint-2" / "lipt-redrawing.pt").unlink()
-    with pytest.warns(RedrawingWarning, match=r"lipt-redrawing\.pt is missing"):
-        run(stale(), epochs=2, resume="checkpoint-2")
+def test_a_checkpoint_s_sampler_state_has_to_be_there_whole(run: Run, tmp_path: Path) -> None:
     run(epochs=2)
-    path = tmp_path / "checkpoint-2" / "lipt-reselection.json"
-    state = json.loads(path.read_text())
+    path = tmp_path / "checkpoint-2" / "lipt-sampler.pt"
+    state = torch.load(path, weights_only=True)
     path.unlink()
-    with pytest.warns(ReselectionWarning, match="lipt-reselection.json is missing"):
+    with pytest.warns(SamplerStateWarning, match=r"lipt-sampler\.pt is missing"):
         run(epochs=2, resume="checkpoint-2")
     subset = state["reselection"]["subset"]
     state["reselection"]["subset"] = subset.replace("[0, 1", "[0, 2", 1)
-    path.write_text(json.dumps(state))
+    torch.save(state, path)
     with pytest.raises(SubsetError):
         run(epochs=2, resume="checkpoint-2")
 

@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     )
 
 from lipt.trainer.integrations.huggingface import train_on
-from lipt.trainer.integrations.lightning import WeightingCallback
+from lipt.trainer.integrations.lightning import SamplerCallback
 
 # What the frameworks say of loggers, workers and old interfaces is none of this test's business.
 pytestmark = [
@@ -81,7 +81,7 @@ def test_a_step_without_a_cross_entropy_is_told_that_soft_labels_do_not_count() 
     indices, weights = np.arange(10), np.ones(10, np.float32)
     digest = subset_digest(indices, weights, soft)
     subset = Subset(indices, weights, "f" * 64, digest, "craig", soft_labels=soft)
-    sampler = SubsetSampler(subset, shuffle=False, soft_labels=0.5)
+    sampler = SubsetSampler(subset, shuffle=False, alpha=0.5)
     list(sampler)
     weighting = Weighting(sampler)
     weighting.begin(1)
@@ -171,7 +171,7 @@ def fit(module: Module, options: dict[str, Any], workers: int = 0) -> None:
     loader = DataLoader(
         TensorDataset(IMAGES, CLASSES), batch_size=BATCH, sampler=sampler, num_workers=workers
     )
-    pl.Trainer(callbacks=[WeightingCallback(sampler)], **options).fit(module, loader)
+    pl.Trainer(callbacks=[SamplerCallback(sampler)], **options).fit(module, loader)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -232,18 +232,7 @@ def test_hugging_faces_trainer_weighs_the_loss_and_says_so(
     trainer = transformers.Trainer(model, arguments, train_dataset=Rows(), eval_dataset=Rows())
     sampler = SubsetSampler(weighted_subset())
     train_on(trainer, sampler)
-    trainer.add_callback(_Epochs(sampler))
     with caplog.at_level(logging.WARNING):
         trainer.train()
     assert torch.allclose(model.net.weight.detach(), by_hand(), atol=1e-6)
     assert len([text for text in caplog.messages if text.startswith("lipt: ")]) == 1
-
-
-class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]
-    """Takes a sampler from epoch to epoch."""
-
-    def __init__(self, sampler: SubsetSampler) -> None:
-        self._sampler = sampler
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._sampler.set_epoch(int(state.epoch))

@@ -12,6 +12,7 @@ from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
+from tests.trainer.made_up import made_up_subset
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
 
 MakeSubset = Callable[..., Subset]
@@ -25,13 +26,18 @@ def stop_after(epoch: int) -> Callable[[EpochRecord], None]:
     return stop
 
 
-@pytest.mark.parametrize("killed_after", [1, 3])
+@pytest.mark.parametrize(("killed_after", "soft_labels"), [(1, 0.0), (3, 0.5)])
 def test_training_that_was_killed_goes_on_to_the_same_weights(
-    digits: Dataset, subset_of: MakeSubset, tmp_path: Path, killed_after: int
+    digits: Dataset, tmp_path: Path, killed_after: int, soft_labels: float
 ) -> None:
     # 40 examples: two batches of 16 and one of 8 per epoch, four epochs.
-    subset = subset_of(digits, range(40), [1.0, 3.0] * 20)
-    undisturbed = fit(net(), digits, subset=subset, recipe=RECIPE)
+    recipe = RECIPE.model_copy(update={"soft_labels": soft_labels})
+    soft = torch.rand(40, 10, generator=torch.Generator().manual_seed(0)) if soft_labels else None
+    weights = [1.0, 3.0] * 20
+    subset = made_up_subset(
+        range(40), weights, fingerprint=digits.fingerprint, soft_labels=soft, seed=3
+    )
+    undisturbed = fit(net(), digits, subset=subset, recipe=recipe)
     path = tmp_path / "checkpoint.safetensors"
     with pytest.raises(StoppedError):
         # The record comes before the epoch's checkpoint: that epoch is done again.
@@ -39,7 +45,7 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(
             net(),
             digits,
             subset=subset,
-            recipe=RECIPE,
+            recipe=recipe,
             checkpoint=path,
             schedule=EVERY_EPOCH,
             on_epoch=[stop_after(killed_after + 1)],
@@ -50,7 +56,7 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(
         net(seed=5),
         digits,
         subset=subset,
-        recipe=RECIPE,
+        recipe=recipe,
         checkpoint=path,
         on_epoch=[records.append],
     )

@@ -52,7 +52,7 @@ RECIPE = Recipe(batch_size=16, steps=4, label_smoothing=0.1, nesterov=True, warm
 def stepped(dataset: Dataset, device: torch.device, there: Pretended | None = None) -> Weights:
     """The weights after an epoch; what was waited for before its first step is forgotten."""
     model, forward_pass = place_model("resnet8", dataset, RECIPE, device, ())
-    examples = Examples(None, dataset, device, weighted=True)
+    examples = Examples(None, dataset, RECIPE, device)
     steps = Steps(model, forward_pass, RECIPE, 4)
     if there is not None:
         there.waits.clear()
@@ -73,10 +73,20 @@ def test_no_step_waits_for_the_device() -> None:
         torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("resident", [True, False])
-def test_batches_are_the_positions_examples_in_order(digits: Dataset, *, resident: bool) -> None:
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No examples stay on the device."""
+    monkeypatch.setattr("lipt.trainer.main_training.examples._room_bytes", lambda _: 0)
+
+
+@pytest.mark.parametrize("fixture", [None, "no_room"])
+def test_batches_are_the_positions_examples_in_order(
+    digits: Dataset, fixture: str | None, request: pytest.FixtureRequest
+) -> None:
+    if fixture is not None:
+        request.getfixturevalue(fixture)
     subset = made_up_subset([3, 7, 12, 40, 900], [1, 2, 3, 4, 5], fingerprint=digits.fingerprint)
-    examples = Examples(subset, digits, CPU, weighted=True, resident=resident)
+    examples = Examples(subset, digits, RECIPE, CPU)
     positions = [torch.tensor([4, 0]), torch.tensor([1]), torch.tensor([2, 3, 1])]
     for batch, positions_B in zip(examples.batches(positions), positions, strict=True):
         ids_B = examples.ids_N[positions_B]
@@ -94,26 +104,19 @@ def test_a_target_is_between_label_and_soft_label(digits: Dataset) -> None:
         update={"soft_labels": 0.3, "label_smoothing": 0.0, "augmentation": "none"}
     )
     model, forward_pass = place_model("resnet8", digits, recipe, CPU, ())
-    examples = Examples(subset, digits, CPU, weighted=True, soft=True)
+    examples = Examples(subset, digits, recipe, CPU)
     (batch,) = examples.batches([torch.tensor([2, 0])])
     logits = forward_pass(model, batch.examples_B)
     hard = torch.nn.functional.one_hot(digits.targets_N[torch.tensor([12, 3])], 10)
     expected = torch.nn.functional.cross_entropy(logits, 0.7 * hard + 0.03, reduction="none")
-    taken = Steps(model, forward_pass, recipe, 1).take(0, batch)
-    torch.testing.assert_close(taken.losses_B, expected.detach(), rtol=1e-3, atol=1e-4)
+    _, losses_B = Steps(model, forward_pass, recipe, 1).take(0, batch)
+    torch.testing.assert_close(losses_B, expected.detach(), rtol=1e-3, atol=1e-4)
     with pytest.raises(SubsetError, match="the subset has none"):
-        Examples(
-            made_up_subset(ids, fingerprint=digits.fingerprint),
-            digits,
-            CPU,
-            weighted=True,
-            soft=True,
-        )
+        Examples(made_up_subset(ids, fingerprint=digits.fingerprint), digits, recipe, CPU)
 
 
+@pytest.mark.usefixtures("no_room")
 def test_leaving_early_ends_the_decoding(digits: Dataset) -> None:
-    batches = Examples(None, digits, CPU, weighted=True, resident=False).batches(
-        list(torch.arange(100).split(5))
-    )
+    batches = Examples(None, digits, RECIPE, CPU).batches(list(torch.arange(100).split(5)))
     next(batches)
     batches.close()  # type: ignore[attr-defined]  # waits for the thread, which has to end

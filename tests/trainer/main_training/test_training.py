@@ -81,22 +81,20 @@ def test_records_add_up_and_are_written_as_lines(
     assert steps == [(step, 12) for step in range(1, 13)]
 
 
-def test_the_test_set_is_looked_at_in_the_midst_of_an_epoch_where_that_is_asked_for(
+def test_accuracies_are_taken_within_an_epoch_and_change_nothing(
     digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
 ) -> None:
     def run(schedule: Schedule) -> Trained:
         subset = subset_of(digits, range(96))  # two epochs of six steps
         return fit(net(), digits, subset=subset, test=digits_test, recipe=RECIPE, schedule=schedule)
 
-    within = run(Schedule(test_at=evenly(4), within_epochs=True))
-    between = run(Schedule(test_at=evenly(4)))
-    assert equal(within, between)
+    within = run(Schedule(test_at=evenly(4), subset_at=evenly(3)))
+    at_the_end = run(Schedule(test_at=(), subset_at=None))
+    assert equal(within, at_the_end)
     assert [look.step for look in within.looks] == [3, 6, 9, 12]
-    assert [look.step for look in between.looks] == [6, 12]
-    assert [look.accuracy for look in within.looks[1::2]] == [
-        look.accuracy for look in between.looks
-    ]
-    assert within.looks[-1].accuracy == within.test_accuracy
+    assert [step for step, _ in within.subset_accuracies] == [4, 8, 12]
+    assert [look.step for look in at_the_end.looks] == [12]
+    assert within.test_accuracy == at_the_end.test_accuracy == at_the_end.looks[0].accuracy
 
 
 def test_what_accuracies_take_is_not_the_time_of_training(
@@ -111,7 +109,7 @@ def test_what_accuracies_take_is_not_the_time_of_training(
 
     monkeypatch.setattr(training, "accuracy", accuracy)
     monkeypatch.setattr(training, "monotonic", lambda: now[0])
-    schedule = Schedule(test_at=evenly(4), subset_at=(), within_epochs=True)
+    schedule = Schedule(test_at=evenly(4), subset_at=())
     trained = fit(net(), digits, test=digits_test, recipe=RECIPE, schedule=schedule)
     # Looks at 3, 6 and 9 of 12 steps; what comes after the last step is in neither figure.
     assert trained.seconds == trained.evaluation_seconds == 300
@@ -132,9 +130,9 @@ def test_a_subset_is_the_data_s_by_its_full_fingerprint_too(
     ("shape", "names", "words"),
     [
         ((3, 8, 8), "0123456789", "mine has 3x8x8 images, but digits-train.* 1x8x8 images"),
-        ((1, 8, 8), "0123456789x", "mine has 11 classes, but digits-train.* has 10"),
-        ((1, 8, 8), "abc", "mine has 3 classes, but digits-train.* has 10"),
-        ((1, 8, 8), "1023456789", "class '1' has label 0 in mine, but 1 in digits-train"),
+        ((1, 8, 8), "0123456789x", "mine has 11 classes, but digits-train.* has 10 classes"),
+        ((1, 8, 8), "abc", "mine has 3 classes, but digits-train.* has 10 classes"),
+        ((1, 8, 8), "1023456789", "mine has label 0 for class '1', but digits-train.* has label 1"),
     ],
 )
 def test_a_test_set_of_other_images_or_classes_is_refused(
@@ -203,6 +201,6 @@ def test_smoothed_numbers_are_refused() -> None:
 
 @pytest.mark.parametrize("other", [classes, labels])
 def test_a_test_set_with_other_targets_is_refused(other: object) -> None:
-    with pytest.raises(DataError, match="mine:data is regression data with a number, which is"):
+    with pytest.raises(DataError, match="mine:data, which is trained on, has regression targets"):
         require_comparable(opened(other), opened(numbers))
     require_comparable(opened(numbers, seed=1), opened(numbers))

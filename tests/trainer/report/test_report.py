@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -9,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
@@ -28,13 +27,12 @@ from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
-from lipt.trainer.report.examination import (
-    HEIGHT,
-    WIDTH,
-    draw,
-    nice_ticks,
+from lipt.trainer.report.report import (
+    Report,
+    gather,
+    render,
+    ticks_of,
 )
-from lipt.trainer.report.report import Report, features_of, gather, overlaps, render
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import (
     CostsView,
@@ -53,65 +51,13 @@ from tests.trainer.made_up import (
 from tests.trainer.made_up_diagnosis import made_up_findings
 from tests.trainer.report.reading import Page, words
 
-LABELS = np.array([0, 0, 0, 0, 1, 1])
-
-
-def test_shared_examples_are_counted_beside_what_chance_gives() -> None:
-    first = made_up_subset([0, 1, 4], strategy="craig")
-    second = made_up_subset([1, 2, 3, 4, 5], strategy="grand")
-    ((*names, found),) = overlaps([first, second], LABELS)
-    assert (*names, found.shared) == ("craig", "grand", 2)
-    assert found.jaccard == pytest.approx(2 / 6)
-    # Of the first class 2 x 3 / 4, of the second 1 x 2 / 2.
-    assert found.by_chance == pytest.approx(2.5)
-
-
 DIGITS = open_dataset("digits-test")
-IDS = torch.tensor([5, 3, 300])
-
-
-@dataclass
-class Weights:
-    """Has these weights, or raises what keeps it from having some."""
-
-    give: Callable[[], bytes]
-
-    def weights(self, run: str) -> bytes:
-        assert run == "r-1"
-        return self.give()
 
 
 def weights(scale: float = 1.0) -> bytes:
     model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=3)
     tensors = model.state_dict().items()
     return pack({n: value * scale if value.is_floating_point() else value for n, value in tensors})
-
-
-@pytest.mark.parametrize(
-    ("config", "give", "why"),
-    [
-        (RunConfig(model="mine:model"), weights, "mine"),
-        (RunConfig(model="resnet18"), weights, "tensor"),
-        (RunConfig(model="resnet8"), lambda: b"none", "safetensors"),
-        (RunConfig(model="resnet8"), lambda: weights(float("inf")), "not finite"),
-    ],
-)
-def test_where_the_model_cannot_be_had_pixels_take_its_place_and_it_is_said_why(
-    config: RunConfig, give: Callable[[], bytes], why: str
-) -> None:
-    run = made_up_run(config=config)
-    features, seen_by = features_of(Weights(give), run, DIGITS, IDS)  # type: ignore[arg-type]
-    assert seen_by.startswith("their own values, not by theta_p: ")
-    assert why in seen_by
-    assert torch.equal(features, DIGITS.images(IDS).flatten(start_dim=1).float())
-
-
-def test_a_coordinator_that_is_away_is_no_reason_for_pixels() -> None:
-    def away() -> bytes:
-        raise UnreachableError("nobody answers.")
-
-    with pytest.raises(UnreachableError):
-        features_of(Weights(away), RUN, DIGITS, IDS)  # type: ignore[arg-type]
 
 
 HOSTILE = "<script>alert(1)</script>"
@@ -149,21 +95,32 @@ INFO = InfoView(
 )
 
 
+@dataclass
 class FakeClient:
-    """Chooses the first rows, whatever it is asked; by grand the last ones. It has no weights."""
+    """Chooses the first rows; by grand the last ones."""
+
+    give: Callable[[], bytes] = weights
 
     def info(self) -> InfoView:
         return INFO
 
-    def subset(self, run: str, strategy: str, *, fraction: float = 0.0, budget: int = 0) -> Subset:
+    def subset(self, run: str, strategy: str, *, fraction: float) -> Subset:
         assert run == "r-1"
-        count = budget or round(fraction * len(DIGITS))
+        count = round(fraction * len(DIGITS))
         first = len(DIGITS) - count if strategy == "grand" else 0
         rows = range(first, first + count)
         return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
 
     def weights(self, run: str) -> bytes:
-        raise RunNotReadyError("there are none yet.")
+        assert run == "r-1"
+        return self.give()
+
+
+def raising(error: Exception) -> Callable[[], bytes]:
+    def give() -> bytes:
+        raise error
+
+    return give
 
 
 TRIALS = [
@@ -173,12 +130,13 @@ TRIALS = [
 ]
 
 
+REQUESTS = [("craig", 0.1), ("grand", 0.1)]
 COMPARISON = {"model": "resnet8", "recipe": {"steps": 60}, "data": DIGITS.fingerprint}
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], (COMPARISON, TRIALS))  # type: ignore[arg-type]
+    return gather(FakeClient(), RUN, DIGITS, REQUESTS, (COMPARISON, TRIALS))  # type: ignore[arg-type]
 
 
 def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
@@ -190,9 +148,8 @@ def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
 
 
 def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
-    worker = replace(RUN.learners[0], worker="w\x1b[2J\x9b\u202e\x00", message="two\nlines")
-    text = render(replace(report, run=replace(RUN, learners=(worker, *RUN.learners[1:]))))
-    assert r"<td>w\x1b[2J\x9b\u202e\x00</td>" in text
+    text = render(replace(report, run=replace(RUN, message="w\x1b[2J\x9b\u202e\x00")))
+    assert r"<p>w\x1b[2J\x9b\u202e\x00</p>" in text
     assert {mark for mark in text if not mark.isprintable()} == {"\n"}
 
 
@@ -201,8 +158,10 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     assert "At 10% craig beats random by 4.0 points" in text
     assert "theta* 10.0%" in text
     assert "1 of 2 learners kept" in text
+    assert "craig and grand 0 " in text
     # In the order of the soup: learner 1 was tried first.
-    assert text.index("51.0% 0.3 60.0%") < text.index("50.0% discarded 60.0%")
+    first = "learner 1: 51.0%, kept, alpha 0.3; soup 60.0%"
+    assert text.index(first) < text.index("learner 0: 50.0%, discarded; soup 60.0%")
     kept = np.bincount(DIGITS.labels_N.numpy()[:36], minlength=10)
     available = np.bincount(DIGITS.labels_N.numpy())
     for label in range(10):
@@ -210,7 +169,6 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
 
 
 def test_the_map_marks_what_was_chosen(report: Report) -> None:
-    assert report.seen_by == "their own values, not by theta_p: there are none yet."
     (drawing,) = re.findall(
         r'<svg class="map"[^>]*aria-label="Map of the examples, chosen by craig">.*?</svg>',
         render(report),
@@ -222,13 +180,24 @@ def test_the_map_marks_what_was_chosen(report: Report) -> None:
     assert all(int(label) == DIGITS.labels_N[int(row)] for row, label, _ in told)
 
 
-def test_subsets_are_set_beside_each_other() -> None:
-    requests = [("craig", 0.1), ("grand", 0.1)]
-    report = gather(FakeClient(), RUN, DIGITS, requests)  # type: ignore[arg-type]
-    assert [(first, second, pair.shared) for first, second, pair in report.overlaps] == [
-        ("craig", "grand", 0)
-    ]
-    assert "craig and grand 0 " in words(render(report))
+@pytest.mark.parametrize(
+    ("model", "give", "why"),
+    [
+        ("mine:model", weights, "mine"),
+        ("resnet18", weights, "tensor"),
+        ("resnet8", lambda: b"none", "safetensors"),
+        ("resnet8", lambda: weights(float("inf")), "not finite"),
+        ("resnet8", raising(RunNotReadyError("there are none yet.")), "there are none yet."),
+    ],
+)
+def test_without_the_model_there_is_no_map_and_it_is_said_why(
+    model: str, give: Callable[[], bytes], why: str
+) -> None:
+    run = replace(RUN, config=RunConfig(model=model))
+    report = gather(FakeClient(give), run, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
+    assert report.no_map.startswith("There is no map, for theta_p's features cannot be computed")
+    assert why in report.no_map
+    assert html.escape(report.no_map, quote=False) in render(report).replace("&#39;", "'")
 
 
 SUSPECTS = np.array([3, 50])
@@ -244,7 +213,7 @@ def diagnosis() -> Diagnosis:
         "class_counts": counts,
     }
     content["duplicates"] |= {"surplus": 0, "groups": []}
-    findings = TypeAdapter(Findings).validate_json(json.dumps(content))
+    findings = Findings.model_validate_json(json.dumps(content))
     zeros = np.zeros(len(DIGITS))
     suspect, suggested = zeros.astype(np.uint8), DIGITS.labels_N.numpy().astype(np.int32)
     suspect[SUSPECTS], suggested[SUSPECTS] = 1, 7
@@ -279,12 +248,6 @@ def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
     ]
 
 
-def test_a_diagnosis_of_other_data_is_refused() -> None:
-    other = replace(diagnosis(), fingerprint="f" * 64)
-    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
-        gather(FakeClient(), RUN, DIGITS, [], diagnosis=other)  # type: ignore[arg-type]
-
-
 def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
     began = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
     run = replace(RUN, created_at=began, ended_at=began + timedelta(seconds=185))
@@ -297,18 +260,24 @@ def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
     ) in text
 
 
-def test_other_data_is_refused() -> None:
-    other = replace(RUN, fingerprint="f" * 64)
+def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
+    other = "f" * 64
+    of_run = replace(RUN, fingerprint=other)
     with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
-        gather(FakeClient(), other, DIGITS, [])  # type: ignore[arg-type]
+        gather(FakeClient(), of_run, DIGITS, [])  # type: ignore[arg-type]
+    looked_at = replace(diagnosis(), fingerprint=other)
+    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
+        gather(FakeClient(), RUN, DIGITS, [], diagnosis=looked_at)  # type: ignore[arg-type]
+    compared = COMPARISON | {"data": other, "data_source": "cifar10"}
+    complaint = rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
+    with pytest.raises(SubsetError, match=complaint):
+        gather(FakeClient(), RUN, DIGITS, [], (compared, TRIALS))  # type: ignore[arg-type]
 
 
-def test_a_comparison_of_other_data_is_refused() -> None:
-    other = COMPARISON | {"data": "f" * 64, "data_source": "cifar10"}
-    with pytest.raises(
-        SubsetError, match=rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
-    ):
-        gather(FakeClient(), RUN, DIGITS, [], (other, TRIALS))  # type: ignore[arg-type]
+def test_a_coordinator_that_is_away_is_no_reason_for_a_page_without_a_map() -> None:
+    client: Any = FakeClient(raising(UnreachableError("nobody answers.")))
+    with pytest.raises(UnreachableError):
+        gather(client, RUN, DIGITS, REQUESTS)
 
 
 def test_a_class_may_be_called_anything() -> None:
@@ -316,36 +285,20 @@ def test_a_class_may_be_called_anything() -> None:
     rows: Any = DIGITS.rows
     hostile = replace(DIGITS, rows=replace(rows, names=names))
     found = diagnosis()
-    found = replace(found, findings=replace(found.findings, class_names=names))
+    found = replace(found, findings=found.findings.model_copy(update={"class_names": names}))
     report = gather(FakeClient(), RUN, hostile, [("craig", 0.1)], diagnosis=found)  # type: ignore[arg-type]
     text = render(report)
     page = Page(text)
     assert not page.open
     assert "script" not in page.tags
-    assert page.tags.count("img") == 2 * 24 + 2  # the thumbnails, and two suspects
+    assert page.tags.count("img") == 2  # the suspects
     assert all(address.startswith("data:") for address in page.loaded)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-@given(st.floats(0, 1e6), st.floats(0, 1e6))
-def test_ticks_span_the_values_and_are_few(one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    ticks = nice_ticks(low, high)
-    slack = 1e-6 * max(1.0, high)
-    assert ticks[0] <= low + slack
-    assert ticks[-1] >= high - slack
+@given(st.floats(-1, 1), st.floats(-1, 1))
+def test_ticks_span_the_accuracies_and_are_few(one: float, other: float) -> None:
+    ticks = ticks_of([one, other])
+    assert ticks[0] <= min(one, other) + 1e-6
+    assert ticks[-1] >= max(one, other) - 1e-6
     assert 2 <= len(ticks) <= 8
-
-
-def test_points_fill_the_map_and_keep_their_proportions() -> None:
-    ids = torch.tensor([4, 7, 9])
-    corners = torch.tensor([[0.0, 0.0], [2.0, 0.0], [2.0, 1.0]])
-    points = draw(ids, np.arange(10), corners)  # three are not moved
-    assert [(point.row, point.label) for point in points] == [(4, 4), (7, 7), (9, 9)]
-    assert all(0 < point.x < WIDTH and 0 < point.y < HEIGHT for point in points)
-    places = np.array([(point.x, point.y) for point in points])
-    first, second, third = (
-        np.linalg.norm(places[a] - places[b]) for a, b in ((0, 1), (1, 2), (0, 2))
-    )
-    assert first / second == pytest.approx(2.0, abs=1e-4)
-    assert third / second == pytest.approx(5**0.5, abs=1e-4)

@@ -13,7 +13,7 @@ from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
 from lipt.trainer.main_training import Trained, fit
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.main_training.steps import place_model
-from lipt.trainer.resampling.sources import RedrawnInfoBatch, RedrawnRandom, RedrawnStale, redraw
+from lipt.trainer.resampling.redrawing import RedrawnInfoBatch, RedrawnRandom, RedrawnStale, redraw
 from lipt.trainer.subsets.weighted import example_losses
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
 
@@ -140,29 +140,23 @@ def test_budgets_that_cannot_be_drawn_are_refused(digits: Dataset) -> None:
             kind(digits, 1443, 0)
 
 
-@pytest.mark.parametrize("name", ["random", "stale", "infobatch"])
-def test_every_way_makes_a_source_that_names_itself(digits: Dataset, name: str) -> None:
-    source = redraw(name)(digits, 40, 2)
-    assert source.identity["redraw"] == name
-    assert (source.identity["budget"], source.identity["seed"]) == (40, 2)
-    assert source.subset.strategy == f"redrawn_{name}"
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("random", {"pool": "2"}, "pool: there is no such setting"),
         ("stale", {"prune": "0.5"}, "prune: there is no such setting; there are pool, hardest_out"),
+        ("stale", {"hardest_out": "-0.1"}, "hardest_out = '-0.1'"),
         ("infobatch", {"prune": "1"}, "prune = '1'"),
     ],
 )
-def test_options_that_are_not_there_or_out_of_range_are_refused(
-    name: str, options: dict[str, str], words: str
+def test_every_way_names_itself_and_refuses_options_that_it_does_not_take(
+    digits: Dataset, name: str, options: dict[str, str], words: str
 ) -> None:
+    source = redraw(name)(digits, 40, 2)
+    expected = {"redraw": name, "budget": 40, "seed": 2}
+    assert source.identity == {**source.identity, **expected}
+    assert source.subset.strategy == f"redrawn_{name}"
     with pytest.raises(ConfigError, match=words):
         redraw(name, options)
-
-
-def test_a_way_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(UnknownNameError, match="Choose from: random, stale, infobatch"):
         redraw("often")

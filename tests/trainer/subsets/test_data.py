@@ -23,16 +23,12 @@ from lipt.trainer.subsets.data import RowNumbers, map_style
 from lipt.trainer.subsets.subset import Subset
 
 
-def test_columns_become_pairs() -> None:
+def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
     images = np.arange(2 * 8 * 8, dtype=np.uint8).reshape(2, 8, 8)
     rows = map_style((images, np.array([1, 0])))
-    assert len(rows) == 2
+    assert (len(rows), rows[0][1]) == (2, 1)
     assert np.array_equal(rows[1][0], images[1])
-    assert (rows[0][1], rows[1][1]) == (1, 0)
     assert not hasattr(rows, "classes")
-
-
-def test_columns_may_be_tensors_lists_frames_or_a_dictionary() -> None:
     features = torch.arange(6.0).reshape(3, 2)
     assert map_style((features, torch.tensor([0, 1, 1])))[2][0].tolist() == [4.0, 5.0]
     assert map_style(([[1, 2], [3, 4]], [0, 1]))[1] == ([3, 4], 1)
@@ -57,28 +53,21 @@ class _Frame:
         return self._values
 
 
-def test_a_table_gives_its_image_and_its_class() -> None:
+def test_a_table_gives_its_image_or_all_columns_and_its_label() -> None:
     images = [Image.new("L", (8, 8), value) for value in (10, 20)]
+    classes = datasets.ClassLabel(names=["cat", "dog"])
     features = datasets.Features(
-        {"id": datasets.Value("int64"), "image": datasets.Image(), "label": _classes()}
+        {"id": datasets.Value("int64"), "image": datasets.Image(), "label": classes}
     )
-    table = datasets.Dataset.from_dict(
-        {"id": [7, 8], "image": images, "label": [1, 0]}, features=features
-    )
-    rows = map_style(table)
+    columns = {"id": [7, 8], "image": images, "label": [1, 0]}
+    rows = map_style(datasets.Dataset.from_dict(columns, features=features))
     assert (len(rows), rows.classes, rows.targets.tolist()) == (2, ("cat", "dog"), [1, 0])
     image, label = rows[1]
     assert (image.getpixel((0, 0)), label) == (20, 0)
-
-
-def test_a_table_without_images_gives_what_is_not_the_label() -> None:
     table = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
     assert map_style(table)[1] == ("b", 1)
     wide = datasets.Dataset.from_dict({"a": [1.0, 2.0], "b": [3.0, 4.0], "labels": [0, 1]})
     assert map_style(wide)[1] == ({"a": 2.0, "b": 4.0}, 1)
-
-
-def test_a_table_without_labels_is_refused() -> None:
     table = datasets.Dataset.from_dict({"text": ["a"], "stars": [5]})
     with pytest.raises(DataError, match="the columns text, stars, and none of them is called"):
         map_style(table)
@@ -90,18 +79,11 @@ def test_transforms_are_left_out_and_the_data_stays_as_it_is() -> None:
     assert data[0][0] == "augmented"
 
 
-def _classes() -> Any:
-    return datasets.ClassLabel(names=["cat", "dog"])
-
-
-ROWS = RowNumbers(np.array([2, 5, 2**40]))
-
-
-def test_they_are_pythons_own_ints() -> None:
-    assert [type(ROWS[place]) for place in (0, -1)] == [int, int]
-    assert [ROWS[0], ROWS[-1]] == [2, 2**40]
+def test_row_numbers_are_pythons_own_ints() -> None:
+    rows = RowNumbers(np.array([2, 5, 2**40]))
+    assert [type(rows[0]), rows[0], rows[-1]] == [int, 2, 2**40]
     with pytest.raises(IndexError):
-        ROWS[3]
+        rows[3]
 
 
 NUM_ROWS = 70  # more than the rows that a fingerprint samples

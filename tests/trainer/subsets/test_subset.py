@@ -149,10 +149,14 @@ def test_a_truncated_file_never_gives_another_subset(
     assert loaded == subset  # all that a text file can lose is its last punctuation
 
 
-def test_a_plain_npy_of_indices_is_not_taken_for_a_subset(tmp_path: Path) -> None:
+def test_another_npy_is_not_taken_for_a_subset(tmp_path: Path) -> None:
     np.save(tmp_path / "indices.npy", np.array([2, 5]))
     with pytest.raises(SubsetError, match="there are no weights"):
         Subset.load(tmp_path / "indices.npy")
+    # Nothing is unpickled.
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(SubsetError, match="does not hold a subset"):
+        Subset.load(tmp_path / "objects.npy")
 
 
 @pytest.mark.parametrize(
@@ -170,12 +174,6 @@ def test_images_that_were_left_out_are_told_by_the_manifest(
     data: object, expected: tuple[int, ...]
 ) -> None:
     assert make_subset([1], [1.0], manifest={"data": data}).quarantined == expected
-
-
-def test_a_pickled_npy_is_not_opened(tmp_path: Path) -> None:
-    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(SubsetError, match="does not hold a subset"):
-        Subset.load(tmp_path / "objects.npy")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +217,7 @@ def test_columns_that_are_no_subset_are_refused(
     "soft", [[[0.5, 1.5], [1, 0]], [[-0.5, 1], [1, 0]], [[1, 0]], [1, 0], [[float("nan")], [1]]]
 )
 def test_soft_labels_that_are_no_chances_of_the_examples_are_refused(soft: Any) -> None:
-    with pytest.raises(SubsetError, match=r"chances in \[0, 1\], a row for each of 2"):
+    with pytest.raises(SubsetError, match=r"probabilities in \[0, 1\], a row for each of 2"):
         make_subset([1, 4], [1.0, 1.0], soft_labels=soft)
 
 

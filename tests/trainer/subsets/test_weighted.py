@@ -8,14 +8,12 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset
-from lipt.trainer.subsets.notebook import thumbnails
 from lipt.trainer.subsets.weighted import (
     SoftTargetLoss,
     UnweightedWarning,
@@ -96,13 +94,7 @@ def test_examples_come_with_their_weights() -> None:
     assert (label, float(weight)) == (0, 1.5)
     raw = subset_of(1, 3).dataset((IMAGES, LABELS), check=False, normalized=False)
     assert [float(raw[place][2]) for place in (0, 1)] == [1.0, 3.0]
-
-
-def test_dictionaries_have_them_under_a_key() -> None:
-    rows = [{"x": torch.full((2,), float(row)), "y": row} for row in range(5)]
-    chosen = subset_of(1, 3).dataset(rows, check=False)
-    batch = next(iter(DataLoader(chosen, batch_size=2)))
-    assert (batch["y"].tolist(), batch["weight"].tolist()) == ([1, 4], [0.5, 1.5])
+    # Dictionaries have them under a key.
     table = datasets.Dataset.from_dict({"text": list("abcde"), "label": LABELS.tolist()})
     row = subset_of(1, 3).dataset(table, check=False)[0]
     assert (row["text"], row["label"], float(row["weight"])) == ("b", 1, 0.5)
@@ -148,23 +140,6 @@ def test_the_loss_counts_each_example_by_its_weight() -> None:
     assert torch.allclose(WeightedSubsetLoss()(logits, labels, weights), expected)
     smoothed = nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
     assert WeightedSubsetLoss(smoothed)(logits, labels, weights).ndim == 0
-
-
-@pytest.mark.parametrize(
-    "image",
-    [
-        np.zeros((8, 8), np.uint8),
-        np.zeros((8, 8, 3), np.uint8),
-        np.zeros((3, 8, 8), np.uint8),
-        torch.zeros(1, 8, 8, dtype=torch.uint8),
-        torch.zeros(3, 8, 8, dtype=torch.uint8),
-        Image.new("L", (8, 8)),
-    ],
-)
-def test_images_are_shown(image: object) -> None:
-    shown = thumbnails([(image, "row 3")])
-    assert "src='data:image/png;base64," in shown
-    assert "<figcaption>row 3</figcaption>" in shown
 
 
 def test_a_subset_says_what_it_is() -> None:

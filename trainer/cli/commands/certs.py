@@ -5,77 +5,71 @@ from __future__ import annotations
 import shlex
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, BadParameter, Option, Typer
 
 from lipt.common.access.roles import Role
+from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import print_result
-from lipt.trainer.cli.options import Json
 
 if TYPE_CHECKING:
     from lipt.trainer.cli.certificates import Folder, Pair
 
-app = typer.Typer(
+app = Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Make certificates for coordinator, workers and trainers, where nobody else does.",
 )
 
-FolderOption = Annotated[
-    Path, typer.Option("--folder", help="Where the authority is, and what it signs goes.")
-]
-Days = Annotated[
-    int, typer.Option(min=1, max=3650, help="How long it counts; never beyond its authority.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace the files that are there.")]
-Name = Annotated[str, typer.Argument(help="What the coordinator is to call it.")]
-Hosts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--host",
-        help="A name or IP address that peers reach the coordinator by; repeatable. "
-        "localhost, 127.0.0.1 and ::1 are added.",
-    ),
-]
-MetricsHosts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--host", help="A name or IP address that its metrics are scraped at; repeatable."
-    ),
-]
-
 _HERE = ("localhost", "127.0.0.1", "::1")
 _PORT = 50051
 
 
+@dataclass(frozen=True)
+class Making:
+    """Where certificates go, and how long they are valid."""
+
+    folder: Path = Option("certs", help="Where the authority is, and what it signs goes.")
+    days: int = Option(365, min=1, max=3650, help="How long; never beyond its authority.")
+    force: bool = Option(False, "--force", help="Replace the files that are there.")
+
+    def files(self) -> Folder:
+        """The folder."""
+        from lipt.trainer.cli.certificates import Folder
+
+        return Folder(self.folder)
+
+
+def _hosts(of_what: str) -> Any:
+    return Option(None, "--host", help=f"A name or IP address of {of_what}; repeatable.")
+
+
 @app.command()
+@shared.grouped
 def init(
     *,
-    hosts: Hosts = None,
-    folder: FolderOption = Path("certs"),
-    days: Days = 365,
-    authority_days: Annotated[
-        int, typer.Option(min=1, max=36500, help="How long the authority counts.")
-    ] = 3650,
-    force: Force = False,
-    json: Json = False,
+    hosts: list[str] | None = _hosts("the coordinator's machine, besides localhost"),
+    making: Making,
+    authority_days: int = Option(3650, min=1, max=36500, help="How long the authority is valid."),
+    json: shared.Json = False,
 ) -> None:
     """Make an authority, and the coordinator's certificate.
 
     Without --host the certificate is for this machine's name.
     """
     from lipt.common.network.tls import utc_now
-    from lipt.trainer.cli import certificates
+    from lipt.trainer.cli.certificates import AUTHORITY, COORDINATOR, make_authority
 
-    files = certificates.Folder(folder)
-    files.require_free([certificates.AUTHORITY, certificates.COORDINATOR], force=force)
-    authority = certificates.make_authority(now=utc_now(), days=authority_days)
-    made, lines = _coordinator(files, authority, hosts or [socket.gethostname()], days)
-    files.write(certificates.AUTHORITY, authority)
-    cert, key = files.cert(certificates.AUTHORITY), files.key(certificates.AUTHORITY)
-    where = shlex.quote(str(folder))
+    files = making.files()
+    files.require_free([AUTHORITY, COORDINATOR], force=making.force)
+    authority = make_authority(now=utc_now(), days=authority_days)
+    made, lines = _coordinator(files, authority, hosts or [socket.gethostname()], making.days)
+    files.write(AUTHORITY, authority)
+    cert, key = files.cert(AUTHORITY), files.key(AUTHORITY)
+    where = shlex.quote(str(making.folder))
     lines = [
         f"{cert}: the authority, until {_day(authority)}; every machine gets it",
         f"{key}: who has it makes certificates; it is copied nowhere",
@@ -91,60 +85,55 @@ def init(
 
 
 @app.command()
+@shared.grouped
 def coordinator(
     *,
-    hosts: Hosts = None,
-    folder: FolderOption = Path("certs"),
-    days: Days = 365,
-    force: Force = False,
-    json: Json = False,
+    hosts: list[str] | None = _hosts("the coordinator's machine, besides localhost"),
+    making: Making,
+    json: shared.Json = False,
 ) -> None:
     """Make the coordinator's certificate anew, for other hosts or another year.
 
     Without --host it is for the hosts of the one that is there.
     """
-    from lipt.trainer.cli import certificates
+    from lipt.trainer.cli.certificates import COORDINATOR
 
-    files = certificates.Folder(folder)
+    files = making.files()
     authority = files.authority()
-    files.require_free([certificates.COORDINATOR], force=force)
-    names = hosts or files.hosts(certificates.COORDINATOR) or [socket.gethostname()]
-    made, lines = _coordinator(files, authority, names, days)
+    files.require_free([COORDINATOR], force=making.force)
+    names = hosts or files.hosts(COORDINATOR) or [socket.gethostname()]
+    made, lines = _coordinator(files, authority, names, making.days)
     print_result(made, lines, as_json=json)
 
 
 def _add_peer(role: Role, may: str) -> None:
+    @app.command(role.value, help=f"Make a certificate of the role {role}: it may {may}.")
+    @shared.grouped
     def make(
         *,
-        name: Name = role.value,
-        hosts: MetricsHosts = None,
-        folder: FolderOption = Path("certs"),
-        days: Days = 365,
-        force: Force = False,
-        json: Json = False,
+        name: str = Argument(role.value, help="What the coordinator is to call it."),
+        hosts: list[str] | None = _hosts("a worker whose metrics are scraped"),
+        making: Making,
+        json: shared.Json = False,
     ) -> None:
         from lipt.common.network.tls import utc_now
-        from lipt.trainer.cli import certificates
+        from lipt.trainer.cli.certificates import issue_client
 
         if hosts and role is not Role.WORKER:
-            raise typer.BadParameter(
-                f"a {role} serves nothing, and a worker only its metrics.", param_hint="--host"
-            )
-        files, named = certificates.Folder(folder), hosts or []
+            raise BadParameter(f"a {role} serves nothing: --host is for workers' metrics.")
+        files, named = making.files(), hosts or []
         authority, now = files.authority(), utc_now()
-        pair = certificates.issue_client(authority, name, role, hosts=named, now=now, days=days)
-        files.require_free([name], force=force)
+        pair = issue_client(authority, name, role, hosts=named, now=now, days=making.days)
+        files.require_free([name], force=making.force)
         files.write(name, pair)
         command = _peer_command(files, name, role)
-        made = {"name": name, "cert": files.cert(name), "key": files.key(name), "role": role}
         hosted = f"for {', '.join(named)}, " if named else ""
         lines = [
             f"{files.cert(name)}, {files.key(name)}: role {role}, {hosted}until {_day(pair)}",
             *_use(files, name, f"the {role}'s machine", command),
         ]
-        print_result(made | {"hosts": named, "commands": [command]}, lines, as_json=json)
-
-    app.command(role.value, help=f"Make a certificate of the role {role}: it may {may}.")(make)
+        made = _made(files, name, named, command) | {"role": role}
+        print_result(made, lines, as_json=json)
 
 
 _add_peer(Role.WORKER, "train learners, and nothing else")
@@ -156,23 +145,27 @@ def _coordinator(
     files: Folder, authority: Pair, hosts: Sequence[str], days: int
 ) -> tuple[dict[str, Any], list[str]]:
     from lipt.common.network.tls import is_loopback, utc_now
-    from lipt.trainer.cli import certificates
+    from lipt.trainer.cli.certificates import COORDINATOR, issue_server
 
-    name = certificates.COORDINATOR
     names = list(dict.fromkeys([*hosts, *_HERE]))
-    pair = certificates.issue_server(authority, names, now=utc_now(), days=days)
-    files.write(name, pair)
+    pair = issue_server(authority, names, now=utc_now(), days=days)
+    files.write(COORDINATOR, pair)
     beyond = [host for host in names if not is_loopback(host)]
     everywhere = "[::]" if beyond and ":" in beyond[0] else "0.0.0.0"  # noqa: S104 - with mTLS
     listen = f"{everywhere if beyond else '127.0.0.1'}:{_PORT}"
     start = "lipt-coordinator --data digits --model resnet8"
-    command = f"{start} --listen {listen} {_flags(files, name)}"
-    made = {"name": name, "cert": files.cert(name), "key": files.key(name), "hosts": names}
+    command = f"{start} --listen {listen} {_flags(files, COORDINATOR)}"
+    cert, key = files.cert(COORDINATOR), files.key(COORDINATOR)
     lines = [
-        f"{files.cert(name)}, {files.key(name)}: for {', '.join(names)}, until {_day(pair)}",
-        *_use(files, name, "the coordinator's machine", command),
+        f"{cert}, {key}: for {', '.join(names)}, until {_day(pair)}",
+        *_use(files, COORDINATOR, "the coordinator's machine", command),
     ]
-    return made | {"commands": [command]}, lines
+    return _made(files, COORDINATOR, names, command), lines
+
+
+def _made(files: Folder, name: str, hosts: Sequence[str], command: str) -> dict[str, Any]:
+    paths = {"cert": files.cert(name), "key": files.key(name)}
+    return {"name": name, **paths, "hosts": hosts, "commands": [command]}
 
 
 def _peer_command(files: Folder, name: str, role: Role) -> str:

@@ -2,92 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import BadParameter, Option
 
 from lipt.common.terminal import say
-from lipt.trainer.cli.display.output import print_result, run_talking
-from lipt.trainer.cli.options import (
-    AllowModule,
-    Coordinator,
-    Json,
-    RunArgument,
-    grouped,
-    modules_of,
-    require_apart,
-    require_replaceable,
+from lipt.trainer.cli import options as shared
+from lipt.trainer.cli.display.output import (
+    Say,
+    left_out_by,
+    open_telling,
+    print_result,
+    run_talking,
 )
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 if TYPE_CHECKING:
-    from lipt.trainer.client.client import Client
-    from lipt.trainer.diagnosis.diagnosis import Diagnosis
     from lipt.trainer.report.report import Report
-    from lipt.trainer.tracking import Account
+    from lipt.trainer.subsets.subset import Subset
+    from lipt.trainer.views import RunView
 
 
-def _share(fraction: float) -> float:
-    if not 0 < fraction <= 1:
-        raise typer.BadParameter(f"{fraction} is not in (0, 1], e.g. 0.1", param_hint="--fraction")
-    return fraction
-
-
-_Strategies = Annotated[
-    str, typer.Option(help="Strategies whose subsets go along, with commas between them.")
-]
+_Strategies = Annotated[str, Option(help="Strategies of the subsets, with commas between them.")]
 _Fraction = Annotated[
-    float,
-    typer.Option("--fraction", "-f", callback=_share, help="Share of the data set that they keep."),
+    float, Option("--fraction", "-f", min=0, max=1, help="Share of the data that they keep.")
 ]
-_Comparison = Annotated[
-    Path | None, typer.Option(help="The file that 'lipt compare' wrote, to go along.")
-]
+_Comparison = Annotated[Path | None, Option(help="The file of 'lipt compare', to go along.")]
 
 
-@grouped
+@shared.grouped
 def report(
-    run: RunArgument = "latest",
+    run: shared.RunArgument = "latest",
     *,
-    data: Annotated[str, typer.Option(help="The coordinator's data, opened here for pictures.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path(
-        "report.html"
-    ),
+    data: str = Option(..., help="The coordinator's data, opened here for pictures."),
+    out: Path = Option("report.html", "--out", "-o", help="The file to write."),
     strategies: _Strategies = DEFAULT_STRATEGY,
     fraction: _Fraction = 0.1,
     comparison: _Comparison = None,
-    diagnosis: Annotated[
-        bool,
-        typer.Option(
-            help="Whether suspects of the diagnosis are shown; the first time it is computed."
-        ),
-    ] = True,
-    allow_module: AllowModule = None,
-    coordinator: Coordinator,
+    diagnosis: bool = Option(True, help="Whether to show suspects of the diagnosis."),
+    allow_module: shared.AllowModule = None,
+    coordinator: shared.Coordinator,
 ) -> None:
     """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
-    from lipt.trainer.cli.display.output import left_out_by, open_telling
-    from lipt.trainer.cli.overrides import parse_names, refusing_as_usage
-    from lipt.trainer.comparison.table import verdict
+    from lipt.common.errors import InputError, RequestError
+    from lipt.trainer.comparison.outcomes import verdict
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.report.report import gather, render
     from lipt.trainer.writing.files import write_atomically
 
-    with refusing_as_usage():
-        names = parse_names(strategies)
-    require_replaceable(out)
-    require_apart({"--comparison": comparison, "--out": out})
+    names = shared.parse_names(strategies)
+    shared.require_replaceable(out)
+    shared.require_apart({"--comparison": comparison, "--out": out})
     found = None if comparison is None else read_trials(comparison)
     with coordinator.connect() as client:
 
-        def work(tell: Callable[[str], None]) -> Report:
-            modules = modules_of(allow_module, data)
+        def work(tell: Say) -> Report:
+            modules = shared.modules_of(allow_module, data)
             dataset = open_telling(data, None, modules, tell, left_out_by(client))
             view = client.wait(client.ready_run(run).run_id)
-            diagnosed = _diagnosis(client, tell) if diagnosis else None
+            diagnosed = None
+            if diagnosis:
+                try:
+                    diagnosed = client.diagnose(on_progress=lambda it: tell(f"diagnosis: {it}"))
+                except (RequestError, InputError) as error:
+                    say(f"without a diagnosis: {error}", err=True)
             tell("gathering the report")
             return gather(
                 client,
@@ -107,70 +87,51 @@ def report(
         say(line)
 
 
-def _diagnosis(client: Client, tell: Callable[[str], None]) -> Diagnosis | None:
-    from lipt.common.errors import InputError, RequestError
-
-    try:
-        return client.diagnose(on_progress=lambda progress: tell(f"diagnosis: {progress}"))
-    except (RequestError, InputError) as error:
-        say(f"without a diagnosis: {error}", err=True)
-        return None
-
-
-@grouped
+@shared.grouped
 def track(
-    run: RunArgument = "latest",
+    run: shared.RunArgument = "latest",
     *,
-    mlflow: Annotated[
-        str | None,
-        typer.Option(metavar="EXPERIMENT", help="Log to MLflow (MLFLOW_TRACKING_URI)."),
-    ] = None,
-    wandb: Annotated[
-        str | None,
-        typer.Option(metavar="PROJECT", help="Log to Weights & Biases (WANDB_MODE)."),
-    ] = None,
+    mlflow: str | None = Option(
+        None, metavar="EXPERIMENT", help="Log to MLflow (MLFLOW_TRACKING_URI)."
+    ),
+    wandb: str | None = Option(
+        None, metavar="PROJECT", help="Log to Weights & Biases (WANDB_MODE)."
+    ),
     strategies: _Strategies = DEFAULT_STRATEGY,
     fraction: _Fraction = 0.1,
-    report: Annotated[
-        Path | None, typer.Option(help="The page that 'lipt report' wrote, to go along.")
-    ] = None,
+    report: Path | None = Option(None, help="The page of 'lipt report', to go along."),
     comparison: _Comparison = None,
-    json: Json = False,
-    coordinator: Coordinator,
+    json: shared.Json = False,
+    coordinator: shared.Coordinator,
 ) -> None:
     """Log a run with its settings, its soup, its costs and its subsets to a tracker.
 
     A model that was trained on one of these subsets leads back here: `lipt train --mlflow` and
     `--wandb` log the subset's digest, and every subset's digest stands with this run.
     """
-    from lipt.common.imports import require_extra
-    from lipt.trainer.cli.overrides import parse_names, refusing_as_usage
     from lipt.trainer.comparison.trial import read_trials
-    from lipt.trainer.tracking import account_of, to_mlflow, to_wandb
+    from lipt.trainer.tracking import track as log_run
 
-    if mlflow is None and wandb is None:
-        raise typer.BadParameter("give --mlflow EXPERIMENT, --wandb PROJECT, or both")
-    for name, package, asked in (("mlflow", "mlflow-skinny", mlflow), ("wandb", "wandb", wandb)):
-        if asked is not None:
-            require_extra(name, package=package, extra="loggers", needed_for=f"--{name}")
-    with refusing_as_usage():
-        names = parse_names(strategies)
+    targets = {"mlflow": mlflow, "wandb": wandb}
+    if not any(targets.values()):
+        raise BadParameter("give --mlflow EXPERIMENT, --wandb PROJECT, or both")
+    shared.require_loggers(targets)
+    names = shared.parse_names(strategies)
     trials = [] if comparison is None else read_trials(comparison)[1]
-    files = {file.name: file.read_bytes() for file in (report, comparison) if file is not None}
+    files = {file.name: file.read_text() for file in (report, comparison) if file is not None}
     with coordinator.connect() as client:
 
-        def gather(_: object) -> Account:
+        def gather(_: object) -> tuple[RunView, list[Subset]]:
             view = client.wait(client.ready_run(run).run_id)
-            subsets = [client.subset(view.run_id, name, fraction=fraction) for name in names]
-            return account_of(view, subsets, files=files, trials=trials)
+            return view, [client.subset(view.run_id, name, fraction=fraction) for name in names]
 
-        account = run_talking(gather)
-    logged = {}
-    if mlflow is not None:
-        logged["mlflow"] = to_mlflow(account, mlflow)
-    if wandb is not None:
-        logged["wandb"] = to_wandb(account, wandb)
-    lines = [f"run {account.name} is run {logged[name]} of {name}" for name in logged]
-    lines += [f"with subset {one.tags['lipt.subset_digest']}" for one in account.subsets]
-    tags = [one.tags for one in account.subsets]
-    print_result({"run": account.name, "logged": logged, "subsets": tags}, lines, as_json=json)
+        view, subsets = run_talking(gather)
+    logged = {
+        name: log_run(name, target, view, subsets, files=files, trials=trials)
+        for name, target in targets.items()
+        if target
+    }
+    lines = [f"run {view.label} is run {logged[name]} of {name}" for name in logged]
+    lines += [f"with subset {one.digest}" for one in subsets]
+    tags = [one.tags for one in subsets]
+    print_result({"run": view.label, "logged": logged, "subsets": tags}, lines, as_json=json)

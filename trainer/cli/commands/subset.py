@@ -3,117 +3,68 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any, Literal
 
-import typer
+from typer import Argument, BadParameter, Option, Typer
 
 from lipt.common.text import format_bytes
-from lipt.trainer.cli.display.output import print_result, run_talking
-from lipt.trainer.cli.options import (
-    AllowModule,
-    Budget,
-    Coordinator,
-    Fraction,
-    Json,
-    Labels,
-    Options,
-    Preset,
-    Proxy,
-    Run,
-    grouped,
-    modules_of,
-    require_replaceable,
-)
+from lipt.trainer.cli import options as shared
+from lipt.trainer.cli.display.output import open_talking, print_result, run_talking
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.views import DEFAULT_STRATEGY, WEIGHTS_KINDS, WeightsKind
 
-if TYPE_CHECKING:
-    from lipt.trainer.client.client import Client
-    from lipt.trainer.subsets.subset import Subset
-
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
-
-
-@app.callback()
-def subsets() -> None:
-    """Get subsets of a run's data."""
+app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for."""
+    """The arguments of `Client.subset`."""
 
-    run: Run = "latest"
-    strategy: Annotated[
-        str, typer.Option("--strategy", "-s", help="A name from 'lipt strategies'.")
-    ] = DEFAULT_STRATEGY
-    fraction: Fraction = None
-    budget: Budget = None
-    balanced: Annotated[
-        bool | None,
-        typer.Option("--balanced/--no-balanced", help="Equal shares per class, or not."),
-    ] = None
-    options: Options = None
-    preset: Preset = None
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            "--weights", help="A safetensors file of weights to select on, in place of theta_p."
-        ),
-    ] = None
-    features: Annotated[
-        Path | None,
-        typer.Option(
-            "--features",
-            help="Your own features, in place of the model's: a safetensors file with the tensor "
-            "features (N x d) and, for pairs, paired_features (N x p).",
-        ),
-    ] = None
-    proxy: Proxy = None
-    labels: Labels = "given"
-    soft_labels: Annotated[
-        bool,
-        typer.Option("--soft-labels", help="Add each example's chances as targets to train on."),
-    ] = False
-
-    def ask(self, client: Client, options: dict[str, str]) -> Subset:
-        """The coordinator's answer, with lines while it computes."""
-        asked: dict[str, Any] = {**vars(self), "options": options}
-        return run_talking(
-            lambda report: client.subset(
-                **asked, on_progress=lambda progress: report(str(progress))
-            )
-        )
+    run: shared.Run = "latest"
+    strategy: str = Option(
+        DEFAULT_STRATEGY, "--strategy", "-s", help="A name from 'lipt strategies'."
+    )
+    fraction: shared.Fraction = None
+    budget: shared.Budget = None
+    balanced: bool | None = Option(None, help="Equal shares per class, or not.")
+    options: shared.Options = None
+    preset: shared.Preset = None
+    weights: Path | None = Option(
+        None, help="A safetensors file of weights to select on, in place of theta_p."
+    )
+    features: Path | None = Option(
+        None,
+        help="Your own features, in place of the model's: a safetensors file with the tensor "
+        "features (N x d) and, for pairs, paired_features (N x p).",
+    )
+    proxy: shared.Proxy = None
+    labels: Literal["given", "none"] = Option("given", help="none: choose by features alone.")
+    soft_labels: bool = Option(False, "--soft-labels", help="Add probabilities as targets.")
 
 
 @app.command()
-@grouped
+@shared.grouped
 def get(
     *,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="A .npy, .csv, .json or .parquet file to write.")
-    ],
+    out: Path = Option(..., "--out", "-o", help="A .npy, .csv, .json or .parquet file to write."),
     question: Question,
-    json: Json = False,
-    coordinator: Coordinator,
+    json: shared.Json = False,
+    coordinator: shared.Coordinator,
 ) -> None:
     """Get a subset: the examples that a strategy chooses on a run's model."""
-    if (question.fraction is None) == (question.budget is None):
-        raise typer.BadParameter(
-            "give one of --fraction and --budget, e.g. --fraction 0.1", param_hint="--fraction"
-        )
-    from lipt.trainer.cli.overrides import parse_options, refusing_as_usage
+    shared.require_size(question.fraction, question.budget)
     from lipt.trainer.subsets.formats import codec_of, manifest_beside
 
-    with refusing_as_usage():
+    with shared.refusing_as_usage():
         codec_of(out)
-        options = parse_options(question.options or [])
+    asked: dict[str, Any] = {**vars(question), "options": shared.parse_options(question.options)}
     beside = manifest_beside(out)
-    require_replaceable(out, beside)
+    shared.require_replaceable(out, beside)
     with coordinator.connect() as client:
-        subset = question.ask(client, options)
+        subset = run_talking(
+            lambda tell: client.subset(**asked, on_progress=lambda progress: tell(str(progress)))
+        )
     subset.save(out)
     written = {
         "path": out,
@@ -135,34 +86,26 @@ def get(
     print_result(written, lines, as_json=json)
 
 
-class Format(StrEnum):
-    """What examples are written out to."""
-
-    WEBDATASET = "webdataset"
-    PARQUET = "parquet"
-
-
 @app.command()
 def export(
-    subset: Annotated[Path, typer.Argument(help="A file of 'lipt subset get'.")],
+    subset: Path = Argument(..., help="A file of 'lipt subset get'."),
     *,
-    data: Annotated[str, typer.Option(help="The data that the subset was chosen from.")],
-    to: Annotated[Format, typer.Option(help="Tar shards, or Parquet files.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="A folder to make.")],
-    examples_per_shard: Annotated[
-        int, typer.Option(min=1, help="How many examples go into one file, at most.")
-    ] = EXAMPLES_PER_SHARD,
-    allow_module: AllowModule = None,
-    json: Json = False,
+    data: str = Option(..., help="The data that the subset was chosen from."),
+    to: Literal["webdataset", "parquet"] = Option(..., help="Tar shards, or Parquet files."),
+    out: Path = Option(..., "--out", "-o", help="A folder to make."),
+    examples_per_shard: int = Option(
+        EXAMPLES_PER_SHARD, min=1, help="How many examples go into one file, at most."
+    ),
+    allow_module: shared.AllowModule = None,
+    json: shared.Json = False,
 ) -> None:
     """Write a subset's images themselves, sharded, for whoever trains elsewhere."""
-    from lipt.trainer.cli.display.output import open_talking
     from lipt.trainer.subsets.subset import Subset
 
     chosen = Subset.load(subset)
-    modules, quarantined = modules_of(allow_module, data), chosen.quarantined
+    modules, quarantined = shared.modules_of(allow_module, data), chosen.quarantined
     opened = open_talking(data, image_size=None, modules=modules, quarantined=quarantined)
-    write = chosen.to_webdataset if to is Format.WEBDATASET else chosen.to_parquet
+    write = chosen.to_webdataset if to == "webdataset" else chosen.to_parquet
     shards = run_talking(
         lambda tell: write(
             opened,
@@ -179,13 +122,12 @@ def export(
         "bytes": size_bytes,
         "digest": chosen.digest,
     }
-    files = f"{len(shards)} file{'' if len(shards) == 1 else 's'}"
-    told = f"{len(chosen)} examples in {files} of {format_bytes(size_bytes)}"
-    lines = [f"{out}: {told}, digest {chosen.digest}"]
-    print_result(written, lines, as_json=json)
+    files = f"{len(shards)} file{'' if len(shards) == 1 else 's'} of {format_bytes(size_bytes)}"
+    line = f"{out}: {len(chosen)} examples in {files}, digest {chosen.digest}"
+    print_result(written, [line], as_json=json)
 
 
-weights_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get a run's weights.")
+weights_app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Get a run's weights.")
 
 
 @weights_app.callback()
@@ -194,24 +136,21 @@ def weights() -> None:
 
 
 @weights_app.command("get")
-@grouped
+@shared.grouped
 def get_weights(
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors file to write.")],
-    run: Run = "latest",
-    kind: Annotated[
-        str, typer.Option("--kind", help=f"Which weights: {WEIGHTS_KINDS}.")
-    ] = WeightsKind.PRETRAINED.value,
-    json: Json = False,
-    coordinator: Coordinator,
+    out: Path = Option(..., "--out", "-o", help="A .safetensors file to write."),
+    run: shared.Run = "latest",
+    kind: str = Option(WeightsKind.PRETRAINED.value, help=f"Which weights: {WEIGHTS_KINDS}."),
+    json: shared.Json = False,
+    coordinator: shared.Coordinator,
 ) -> None:
     """Write a run's weights to a safetensors file."""
     if (found := WeightsKind.parse(kind)) is None:
-        raise typer.BadParameter(f"{kind!r} is none of {WEIGHTS_KINDS}.", param_hint="--kind")
-    require_replaceable(out)
+        raise BadParameter(f"{kind!r} is none of {WEIGHTS_KINDS}.", param_hint="--kind")
+    shared.require_replaceable(out)
     with coordinator.connect() as client:
         activity = f"downloading the {found} weights of {run}"
         blob = run_talking(lambda _: client.save_weights(out, run, found), activity=activity)
-    written = {"path": out, "kind": found, **vars(blob)}
     line = f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}"
-    print_result(written, [line], as_json=json)
+    print_result({"path": out, "kind": found, **vars(blob)}, [line], as_json=json)

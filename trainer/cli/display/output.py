@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -15,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.terminal import say, say_json
-from lipt.common.terminal import say as say_line
-from lipt.trainer.writing.formatting import to_jsonable
+from lipt.trainer.writing.formatting import format_percent, to_jsonable
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
     from lipt.trainer.client.client import Client
+    from lipt.trainer.main_training.records import EpochRecord, Progress
 
 
 def print_json(value: Any) -> None:
@@ -82,7 +83,7 @@ def in_background(
 
 def run_talking(
     work: Callable[[Say], ResultT],
-    say: Say = partial(say_line, err=True),
+    say: Say = partial(say, err=True),
     *,
     activity: str = "working",
     silence_seconds: float = SILENCE_SECONDS,
@@ -109,10 +110,9 @@ def run_talking(
 
 @contextmanager
 def leaving() -> Iterator[None]:
-    """Let the block's exception end the process; at once where something goes on behind it.
+    """Let the block's exception end the process; at once where a thread works behind it.
 
-    Python ends threads in the middle of what they do. Inside torch or gRPC that is the end of the
-    whole process, "terminate called without an active exception", whatever status it had.
+    Python stops threads anywhere; inside torch or gRPC that aborts the process.
     """
     try:
         yield
@@ -127,14 +127,13 @@ def leaving() -> Iterator[None]:
 
 
 def _status(error: BaseException) -> int:
+    """Ends as Python does: with the status, a text, or a traceback."""
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
-        return 1
-    if error.code is None:
-        return 0
-    if isinstance(error.code, int):
-        return error.code
-    print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
+    elif error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    else:
+        print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
     return 1
 
 
@@ -156,10 +155,10 @@ def open_telling(
     source: str,
     image_size: int | None,
     modules: Collection[str],
-    tell: Callable[[str], None],
+    tell: Say,
     quarantined: tuple[int, ...] = (),
 ) -> Dataset:
-    """As `open_talking`, for work that says itself how it goes."""
+    """A data set; `tell` is called with its progress."""
     from lipt.common.data import Bearable, open_dataset
 
     tell(f"reading {source}")
@@ -173,6 +172,65 @@ def open_telling(
 
 
 def left_out_by(client: Client) -> tuple[int, ...]:
-    """The ids of the images that a coordinator leaves out of its data, as they are broken."""
+    """The ids of the broken images that a coordinator leaves out of its data."""
     dataset = client.info().dataset
     return () if dataset is None else dataset.quarantined
+
+
+class TrainingProgress:
+    """Lines on standard error about a training: after evaluations, and now and then."""
+
+    def __init__(
+        self, say: Say = partial(say, err=True), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._print, self._clock = say, clock
+        self._said = clock()
+        self._measures = ""
+        # Of other targets than classes another score.
+        self.score_name = "accuracy"
+
+    def on_step(self, step: int, num_steps: int) -> None:
+        """After an optimizer step."""
+        if self._clock() - self._said >= SILENCE_SECONDS:
+            self.say(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """After an epoch."""
+        self._measures = measures_text(record, self.score_name)
+        if record.subset_accuracy is not None or record.step == record.num_steps:
+            self.say(f"step {record.step}/{record.num_steps}, {self._measures}")
+
+    def say(self, line: str) -> None:
+        """Print a line between those of the training."""
+        self._said = self._clock()
+        self._print(line)
+
+
+@contextmanager
+def saying_warnings(*kinds: type[Warning]) -> Iterator[None]:
+    """Print warnings as lines without their place in the code, and all of some kinds."""
+    with warnings.catch_warnings():
+        for kind in kinds:
+            warnings.simplefilter("always", kind)
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", err=True)
+        yield
+
+
+def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
+    """Loss, accuracies, speed and time left in words."""
+    parts = [f"epoch {record.epoch}", f"loss {record.loss:.3f}"]
+    parts.append(f"{score_name} {format_percent(record.accuracy)}")
+    if record.test_accuracy is not None:
+        parts.append(f"test {format_percent(record.test_accuracy)}")
+    parts.append(f"{record.images_per_second:,.0f} examples/s")
+    if record.seconds_left > 0:
+        parts.append(f"{record.seconds_left:.0f} s left")
+    return ", ".join(parts)
+
+
+def resumed_text(found: Progress) -> str:
+    """The step from which a checkpoint's training goes on."""
+    where = f"step {found.step} of {found.num_steps}, epoch {found.epoch}"
+    if found.step == found.num_steps:
+        return f"training was finished, at {where}"
+    return f"training goes on after {where}, {found.seconds:.0f} s of training in"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lipt.trainer.cli import main
-from lipt.trainer.comparison.outcomes import outcomes
-from lipt.trainer.comparison.table import verdict
+from lipt.trainer.comparison.outcomes import outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
-from lipt.trainer.main_training import steps, training
 from tests.cluster import Cluster
 
 STRATEGIES = ("uniform", "uniform_per_class", "redrawn", "craig", "grand")
@@ -54,14 +51,12 @@ class Comparison:
     """A comparison that was killed after its first trial of craig, and then run again.
 
     left: the trials that the kill left in the file.
-    looked_at: sizes of what accuracy was taken on when it was run again.
     """
 
     cluster: Cluster
     file: Path
     left: list[Any]
     again: Any
-    looked_at: list[int]
 
     def run(self, *arguments: str) -> Any:
         """`lipt compare` with the common arguments and these."""
@@ -71,14 +66,6 @@ class Comparison:
     def num_runs(self) -> int:
         with self.cluster.client() as client:
             return len(client.runs())
-
-
-def noting(accuracy: Callable[..., float], sizes: list[int]) -> Callable[..., float]:
-    def noted(model: Any, dataset: Any, ids_N: Any, forward_pass: Any) -> float:
-        sizes.append(len(ids_N))
-        return accuracy(model, dataset, ids_N, forward_pass)
-
-    return noted
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +87,8 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
         )
         first.wait_for("seed 0, 5%, craig:")
         first.stop(9)
-        found = Comparison(cluster, file, read_trials(file)[1], None, [])
-        with pytest.MonkeyPatch.context() as patch:
-            counted = noting(steps.accuracy, found.looked_at)
-            patch.setattr(training, "accuracy", counted)
-            found.again = found.run("--steps", "3", "--out", str(file))
+        found = Comparison(cluster, file, read_trials(file)[1], None)
+        found.again = found.run("--steps", "3", "--out", str(file))
         yield found
 
 
@@ -125,24 +109,11 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
     assert done_now == len(CELLS) - len(comparison.left)
     assert len(trials) == len(CELLS)
     assert {(t.seed, t.fraction, t.strategy) for t in trials} == CELLS
+    # The test set on the very steps that the shares of 3 are: 1 (0.4 and 0.6), 2 (0.7 to 0.9)
+    # and the last one.
+    assert {tuple(look.step for look in trial.looks) for trial in trials} == {(1, 2, 3)}
     # The first seed's run was taken up where it was.
     assert comparison.num_runs() == 2
-
-
-def test_accuracy_is_taken_only_where_it_is_looked_at(comparison: Comparison) -> None:
-    _, trials = read_trials(comparison.file)
-    done = trials[len(comparison.left) :]
-    stay = [trial.num_examples for trial in done if trial.subset_accuracy is not None]
-    assert {t.strategy for t in done if t.subset_accuracy is None} == {"redrawn", "everything"}
-    # The test set on the very steps that the shares of 3 are: 1 (0.4 and 0.6), 2 (0.7 to 0.9)
-    # and the last one. A subset that stays then, too, and at four fifths where an epoch has
-    # ended by then: two steps on 72 examples, but all three on 144.
-    assert {tuple(look.step for look in trial.looks) for trial in trials} == {(1, 2, 3)}
-    assert Counter(comparison.looked_at) == {
-        355: 3 * len(done),
-        72: 2 * stay.count(72),
-        144: stay.count(144),
-    }
 
 
 def test_it_says_of_what_does_not_beat_random_that_it_does_not(comparison: Comparison) -> None:
@@ -161,17 +132,6 @@ def test_it_says_of_what_does_not_beat_random_that_it_does_not(comparison: Compa
     assert sentences.strip() == verdict(outcomes(read_trials(comparison.file)[1]))
 
 
-def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) -> None:
-    before = comparison.file.read_bytes()
-    result = comparison.run("--steps", "4", "--out", str(comparison.file))
-    assert result.exit_code == 1
-    assert result.stderr == (
-        f"lipt: {comparison.file} is another comparison: its recipe.steps is 3, now it is 4. "
-        "Give --out another name, or remove the file.\n"
-    )
-    assert comparison.file.read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -179,10 +139,8 @@ def test_another_comparisons_file_is_refused_and_kept(comparison: Comparison) ->
         (("--strategies", "clipcov"), "clipcov needs features of pairs, which a comparison "),
         (("--data", "digits"), "the coordinator serves digits-train ("),
         (("--fractions", "0.1,0.0003"), "fraction 0.0003 of 1442 examples keeps none. Choose at"),
-        (("--run-set", "seed=5"), "seed is given for every run and training by the comparison"),
         (("--run-set", "model=resnet18"), "model is given for every run and training by the "),
         (("--set", "seed=5"), "seed is given for every run and training by the comparison"),
-        (("--image-size", "0"), "the image size 0 is outside 1.."),
         (("--baselines", "rs2"), "there is no baseline 'rs2'. Choose from: uniform, "),
         (("--device", "gpu"), "device 'gpu' is not a device: "),
         (("--test", "large_images:large"), "large_images:large has 3x16x16 images, "),
@@ -226,8 +184,7 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert "What people would do instead" in page
     assert "Subset: craig, 144 examples" in page
     assert "Subset: grand, 144 examples" in page
-    shown = page.count("<img")
-    assert 2 * 2 * 24 <= shown <= 2 * 2 * 24 + 24  # and suspects, where there are some
+    assert page.count("<img") <= 24  # suspects, where there are some
     # theta_p was fetched, and its features place the examples.
     assert page.count("as seen by theta_p (principal components)") == 2
     assert "craig and grand" in page

@@ -90,14 +90,14 @@ def test_with_the_data_the_page_has_pictures_and_the_table_paths(
 ) -> None:
     fingerprint = open_dataset(pets).fingerprint
     relay.next("Diagnose", diagnosis_answer(service.store, fingerprint=fingerprint))
-    options = ("--run", "latest", "--proxy", "ridge:learners", "--out", "found")
+    options = ("--run", "latest", "--proxy", "ridge:learners", "--export", "issues.csv")
     result = lipt("diagnose", "--data", pets, *options)
     assert result.exit_code == 0, result.stderr
-    assert "page: found/diagnosis.html\n" in result.stdout
-    assert "issues: found/issues.csv, a row for each of 8 examples\n" in result.stdout
-    page = (here / "found" / "diagnosis.html").read_text("utf-8")
+    assert "page: diagnosis.html\n" in result.stdout
+    assert "issues: issues.csv, a row for each of 8 examples\n" in result.stdout
+    page = (here / "diagnosis.html").read_text("utf-8")
     assert page.count('<img src="data:image/png;base64,') == 8
-    first = (here / "found" / "issues.csv").read_text("utf-8").splitlines()[1]
+    first = (here / "issues.csv").read_text("utf-8").splitlines()[1]
     assert first.startswith(f"0,{here}/pets/cat/0.png,cat,cat,False,0.9,")
     # Which images are left out is asked for first.
     request = relay.requests[1]
@@ -136,7 +136,7 @@ def test_other_data_is_refused_and_nothing_is_written(
         (("--export", "issues.xlsx"), "issues.xlsx is not a .csv file"),
         (("--export", "/nowhere/issues.csv"), "not a directory"),
         (("--out", "/nowhere/page.html"), "not a directory"),
-        (("--out", "/nowhere/folder"), "nor a directory that could be made"),
+        (("--out", "."), ". is a directory"),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_anything_is_asked(

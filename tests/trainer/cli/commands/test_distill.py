@@ -31,6 +31,9 @@ def test_images_are_made_and_can_be_trained_on(
 ) -> None:
     result = distill("--per-class", "2", "--stages", "2")
     assert result.exit_code == 0, result.stderr
+    again = distill("--per-class", "2", "--stages", "2", "--json")
+    printed = json.loads(again.stdout)
+    assert (printed["images"], len(printed["stages"])) == (20, 2)
     out = tmp_path / "out"
     assert result.stdout.splitlines() == [
         f"20 images of 10 classes in 2 stages: {out}",
@@ -47,31 +50,12 @@ def test_images_are_made_and_can_be_trained_on(
     assert relay.calls == []
 
 
-def test_what_images_are_worth_is_measured_beside_random_ones(distill: Any) -> None:
-    arguments = ("--per-class", "2", "--stages", "2", "--test", "digits-test", "--seeds", "2")
-    result = distill(*arguments, "--train-set", "steps=4", "--json")
-    assert result.exit_code == 0, result.stderr
-    printed = json.loads(result.stdout)
-    assert (printed["images"], len(printed["stages"])) == (20, 2)
-    assert [outcome["name"] for outcome in printed["outcomes"]] == [
-        "distilled, stage by stage",
-        "distilled, all at once",
-        "random",
-    ]
-    assert all(len(outcome["accuracies"]) == 2 for outcome in printed["outcomes"])
-    # Nothing is distilled again; people get a line for each.
-    again = distill(*arguments, "--train-set", "steps=4")
-    assert "random, 20 images: " in again.stdout
-    assert "% +- " in again.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("--per-class", "0"), "per_class = 0: input should be greater than or equal to 1"),
         (("--per-class", "2", "--stages", "0"), "stages = 0"),
         (("--per-class", "2", "--set", "epochs=1"), "epochs: there is no such setting"),
-        (("--per-class", "2", "--train-set", "steps=0"), "steps = 0"),
         (("--per-class", "2", "--later", "s.npy"), "give --stages, too"),
         (("--per-class", "2", "--out", "/nowhere/x"), "/nowhere is not a directory"),
         ((), "--per-class"),

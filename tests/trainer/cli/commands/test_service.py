@@ -14,15 +14,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lipt.common.access.tokens import Token
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.core.selection.registry import STRATEGIES
 from lipt.trainer.cli import main
 from lipt.trainer.cli.commands import service
-from lipt.trainer.cli.commands.service import hints, token_state
+from lipt.trainer.cli.commands.service import token_state
 from lipt.trainer.client.client import Client
-from lipt.trainer.client.conversion import view_of
-from lipt.trainer.views import PageLinkView, RoleName, StrategyView, TokenView
+from lipt.trainer.views import StrategyView, TokenView, view_of
 from lipt.trainer.writing.formatting import to_jsonable
 from lipt.v1 import access_pb2, info_pb2, subset_pb2
 from tests.relay import Fault, Relay, answer, change
@@ -114,7 +112,7 @@ def declared_entry_points(*, group: str) -> EntryPoints:
 
 
 CREATED, LATER = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)
-VALID = TokenView("0a1b2c3d", "ci", RoleName("trainer"), CREATED, None, None, "me")
+VALID = TokenView("0a1b2c3d", "ci", "trainer", CREATED, None, None, "me")
 
 
 @pytest.fixture
@@ -132,7 +130,7 @@ def test_new_token_is_all_that_is_printed(relay: Relay, lipt: Any) -> None:
         assert holder.who_am_i().roles == ("trainer",)
 
 
-def test_tokens_are_listed_in_columns(lipt: Any, token: TokenView) -> None:
+def test_tokens_are_listed_in_columns_and_can_be_revoked(lipt: Any, token: TokenView) -> None:
     header, *lines = lipt("token", "list").stdout.splitlines()
     assert header.split() == ["id", "name", "role", "state", "created", "by"]
     assert token.created_at is not None
@@ -140,9 +138,6 @@ def test_tokens_are_listed_in_columns(lipt: Any, token: TokenView) -> None:
     created = f"{token.created_at.astimezone():%Y-%m-%d}"
     assert line.split()[:5] == [token.token_id, "ci", "trainer", "valid", created]
     assert line.endswith("the coordinator's own user")
-
-
-def test_revoked_token_is_listed_as_revoked(lipt: Any, token: TokenView) -> None:
     revoked = lipt("token", "revoke", token.token_id).stdout
     assert revoked == f"{token.token_id} (ci) is revoked\n"
     (line,) = (line for line in lipt("token", "list").stdout.splitlines() if token.token_id in line)
@@ -174,21 +169,15 @@ def test_token_is_shown_that_the_file_or_the_environment_has(
     relay.calls.clear()
     file = tmp_path / "token"
     file.write_text(one)
-    assert lipt("token", "list", "--token-file", str(file)).exit_code == 0
+    typed, there = ("--token-file", str(file)), {"LIPT_TOKEN": other}
+    assert lipt("token", "list", *typed).exit_code == 0
     assert lipt("token", "list", env={"LIPT_TOKEN_FILE": str(file)}).exit_code == 0
-    assert lipt("token", "list", env={"LIPT_TOKEN": other}).exit_code == 0
-    # What was typed is meant.
-    assert (
-        lipt("token", "list", "--token-file", str(file), env={"LIPT_TOKEN": other}).exit_code == 0
-    )
+    assert lipt("token", "list", env=there).exit_code == 0
+    # What was typed is meant, and no flag takes the token itself.
+    assert lipt("token", "list", *typed, env=there).exit_code == 0
+    assert lipt("token", "list", "--token", other).exit_code == 2
     shown = [call.authorization for call in relay.calls]
     assert shown == [f"Bearer {text}" for text in (one, one, other, one)]
-
-
-def test_no_flag_takes_the_token_itself(lipt: Any) -> None:
-    result = lipt("token", "list", "--token", Token.draw("one").text)
-    assert result.exit_code == 2
-    assert "No such option" in result.stderr
 
 
 LINK = re.compile(r"http://127\.0\.0\.1:\d+/sign-in\?code=\S+")
@@ -219,23 +208,13 @@ def test_what_is_no_page_is_not_opened(
     assert opened == []
 
 
-def test_a_page_on_another_machines_loopback_needs_a_tunnel() -> None:
-    link = PageLinkView("http://127.0.0.1:50080/sign-in?code=c", None)
-    assert hints(link, "127.0.0.1:50051") == []
-    (hint,) = hints(link, "head:50051")
-    assert "ssh -L 50080:127.0.0.1:50080 head" in hint
-    assert hints(PageLinkView("https://head:50080/sign-in?code=c", None), "head:50051") == []
-
-
 def hostile(view: info_pb2.WatchServiceResponse) -> None:
     view.workers.add(worker_id="w", name="box\x1b[31m", device="cpu")
 
 
 def test_it_is_printed_once_where_there_is_no_terminal(relay: Relay, lipt: Any) -> None:
     relay.next("WatchService", change(hostile))
-    result = lipt("top", "--runs", "200")
+    result = lipt("top")
     assert result.exit_code == 0
     assert READY in result.stdout
     assert "box\\x1b[31m" in result.stdout
-    (request,) = relay.requests_of(info_pb2.WatchServiceRequest)
-    assert request.num_runs == 200

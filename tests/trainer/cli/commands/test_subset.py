@@ -39,21 +39,6 @@ def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: st
     assert request.proxy == "soup"
 
 
-def test_a_subset_in_json_has_stable_keys(service: Service, lipt: Any, tmp_path: Path) -> None:
-    out = tmp_path / "subset.npy"
-    fixed = ("subset", "get", "-s", "uniform", "--fraction", "0.1", "--out", str(out))
-    told = json.loads(lipt(*fixed, "--json").stdout)
-    subset = Subset.load(out)
-    assert told == {
-        "path": str(out),
-        "num_examples": 144,
-        "strategy": "uniform",
-        "digest": subset.digest,
-        "fingerprint": service.ready.fingerprint,
-        "manifest": subset.manifest,
-    }
-
-
 def test_an_early_stop_is_a_line_of_its_own(relay: Relay, lipt: Any, tmp_path: Path) -> None:
     stopped = described(manifest_json='{"stopped_early": "nothing is left to gain."}')
     relay.next("GetSubset", stopped)

@@ -1,13 +1,26 @@
+"""Slow work in the background, how a command ends behind it, and main training in words."""
+
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import warnings
+from typing import Any
 
 import pytest
 
-from lipt.trainer.cli.display.output import leaving
-
-pytestmark = pytest.mark.slow
+from lipt.trainer.cli.display.output import (
+    TrainingProgress,
+    in_background,
+    leaving,
+    measures_text,
+    run_talking,
+    saying_warnings,
+)
+from lipt.trainer.main_training.records import EpochRecord
+from tests.clock import Clock
+from tests.trainer.made_up import made_up_record
 
 # The main thread gives up while torch computes behind it.
 SCRIPT = """
@@ -30,6 +43,7 @@ with leaving():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("leave", "status", "said"),
     [
@@ -53,3 +67,89 @@ def test_a_thread_in_the_background_does_not_change_how_a_command_ends(
 def test_without_one_an_exception_is_what_it_was() -> None:
     with pytest.raises(SystemExit, match="3"), leaving():
         raise SystemExit(3)
+
+
+def test_quiet_comes_while_nothing_does() -> None:
+    hold = threading.Event()
+
+    def items() -> Any:
+        yield 1
+        hold.wait()
+        yield 2
+
+    seen: list[Any] = []
+    for item in in_background(items(), tick_seconds=0.001):
+        seen.append(item)
+        if item is None:
+            hold.set()
+    assert [item for item in seen if item is not None] == [1, 2]
+    assert None in seen
+
+
+def test_slow_work_is_talked_about() -> None:
+    heard = threading.Event()
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        heard.set()
+
+    def work(report: Any) -> int:
+        report("scoring 3/9")
+        assert heard.wait(30)
+        return 7
+
+    assert run_talking(work, say, silence_seconds=0.001) == 7
+    assert any(line.startswith("scoring 3/9 (") for line in said)
+
+
+def record(epoch: int, **changes: Any) -> EpochRecord:
+    figures: dict[str, Any] = {
+        "step": 10 * epoch,
+        "num_steps": 40,
+        "loss": 1.2345,
+        "images_per_second": 1234.5,
+        "seconds_left": 70.0,
+    }
+    return made_up_record(epoch, **(figures | changes))
+
+
+def test_measures_in_words() -> None:
+    assert measures_text(record(1)) == (
+        "epoch 1, loss 1.234, accuracy 50.0%, 1,234 examples/s, 70 s left"
+    )
+    assert measures_text(record(4, test_accuracy=0.25, seconds_left=0.0)) == (
+        "epoch 4, loss 1.234, accuracy 50.0%, test 25.0%, 1,234 examples/s"
+    )
+
+
+def test_without_a_terminal_silence_is_broken_and_evaluations_are_lines() -> None:
+    clock, lines = Clock(), list[str]()
+    progress = TrainingProgress(lines.append, clock)
+    progress.on_step(1, 40)
+    clock.now = 10.0
+    progress.on_step(2, 40)
+    progress.on_step(3, 40)
+    progress.on_epoch(record(1))
+    clock.now = 20.0
+    progress.on_step(11, 40)
+    progress.on_epoch(record(2, subset_accuracy=0.75))
+    progress.on_epoch(record(4))
+    told = measures_text(record(1))
+    assert lines == [
+        "step 2/40",
+        f"step 11/40, {told}",
+        f"step 20/40, {measures_text(record(2))}",
+        f"step 40/40, {measures_text(record(4))}",
+    ]
+
+
+class OwnWarning(UserWarning):
+    pass
+
+
+def test_all_warnings_of_a_kind_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with saying_warnings(OwnWarning):
+        for message in ("no subset", "no subset"):
+            warnings.warn(message, OwnWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: no subset\n" * 2

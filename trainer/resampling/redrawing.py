@@ -1,20 +1,27 @@
-"""Draws of an epoch's examples: at random (RS2), InfoBatch, and by stale losses (OrderDP).
+"""Redrawing: other examples in every epoch, at random (RS2), by InfoBatch, or by stale losses.
+
+Training takes the steps of a fixed subset of the same budget and sees more of the data. Samplers
+and main training's sources share these draws.
 
 Shapes: N examples, K budget or examples of an epoch, E easy, S of the pool, B of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, distributed
 
+from lipt.common.config.values import validate
+from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
-from lipt.common.errors import ConfigError
-from lipt.common.subsets import require_budget
+from lipt.common.errors import ConfigError, UnknownNameError
+from lipt.common.subsets import require_budget, subset_digest
+from lipt.trainer.main_training.examples import ABSOLUTE_WEIGHTS, SubsetSource
+from lipt.trainer.subsets.subset import Subset
 
 
 class Cycles:
@@ -22,11 +29,8 @@ class Cycles:
 
     A permutation of all examples is walked through a budget at a time. Where it ends within an
     epoch, the epoch takes its rest from the next permutation, less its own examples. (The authors'
-    code goes back to the old permutation's beginning there, and repeats its first examples.)
-    With labels, every epoch has its share of each class.
-
-    Raises:
-        BudgetError: the budget is outside 1..N.
+    code returns to the old permutation's beginning, and repeats its first examples.) With labels,
+    every epoch has its share of each class.
 
     Source: Okanovic et al. 2024, "Repeated Random Sampling for Minimizing the Time-to-Accuracy
     of Learning" (arXiv:2305.18424), RS2 without replacement.
@@ -43,12 +47,13 @@ class Cycles:
         # The last cycle and its order.
         self._known = -1, torch.empty(0, dtype=torch.int64)
 
-    def draw(self, epoch: int) -> Tensor:
-        """The examples of an epoch, counted from 0: K distinct row numbers, int64, in order."""
+    def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """An epoch's examples: K distinct row numbers, int64, and K weights, float32."""
         cycle, start = divmod(epoch * self._budget, self._num_examples)
         here = self._order(cycle)[start : start + self._budget]
         missing = self._budget - len(here)
-        return torch.cat([here, self._order(cycle + 1)[:missing]]) if missing else here
+        ids_K = torch.cat([here, self._order(cycle + 1)[:missing]]) if missing else here
+        return ids_K, torch.ones(len(ids_K))
 
     def _order(self, cycle: int) -> Tensor:
         known, order_N = self._known
@@ -86,8 +91,8 @@ class Cycles:
 def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Tensor:
     """Spread each class evenly over an order, and keep the order within the class.
 
-    The j-th of a class with n examples comes at (j + u) / n of the way, where u in [0, 1) is
-    the class's own. So any stretch has about each class's share.
+    The j-th of a class with n examples comes at (j + u) / n of the way, with one u in [0, 1) for
+    the class. So any stretch has about each class's share.
     """
     classes, class_of_N = torch.unique(labels_N[order_N], return_inverse=True)
     offsets_C = torch.rand(len(classes), generator=generator, dtype=torch.float64)
@@ -100,11 +105,13 @@ def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Te
     return order_N[by_class_N[places_N.argsort(stable=True)]]
 
 
-class _Options(BaseModel):
+class Options(BaseModel):
+    """Options of a way to redraw; random examples have none."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class InfoBatchOptions(_Options):
+class InfoBatchOptions(Options):
     """Options of InfoBatch."""
 
     prune: float = Field(default=0.5, ge=0, lt=1)
@@ -145,7 +152,7 @@ def draw_pruned(
     return chosen_K[torch.randperm(len(chosen_K), generator=generator)], weights_N
 
 
-class StaleOptions(_Options):
+class StaleOptions(Options):
     """Options of drawing by stale losses."""
 
     pool: float = Field(default=2.0, ge=1)
@@ -180,13 +187,10 @@ def draw_by_losses(
 
 
 class LastLosses:
-    """Each example's loss when it was last trained on.
+    """Each example's loss when it was last trained on: `known_N`, infinite before that.
 
-    Losses are noted batch by batch and taken over between epochs, so no batch waits for the
-    device. Each of several ranks notes its own; those of all are taken over.
-
-    Attributes:
-        known_N: float32, on the CPU; infinite for an example that was never trained on.
+    Losses are noted batch by batch and taken over between epochs, so no batch waits for the device.
+    Each of several ranks notes its own; those of all are taken over.
     """
 
     def __init__(self, num_examples: int) -> None:
@@ -246,3 +250,159 @@ def _together(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     ids = [torch.empty(0, dtype=torch.int64), *(part[0].cpu().long() for part in parts)]
     losses = [torch.empty(0), *(part[1].cpu().float() for part in parts)]
     return torch.cat(ids), torch.cat(losses)
+
+
+class StaleDraws(LastLosses):
+    """Draws by `draw_by_losses`."""
+
+    def __init__(self, num_examples: int, budget: int, seed: int, options: StaleOptions) -> None:
+        require_budget(budget, num_examples)
+        super().__init__(num_examples)
+        self._budget, self._seed, self._options = budget, seed, options
+
+    def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """As `Cycles.draw`, by the losses so far."""
+        generator = derive_generator(self._seed, "redrawing-stale", epoch)
+        ids_K = draw_by_losses(self.known_N, self._budget, self._options, generator)
+        return ids_K, torch.ones(len(ids_K))
+
+
+class InfoBatchDraws(LastLosses):
+    """Draws by `draw_pruned`; `weights_N` are those of the last draw."""
+
+    def __init__(self, num_examples: int, seed: int, options: InfoBatchOptions) -> None:
+        super().__init__(num_examples)
+        self._seed, self._options = seed, options
+        self.weights_N = torch.ones(num_examples)
+
+    def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:
+        """As `Cycles.draw`, by the losses so far."""
+        generator = derive_generator(self._seed, "redrawing-infobatch", epoch)
+        prune = self._options.share(epoch, num_epochs)
+        ids_K, self.weights_N = draw_pruned(self.known_N, prune, generator)
+        return ids_K, self.weights_N[ids_K]
+
+
+Draws = Cycles | StaleDraws | InfoBatchDraws
+_RANDOM, _STALE, _INFOBATCH = Options(), StaleOptions(), InfoBatchOptions()
+
+
+def subset_from(
+    ids_K: Tensor,
+    weights_K: Tensor,
+    fingerprint: str,
+    strategy: str,
+    manifest: Mapping[str, Any] | None = None,
+) -> Subset:
+    """A subset of examples in any order."""
+    ids_K, order_K = ids_K.sort()
+    indices, weights = ids_K.numpy(), weights_K[order_K].numpy()
+    digest = subset_digest(indices, weights)
+    return Subset(indices, weights, fingerprint, digest, strategy, manifest or {})
+
+
+class _Redrawn:
+    num_epochs: int | None = None
+    # Of each subset.
+    _manifest: Mapping[str, Any] = {}
+
+    def __init__(
+        self, name: str, train: Dataset, budget: int, seed: int, draws: Draws, options: Options
+    ) -> None:
+        self.budget = budget
+        asked = {"redraw": name, "budget": budget, "seed": seed}
+        self.identity: Mapping[str, Any] = asked | options.model_dump()
+        self._draws, self._fingerprint, self._name = draws, train.fingerprint, f"redrawn_{name}"
+        self.subset = self.before_epoch(0)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """The subset of an epoch, counted from 0."""
+        ids_K, weights_K = self._draws.draw(epoch, self.num_epochs)
+        self.subset = subset_from(ids_K, weights_K, self._fingerprint, self._name, self._manifest)
+        return self.subset
+
+
+class RedrawnRandom(_Redrawn):
+    """Source for `fit`: random examples with each class's share, drawn anew every epoch.
+
+    Args:
+        train: the data set.
+        budget: examples per epoch.
+        seed: of the draws.
+        options: none.
+
+    Raises:
+        BudgetError: the budget is outside 1..N.
+    """
+
+    def __init__(self, train: Dataset, budget: int, seed: int, options: Options = _RANDOM) -> None:
+        draws = Cycles(len(train), budget, seed, train.labels_N)
+        super().__init__("random", train, budget, seed, draws, options)
+
+
+class _RedrawnByLosses(_Redrawn):
+    _draws: StaleDraws | InfoBatchDraws
+
+    def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
+        """Take an epoch's losses."""
+        self._draws.note(ids_M, losses_M)
+        self._draws.settle()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The losses so far."""
+        return self._draws.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue with these losses."""
+        self._draws.load_state_dict(state)
+
+
+class RedrawnStale(_RedrawnByLosses):
+    """Source for `fit`: the examples of a random pool with the highest last losses.
+
+    Arguments and errors are those of `RedrawnRandom`.
+    """
+
+    def __init__(
+        self, train: Dataset, budget: int, seed: int, options: StaleOptions = _STALE
+    ) -> None:
+        draws = StaleDraws(len(train), budget, seed, options)
+        super().__init__("stale", train, budget, seed, draws, options)
+
+
+class RedrawnInfoBatch(_RedrawnByLosses):
+    """Source for `fit`: all but a share of the easy examples; the rest of these count more.
+
+    The budget decides the number of steps, the losses the size of each epoch. Arguments and errors
+    are those of `RedrawnRandom`.
+    """
+
+    # Their mean is above 1: fewer steps then move the model as far.
+    _manifest: Mapping[str, Any] = {ABSOLUTE_WEIGHTS: True}
+
+    def __init__(
+        self, train: Dataset, budget: int, seed: int, options: InfoBatchOptions = _INFOBATCH
+    ) -> None:
+        require_budget(budget, len(train))
+        draws = InfoBatchDraws(len(train), seed, options)
+        super().__init__("infobatch", train, budget, seed, draws, options)
+
+
+_WAYS: Mapping[str, tuple[Callable[..., SubsetSource], type[Options]]] = {
+    "random": (RedrawnRandom, Options),
+    "stale": (RedrawnStale, StaleOptions),
+    "infobatch": (RedrawnInfoBatch, InfoBatchOptions),
+}
+
+
+def redraw(
+    name: str, options: Mapping[str, object] | None = None
+) -> Callable[[Dataset, int, int], SubsetSource]:
+    """A function of data set, budget and seed that makes the source of `lipt train --redraw`."""
+    if name not in _WAYS:
+        raise UnknownNameError(
+            f"there is no way {name!r} to redraw. Choose from: {', '.join(_WAYS)}."
+        )
+    source, kind = _WAYS[name]
+    settings = validate(kind, options or {})
+    return lambda train, budget, seed: source(train, budget, seed, settings)

@@ -17,13 +17,8 @@ from lipt.common.errors import (
     MissingExtraError,
     UnreachableError,
 )
-from lipt.trainer.reselection.reselection import (
-    ReselectingSampler,
-    SubsetSampler,
-    Uneven,
-    deal,
-    num_dealt,
-)
+from lipt.trainer.resampling.reselection import ReselectingSampler
+from lipt.trainer.resampling.samplers import SubsetSampler, Uneven, deal, num_dealt
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import StrategyView
 from tests.trainer.made_up import made_up_subset
@@ -59,7 +54,7 @@ def test_weights_follow_the_order() -> None:
 def test_soft_labels_follow_the_order_and_have_to_be_there() -> None:
     soft = [[place / 10, 1 - place / 10] for place in range(10)]
     subset = made_up_subset(range(5, 105, 10), soft_labels=soft)
-    sampler = SubsetSampler(subset, rank=1, num_ranks=2, soft_labels=0.5)
+    sampler = SubsetSampler(subset, rank=1, num_ranks=2, alpha=0.5)
     places = [(index - 5) // 10 for index in sampler]
     second = sampler.soft_labels(1, 3)
     assert second is not None
@@ -69,8 +64,8 @@ def test_soft_labels_follow_the_order_and_have_to_be_there() -> None:
     plain = SubsetSampler(subset)
     list(plain)
     assert plain.soft_labels(0, 3) is None
-    with pytest.raises(ConfigError, match=r"soft_labels is 0\.5, and the subset has none"):
-        SubsetSampler(TEN, soft_labels=0.5)
+    with pytest.raises(ConfigError, match=r"alpha is 0\.5, and the subset has no soft labels"):
+        SubsetSampler(TEN, alpha=0.5)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12])

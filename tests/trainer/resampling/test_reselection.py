@@ -20,7 +20,7 @@ from lipt.common.errors import (
     WrongOffsetError,
 )
 from lipt.common.weights.files import pack
-from lipt.trainer.reselection.reselection import Reselection, ReselectionWarning
+from lipt.trainer.resampling.reselection import Reselection, ReselectionWarning
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.made_up import made_up_subset
@@ -60,9 +60,8 @@ def test_the_first_subset_is_the_runs_and_later_ones_the_models(
     assert digests(reselection, range(6)) == [0, 0, 1, 1, 2, 2]
     assert fake.weights == [None, *[pack(model.state_dict())] * 2]
     expected: dict[str, Any] = {"run": "r-1", "strategy": "craig", "fraction": 0.1}
-    expected |= {"budget": None}
     expected |= {"balanced": False, "options": {"a": 1}}
-    assert fake.asked[0] == {**expected, "weights": None, "previous": None}
+    assert fake.asked[0] == expected
     # Told what training has now, a strategy may answer that it is still good.
     weights = pack(model.state_dict())
     assert fake.asked[1] == {**expected, "weights": weights, "previous": subset_of(0)}
@@ -165,9 +164,7 @@ def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Resel
         "run": "r-1",
         "strategy": "craig",
         "fraction": 0.1,
-        "budget": None,
         "options": {"a": "1"},
-        "balanced": None,
         "every": 3,
         "prefetch": True,
     }

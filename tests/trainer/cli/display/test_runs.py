@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lipt.common.states import LearnerState, RunState
-from lipt.trainer.cli.display.progress import (
+from lipt.trainer.cli.display.runs import (
+    Lines,
     Pace,
-    TrainingProgress,
     change_lines,
+    follow,
     heartbeat_line,
     in_words,
     learner_cells,
-    measures_text,
     state_line,
 )
-from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.views import LearnerView, ProgressView, RunView, SoupView
-from tests.clock import Clock
-from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_record, made_up_run
+from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run
 
 
 def test_a_row_shows_what_is_known() -> None:
@@ -139,9 +138,8 @@ def test_in_training_steps_count_of_all_learners() -> None:
     done = made_up_learner(0, state=LearnerState.DONE)
     pace = seen((0.0, run(leased(0, 1), leased(1, 1))), (10.0, run(done, leased(1, 2))))
     assert pace.words(10.0) == "about 20 s left"
-    assert pace.seconds_left(10.0) == 16.0
     pace.observe(run(done, leased(1, 0)), 11.0)  # another attempt
-    assert pace.seconds_left(13.0) is None
+    assert pace.words(13.0) == ""
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,6 @@ def test_in_training_steps_count_of_all_learners() -> None:
 )
 def test_nothing_is_guessed_where_nothing_tells(run: RunView) -> None:
     pace = seen((100.0, merging(5)), (200.0, run))
-    assert pace.seconds_left(300.0) is None
     assert pace.words(300.0) == ""
 
 
@@ -170,69 +167,37 @@ def test_nothing_is_guessed_where_nothing_tells(run: RunView) -> None:
         (89.0, "90 s"),
         (400.0, "7 min"),
         (5399.0, "90 min"),
-        (7500.0, "2 h 5 min"),
-        (40_000.0, "11 h"),
+        (7500.0, "2.1 h"),
     ],
 )
 def test_durations_are_rounded_to_what_can_be_known(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
 
 
-def record(epoch: int, **changes: Any) -> EpochRecord:
-    figures: dict[str, Any] = {
-        "step": 10 * epoch,
-        "num_steps": 40,
-        "loss": 1.2345,
-        "images_per_second": 1234.5,
-        "seconds_left": 70.0,
-    }
-    return made_up_record(epoch, **(figures | changes))
+def test_lines_come_at_changes_and_at_least_every_ten_seconds() -> None:
+    said: list[str] = []
+    lines = Lines(said.append, now=0.0)
+    lines.show(made_up_run(state=RunState.PENDING), now=1.0)
+    assert said == ["run demo: pending"]
+    for second in range(2, 10):
+        lines.tick(float(second))
+    assert len(said) == 1
+    lines.tick(10.0)
+    assert said[1:] == ["run demo: pending"]
+    lines.tick(19.0)
+    assert said[2:] == ["run demo: pending; no news for 18 s"]
 
 
-def test_measures_in_words() -> None:
-    assert measures_text(record(1)) == (
-        "epoch 1, loss 1.234, accuracy 50.0%, 1,234 examples/s, 70 s left"
-    )
-    assert measures_text(record(4, test_accuracy=0.25, seconds_left=0.0)) == (
-        "epoch 4, loss 1.234, accuracy 50.0%, test 25.0%, 1,234 examples/s"
-    )
+def test_a_check_ends_the_following() -> None:
+    hold = threading.Event()
 
+    def changes() -> Iterator[RunView]:
+        yield made_up_run()
+        hold.wait()
 
-def test_without_a_terminal_silence_is_broken_and_evaluations_are_lines() -> None:
-    clock, lines = Clock(), list[str]()
-    progress = TrainingProgress(lines.append, clock)
-    progress.on_step(1, 40)
-    clock.now = 10.0
-    progress.on_step(2, 40)
-    progress.on_step(3, 40)
-    progress.on_epoch(record(1))
-    clock.now = 20.0
-    progress.on_step(11, 40)
-    progress.on_epoch(record(2, subset_accuracy=0.75))
-    progress.on_epoch(record(4))
-    told = measures_text(record(1))
-    assert lines == [
-        "step 2/40",
-        f"step 11/40, {told}",
-        f"step 20/40, {measures_text(record(2))}",
-        f"step 40/40, {measures_text(record(4))}",
-    ]
+    def check() -> None:
+        raise RuntimeError("a process died")
 
-
-class OwnWarning(UserWarning):
-    pass
-
-
-def test_warnings_of_a_kind_are_lines_and_others_stay_warnings() -> None:
-    lines: list[str] = []
-    progress = TrainingProgress(lines.append)
-
-    def warn() -> None:
-        with progress.saying(OwnWarning):
-            for message in ("no subset", "no subset"):
-                warnings.warn(message, OwnWarning, stacklevel=1)
-            warnings.warn("other", DeprecationWarning, stacklevel=1)
-
-    with pytest.warns(DeprecationWarning, match="other"):
-        warn()
-    assert lines == ["warning: no subset"] * 2
+    with pytest.raises(RuntimeError, match="a process died"):
+        follow(changes(), check=check)
+    hold.set()

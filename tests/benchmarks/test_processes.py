@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import Children, ending_in_order
 from lipt.common.errors import ProcessEndedError
-from lipt.trainer.cli.demo.processes import Children, ending_in_order
 
 SLEEP = "import signal; signal.pause()"
 # Opening a FIFO for writing waits for its reader: the test knows that the child is ready.
@@ -28,26 +29,16 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_children_end_with_the_block(tmp_path: Path) -> None:
-    with Children(tmp_path, os.environ) as children:
-        pids = [children.start(f"child-{number}", ["-c", SLEEP]) for number in (1, 2)]
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, None])
+def test_children_end_with_the_block(tmp_path: Path, error: type[BaseException] | None) -> None:
+    pids: list[int] = []
+    with suppress(KeyboardInterrupt, ValueError), Children(tmp_path, os.environ) as children:
+        pids += [children.start(f"child-{number}", ["-c", SLEEP]) for number in (1, 2)]
         children.check()
         assert not any(is_gone(pid) for pid in pids)
-    assert all(is_gone(pid) for pid in pids)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
-def test_children_end_with_an_error(tmp_path: Path, error: type[BaseException]) -> None:
-    pids: list[int] = []
-
-    def fail() -> None:
-        with Children(tmp_path, os.environ) as children:
-            pids.append(children.start("child", ["-c", SLEEP]))
+        if error is not None:
             raise error
-
-    with pytest.raises(error):
-        fail()
-    assert is_gone(pids[0])
+    assert all(is_gone(pid) for pid in pids)
 
 
 def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:

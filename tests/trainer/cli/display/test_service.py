@@ -1,99 +1,25 @@
+"""The screen of the whole service, and texts of peers on it."""
+
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
+from rich.table import Table
 
 from lipt.common.states import LearnerState, RunState
-from lipt.trainer.cli.display.follow import (
-    Display,
-    LineDisplay,
-    follow,
-    render_service,
+from lipt.trainer.cli.display.service import (
+    Screen,
+    frame_lines,
+    shown_learners,
+    styled,
     watch_service,
 )
-from lipt.trainer.cli.display.output import in_background, run_talking
-from lipt.trainer.cli.display.progress import shown_learners
-from lipt.trainer.cli.display.screen import Screen
 from lipt.trainer.views import ComputationView, ProgressView, ServiceView, WorkerView
 from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run, made_up_service
-
-
-def test_lines_come_at_changes_and_at_least_every_ten_seconds() -> None:
-    said: list[str] = []
-    display = LineDisplay(said.append, now=0.0)
-    display.show(made_up_run(state=RunState.PENDING), now=1.0)
-    assert said == ["run demo: pending"]
-    for second in range(2, 10):
-        display.tick(float(second))
-    assert len(said) == 1
-    display.tick(10.0)
-    assert said[1:] == ["run demo: pending"]
-    display.tick(19.0)
-    assert said[2:] == ["run demo: pending; no news for 18 s"]
-
-
-class _Recorder(Display):
-    def __init__(self) -> None:
-        self.shown: list[Any] = []
-
-    def show(self, run: Any, now: float) -> None:
-        self.shown.append(run)
-
-
-def test_a_check_ends_the_following() -> None:
-    hold = threading.Event()
-    display = _Recorder()
-
-    def changes() -> Any:
-        yield made_up_run()
-        hold.wait()
-
-    def check() -> None:
-        raise RuntimeError("a process died")
-
-    with pytest.raises(RuntimeError, match="a process died"):
-        follow(changes(), display, check=check)
-    hold.set()
-
-
-def test_quiet_comes_while_nothing_does() -> None:
-    hold = threading.Event()
-
-    def items() -> Any:
-        yield 1
-        hold.wait()
-        yield 2
-
-    seen: list[Any] = []
-    for item in in_background(items(), tick_seconds=0.001):
-        seen.append(item)
-        if item is None:
-            hold.set()
-    assert [item for item in seen if item is not None] == [1, 2]
-    assert None in seen
-
-
-def test_slow_work_is_talked_about() -> None:
-    heard = threading.Event()
-    said: list[str] = []
-
-    def say(line: str) -> None:
-        said.append(line)
-        heard.set()
-
-    def work(report: Any) -> int:
-        report("scoring 3/9")
-        assert heard.wait(30)
-        return 7
-
-    assert run_talking(work, say, silence_seconds=0.001) == 7
-    assert any(line.startswith("scoring 3/9 (") for line in said)
 
 
 def test_a_table_taller_than_the_terminal_shows_those_in_training() -> None:
@@ -102,7 +28,7 @@ def test_a_table_taller_than_the_terminal_shows_those_in_training() -> None:
         for index in range(10)
     )
     assert [item.index for item in shown_learners(learners, 3)] == [0, 1, 7]
-    assert shown_learners(learners, 10) == learners
+    assert shown_learners(learners, 10) == list(learners)
 
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -143,18 +69,15 @@ def busy() -> ServiceView:
 
 
 def drawn(view: ServiceView | None, room: int = 9) -> list[str]:
-    stream = io.StringIO()
-    frame = render_service("head:50051", view, room, {"t": "about 40 s left"})
-    Screen(file=stream, width=150, force_terminal=False).print(frame)
-    return [line.rstrip() for line in stream.getvalue().splitlines()]
+    return frame_lines("head:50051", view, room, {"t": "about 40 s left"})
 
 
 def test_runs_learners_workers_and_queue_are_on_one_screen() -> None:
     lines = drawn(busy())
     assert lines[0] == "lipt head:50051  2 runs  2 workers (1 busy)  queue 2  12:00:00 UTC"
     text = "\n".join(" ".join(line.split()) for line in lines)
-    assert "trained training 1/3 learners in, 1 out about 40 s - resnet8 -" in text
-    assert "merged merging merging learners 3/91 - 50.0% resnet8 -" in text
+    assert "trained about 40 s resnet8 training, 1 of 3 learners done" in text
+    assert "merged - resnet8 merging, merging learners 3/91" in text
     assert r"1 <b>[red]\x1b[31m - 2/5 0.000 - 0.900 training" in text
     assert "one cpu - 3 s ago 12 days left -" in text
     assert "two cpu trained/1 3 s ago - allows no code" in text
@@ -194,3 +117,18 @@ def test_it_ends_with_ctrl_c() -> None:
         raise KeyboardInterrupt
 
     assert "trained" in watched(views)
+
+
+HOSTILE = "w[red]\n9  fake  row\x1b[2J\x9b2J\u202e:smile:"
+SHOWN = r"w[red]\n9  fake  row\x1b[2J\x9b2J\u202e:smile:"
+
+
+def test_a_string_is_shown_as_it_is_in_whatever_it_stands() -> None:
+    written = io.StringIO()
+    console = Screen(file=written, width=200, color_system=None)
+    table = Table(box=None)
+    table.add_column("name")
+    table.add_row(HOSTILE)
+    console.print(HOSTILE, table, styled(HOSTILE, "bold"))
+    lines = [line.strip() for line in written.getvalue().splitlines()]
+    assert lines == [SHOWN, "name", SHOWN, SHOWN]

@@ -1,0 +1,122 @@
+"""The whole demo once, and what it leaves."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lipt.trainer.cli.experiment import found_text
+from lipt.trainer.comparison.outcomes import outcomes, verdict
+from lipt.trainer.comparison.trial import read_trials
+from lipt.trainer.subsets.subset import Subset
+
+# The folder, and what was printed.
+Demo = tuple[Path, str]
+
+STRATEGIES = ("uniform", "uniform_per_class", "auto", "facility_location")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    pytest.importorskip("sklearn")
+    folder = tmp_path_factory.mktemp("demo")
+    # An earlier demo of another version, say: this one must neither go on with it nor refuse.
+    (folder / "comparison.jsonl").write_text('{"model": "another"}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "lipt.trainer.cli", "demo", "--dir", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        # Settings of the user's own processes must not reach those of the demo.
+        env=os.environ | {"LIPT_DATA": "/nowhere", "LIPT_RUN__LEARNERS__NUM_LEARNERS": "99"},
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_the_demo_leaves_subsets_weights_logs_and_the_record_of_its_run(demo: Demo) -> None:
+    folder, said = demo
+    subset = Subset.load(folder / "subset-uniform_per_class.npy")
+    assert len(subset) == 144  # 10% of 1,442, rounded
+    assert np.load(folder / "subset-uniform_per_class.npy").tolist() == subset.indices.tolist()
+    assert Subset.load(folder / "subset-uniform_per_class.csv") == subset
+    assert (folder / "theta_p.safetensors").stat().st_size > 0
+    assert "coordinator | " in (folder / "lipt-up.log").read_text()
+    run = json.loads((folder / "run.json").read_text())
+    assert (run["name"], run["state"]) == ("demo-0", "ready")
+    assert [learner["state"] for learner in run["learners"]] == ["done"] * 8
+    for seed in range(3):
+        assert f"run demo-{seed}: ready; soup " in said
+
+
+def test_the_demo_ends_with_a_verdict_over_three_seeds_of_the_whole_pipeline(demo: Demo) -> None:
+    folder, said = demo
+    identity, trials = read_trials(folder / "comparison.jsonl")
+    assert identity["data_source"] == "digits-mislabelled"
+    assert {(trial.seed, trial.strategy) for trial in trials} == {
+        (seed, strategy) for seed in range(3) for strategy in (*STRATEGIES, "redrawn", "everything")
+    }
+    assert {trial.num_steps for trial in trials} == {150}
+    # Another seed is another run: what its gradients choose differs.
+    assert len({t.digest for t in trials if t.strategy == "auto"}) == 3
+    *_, answers, pages = said.split("\n\n")
+    assert answers == verdict(outcomes(trials))
+    assert pages.startswith(f"diagnosis: {folder}/diagnosis.html\nreport: {folder}/report.html\n")
+
+
+def test_what_the_demo_shows_is_not_broken_on_digits(demo: Demo) -> None:
+    folder, said = demo
+    rows = {row.strategy: row for row in outcomes(read_trials(folder / "comparison.jsonl")[1])}
+    assert rows["auto"].beats_random
+    assert rows["auto"].levelled_off
+    # The strategy, 144 examples, the fewest and the most of a class, and how many are wrong.
+    lines = re.findall(r"^(\w+) +144 +\d+ to \d+ +(\d+) +[0-9a-f]{12} ", said, re.MULTILINE)
+    num_wrong = {strategy: int(wrong) for strategy, wrong in lines}
+    assert tuple(num_wrong) == STRATEGIES
+    # Of 144 examples about 7 have a wrong label where nobody looks.
+    assert num_wrong["auto"] < min(num_wrong["uniform"], num_wrong["uniform_per_class"])
+
+
+def test_the_demo_diagnoses_labels_that_are_wrong_on_purpose(demo: Demo) -> None:
+    folder, said = demo
+    assert "72 of the 1442 labels of digits-mislabelled are wrong on purpose" in said
+    told = r"72 of 1442 labels are .* labels: (\d+) of these are wrong, and (\d+) of the first 20\."
+    ((found, worst), again) = re.findall(told, said)
+    assert (found, worst) == again
+    assert int(found) >= 60
+    assert int(worst) >= 18
+    assert "data:image/png;base64," in (folder / "diagnosis.html").read_text(encoding="utf-8")
+
+
+def test_the_demo_writes_the_report_with_that_verdict(demo: Demo) -> None:
+    folder, _ = demo
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for line in verdict(outcomes(read_trials(folder / "comparison.jsonl")[1])).splitlines():
+        assert line in html.unescape(page)
+    assert page.count("data:image/png;base64,") == 24  # the worst suspects
+    assert page.count('class="map"') == 2
+    assert "auto and facility_location" in page
+
+
+def test_the_demo_leaves_no_process(demo: Demo) -> None:
+    _, said = demo
+    (pid,) = re.findall(r"lipt up started \(process (\d+)\)", said)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int(pid), 0)  # its session
+
+
+def test_wrong_labels_are_counted_among_the_suspects_and_the_worst_of_them() -> None:
+    # 6 and 1 are the suspects; 1 and 3 are wrong.
+    assert found_text([6, 1], np.isin(np.arange(8), [1, 3])) == (
+        "2 of 8 labels are wrong on purpose. The diagnosis, which is not told of them, suspects "
+        "2 labels: 1 of these are wrong, and 1 of the first 2."
+    )

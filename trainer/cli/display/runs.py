@@ -1,0 +1,260 @@
+"""Runs in words: what `lipt run show` prints, and a run followed to its end as lines or JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from lipt.common.states import LearnerState, RunState
+from lipt.common.terminal import say
+from lipt.common.text import format_bytes
+from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
+from lipt.trainer.client.streams import while_going_on
+from lipt.trainer.views import LearnerView, RunView
+from lipt.trainer.writing.formatting import format_percent, table_lines
+
+LEARNER_COLUMNS = ("learner", "worker", "device", "step", "loss", "validation", "density", "status")
+
+# News older than this is called old.
+STALE_SECONDS = 10.0
+
+_FINISHED = (LearnerState.DONE, LearnerState.FAILED, LearnerState.DROPPED)
+
+
+def learner_status(learner: LearnerView) -> str:
+    """The outcome of a learner, or what it is doing."""
+    if learner.ingredient is not None:
+        return str(learner.ingredient)
+    word = "training" if learner.state is LearnerState.LEASED else learner.state.value
+    return f"{word}: {learner.message}" if learner.message else word
+
+
+def learner_cells(learner: LearnerView, num_steps: int) -> tuple[str, ...]:
+    """One row under `LEARNER_COLUMNS`; unknown values are dashes."""
+    return (
+        str(learner.index),
+        learner.worker or "-",
+        learner.device or "-",
+        f"{learner.step}/{num_steps}",
+        f"{learner.loss:.3f}" if learner.step > 0 else "-",
+        format_percent(learner.ingredient.accuracy) if learner.ingredient else "-",
+        f"{learner.density:.3f}" if learner.density else "-",
+        learner_status(learner),
+    )
+
+
+def state_line(run: RunView) -> str:
+    """A run's state, its progress, and its outcome where it has ended."""
+    line = f"run {run.label}: {run.state}"
+    if run.state is RunState.TRAINING:
+        done = sum(learner.state is LearnerState.DONE for learner in run.learners)
+        line += f", {done} of {len(run.learners)} learners done"
+        line += f"; {run.waiting}" if run.waiting else ""
+    elif run.progress is not None and run.progress.activity and not run.ended:
+        line += f", {run.progress}"
+    if run.state is RunState.READY and run.soup is not None:
+        soup = run.soup
+        line += (
+            f"; soup {format_percent(soup.soup_accuracy)} on {soup.num_validation_examples} "
+            f"validation examples (theta* {format_percent(soup.initial_accuracy)}, learners "
+            f"{format_percent(soup.mean_learner_accuracy)} in the mean and "
+            f"{format_percent(soup.best_learner_accuracy)} at best), kept {soup.num_kept} of "
+            f"{len(run.learners) or run.config.learners.num_learners} learners"
+        )
+    elif run.message not in {"", run.state}:
+        line += f": {run.message}"
+    return line
+
+
+def run_lines(run: RunView) -> list[str]:
+    """What `lipt run show` prints."""
+    learners, costs = run.config.learners, run.costs
+    lines = [
+        state_line(run),
+        f"id {run.run_id}, revision {run.revision}, data {run.fingerprint or 'not known yet'}",
+        _config_line(run),
+    ]
+    if run.fitted:
+        lines.append(f"fitted to the data: {run.fitted}")
+    if run.note:
+        lines.append(run.note)
+    if costs is not None:
+        lines.append(
+            f"initialization {costs.initialization_seconds:.1f} s, "
+            f"sharding {costs.sharding_seconds:.1f} s, training {costs.training_seconds:.1f} s, "
+            f"merging {costs.merging_seconds:.1f} s; {format_bytes(costs.bytes_to_workers)} to and "
+            f"{format_bytes(costs.bytes_from_workers)} from workers"
+        )
+    for name, blob in (("theta*", run.initial_weights), ("theta_p", run.pretrained_weights)):
+        if blob is not None:
+            lines.append(f"{name}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}")
+    if run.learners:
+        rows = [learner_cells(learner, learners.num_steps) for learner in run.learners]
+        lines += ["", *table_lines(LEARNER_COLUMNS, rows)]
+    notes = [item for item in run.learners if item.ingredient is not None and item.message]
+    return [*lines, *(f"learner {item.index}: {item.message}" for item in notes)]
+
+
+def _config_line(run: RunView) -> str:
+    learners = run.config.learners
+    parts = [
+        f"model {run.config.model}",
+        f"seed {run.config.seed}",
+        f"n={learners.num_learners} learners",
+        f"M={learners.num_minibatches} minibatches of B={learners.batch_size}",
+        f"K={learners.num_steps} steps",
+    ]
+    if learners.num_snapshots:
+        parts.append(f"a snapshot after steps {', '.join(map(str, learners.snapshot_steps))}")
+    if learners.frozen:
+        parts.append(f"{' and '.join(learners.frozen)} frozen")
+    return ", ".join(parts)
+
+
+def change_lines(previous: RunView | None, current: RunView) -> list[str]:
+    """A line for a changed state and for each learner that moved on, in the soup's order."""
+    before = {learner.index: learner for learner in previous.learners} if previous else {}
+    learners = sorted(
+        current.learners,
+        key=lambda learner: (
+            learner.ingredient.position if learner.ingredient else -1,
+            learner.index,
+        ),
+    )
+    lines = [_learner_line(item) for item in learners if _moved_on(before.get(item.index), item)]
+    told = previous is not None and (previous.state, previous.waiting) == (
+        current.state,
+        current.waiting or previous.waiting,  # what is mended is seen by what follows
+    )
+    return lines if told else [*lines, state_line(current)]
+
+
+def _learner_line(learner: LearnerView) -> str:
+    line = f"learner {learner.index}: {learner_status(learner)}"
+    if learner.ingredient is not None:
+        return (
+            f"{line}, validation {format_percent(learner.ingredient.accuracy)}, "
+            f"soup {format_percent(learner.ingredient.soup_accuracy)}"
+        )
+    if learner.state is LearnerState.DONE:
+        return (
+            f"{line} on {learner.worker} ({learner.device}) in {learner.train_seconds:.1f} s, "
+            f"loss {learner.loss:.3f}, density {learner.density:.3f}"
+        )
+    return line
+
+
+def _moved_on(before: LearnerView | None, now: LearnerView) -> bool:
+    """Whether a learner has ended, was tried by the soup, or waits again."""
+    state, tried = LearnerState.QUEUED, False
+    if before is not None:
+        state, tried = before.state, before.ingredient is not None
+    changed = (state, tried) != (now.state, now.ingredient is not None)
+    return changed and now.state is not LearnerState.LEASED
+
+
+def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
+    """A sign of life, for when nothing was worth a line for some seconds."""
+    if run is None:
+        return f"waiting for the coordinator's first answer for {unchanged_seconds:.0f} s"
+    parts = [state_line(run)]
+    in_training = sum(item.state is LearnerState.LEASED for item in run.learners)
+    if in_training:
+        parts.append(f"{in_training} in training")
+    elif run.state is RunState.TRAINING and not run.waiting:
+        parts.append("no worker has an assignment: is a lipt-worker running?")
+    if unchanged_seconds >= STALE_SECONDS:
+        parts.append(f"no news for {unchanged_seconds:.0f} s")
+    return "; ".join(parts)
+
+
+# A stage is watched for so long before its pace is believed.
+_MIN_SECONDS = 1.0
+
+
+class Pace:
+    """Estimates how long a run's present stage still takes: as fast as since it was first seen."""
+
+    def __init__(self) -> None:
+        self._stage: tuple[object, ...] = ()
+        self._began = self._first = self._done = self._total = 0.0
+
+    def observe(self, run: RunView, now: float) -> None:
+        """Note how far the run is."""
+        activity, done, total = "", 0, 0
+        if run.state is RunState.TRAINING:
+            num_steps = run.config.learners.num_steps
+            total = num_steps * len(run.learners)
+            done = sum(
+                num_steps if learner.state in _FINISHED else learner.step
+                for learner in run.learners
+            )
+        elif run.progress is not None and not run.progress.ahead and not run.ended:
+            activity, done, total = run.progress.activity, run.progress.done, run.progress.total
+        stage = (run.state, activity, total)
+        if stage != self._stage or done < self._done:
+            self._stage, self._began, self._first = stage, now, done
+        self._done, self._total = done, total
+
+    def words(self, now: float) -> str:
+        """Such as "about 7 min left"; empty where the stage has not moved yet."""
+        seconds, moved = now - self._began, self._done - self._first
+        if moved <= 0 or seconds < _MIN_SECONDS:
+            return ""
+        return f"about {in_words(seconds * (self._total - self._done) / moved)} left"
+
+
+def in_words(seconds: float) -> str:
+    """A rounded duration: 47 s is "50 s", 400 s is "7 min"."""
+    if seconds < 90:
+        return f"{max(10 * round(seconds / 10), 10)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes <= 90 else f"{minutes / 60:.1f} h"
+
+
+class Lines:
+    """A line per state change and per learner, and one at least every ten seconds."""
+
+    def __init__(self, say: Say, now: float) -> None:
+        self._say = say
+        self._run: RunView | None = None
+        self._changed_at = self._said_at = now
+        self._pace = Pace()
+
+    def show(self, run: RunView, now: float) -> None:
+        """Say what changed; a learner's next step alone is not worth a line."""
+        self._pace.observe(run, now)
+        lines = change_lines(self._run, run)
+        self._run, self._changed_at = run, now
+        for line in lines:
+            self._say(line)
+            self._said_at = now
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Say that the run goes on, when nothing was said for too long."""
+        if now - self._said_at >= SILENCE_SECONDS:
+            line = heartbeat_line(self._run, now - self._changed_at)
+            self._say("; ".join(filter(None, (line, self._pace.words(now)))))
+            self._said_at = now
+
+
+def follow(
+    changes: Iterable[RunView], *, as_json: bool = False, check: Callable[[], None] = lambda: None
+) -> RunView | None:
+    """Show a run's changes until there are no more, or it does not go on by itself.
+
+    `check` is called now and then, and may end it with an error.
+    """
+    latest: RunView | None = None
+    lines = Lines(say, time.monotonic())
+    for run in in_background(while_going_on(changes)):
+        latest = run or latest
+        if run is not None and as_json:
+            print_json(run)
+        elif run is not None:
+            lines.show(run, time.monotonic())
+        elif not as_json:
+            lines.tick(time.monotonic())
+        check()
+    return latest
