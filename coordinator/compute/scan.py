@@ -66,14 +66,6 @@ class RangeFile:
     sha256: str
     path: Path
 
-    def is_whole(self) -> bool:
-        """Whether the content has the digest of the name; it is removed otherwise."""
-        if BlobName.of_file(self.path).sha256 == self.sha256:
-            return True
-        logger.warning("%s is damaged: its examples are scored again", self.path)
-        self.path.unlink(missing_ok=True)
-        return False
-
 
 def scans_dir(state_dir: Path) -> Path:
     """The folder of all scans of a state directory."""
@@ -211,24 +203,15 @@ def scanned_signals(
 
 
 def scan_of(
-    context: Context,
-    config: RunConfig,
-    inputs: InputFormat,
-    model: nn.Module,
-    weights: BlobName,
+    context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module, weights: BlobName
 ) -> Scan:
     """A model's pass over the data in ranges."""
     _, head = find_head(model)
     dataset, compute = context.dataset, context.settings.compute
     target, num_examples = dataset.target, len(dataset)
     full = context.settings.dataset.fingerprint is FingerprintKind.FULL
-    halves = [
-        dtype == torch.float16
-        for dtype in (
-            STORAGE_LIMITS.error_dtype(num_examples * head.out_features),
-            STORAGE_LIMITS.feature_dtype(num_examples * head.in_features),
-        )
-    ]
+    error_dtype = STORAGE_LIMITS.error_dtype(num_examples * head.out_features)
+    feature_dtype = STORAGE_LIMITS.feature_dtype(num_examples * head.in_features)
     whole = ScoringTask(
         model=config.model,
         num_classes=target.num_outputs,
@@ -240,8 +223,8 @@ def scan_of(
         stop=num_examples,
         batch_size=context.batch_size,
         threads=config.evaluation_threads,
-        half_errors=halves[0],
-        half_features=halves[1],
+        half_errors=error_dtype == torch.float16,
+        half_features=feature_dtype == torch.float16,
         quarantined=dataset.quarantined,
         seed=model_seed(config),
     )
@@ -353,13 +336,15 @@ class _SharedPass:
 
     def _read(self, file: RangeFile) -> Sequence[Tensor] | None:
         """The values of a file; None where it is damaged, and then it is removed."""
+        why: object = "it is damaged"
         try:
-            if file.is_whole():
+            if BlobName.of_file(file.path).sha256 == file.sha256:
                 task = self._scan.task(file.index)
                 return read_range(file.path, task, self._scan.num_features)
         except (LiptError, OSError) as error:
-            logger.warning("%s cannot be used, its examples are scored again: %s", file.path, error)
-            file.path.unlink(missing_ok=True)
+            why = error
+        logger.warning("%s cannot be used, its examples are scored again: %s", file.path, why)
+        file.path.unlink(missing_ok=True)
         return None
 
     def _log_shares(self, files: Mapping[int, RangeFile]) -> None:

@@ -12,10 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.errors import ConfigError
-from lipt.coordinator.rpc.info import LIVENESS, READINESS, Probes, answering_probes
-
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+from lipt.coordinator.rpc.info import Probes, answering_probes
 
 
 @asynccontextmanager
@@ -30,17 +27,6 @@ async def probed() -> AsyncIterator[tuple[Probes, Any]]:
 async def check(health: Any, service: str) -> int:
     answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
     return int(answer.status)
-
-
-async def test_a_process_lives_before_it_is_ready_and_after() -> None:
-    async with probed() as (probes, health):
-        assert await check(health, LIVENESS) == SERVING
-        assert await check(health, READINESS) == NOT_SERVING
-        with probes.ready():
-            assert await check(health, LIVENESS) == SERVING
-            assert await check(health, READINESS) == SERVING
-        assert await check(health, LIVENESS) == SERVING
-        assert await check(health, READINESS) == NOT_SERVING
 
 
 async def test_other_names_are_not_found_and_streams_are_not_served() -> None:

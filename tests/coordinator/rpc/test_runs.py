@@ -57,36 +57,25 @@ MakeRun = Callable[..., RunRecord]
 HELD = "run name-r was made on other data."
 
 
-async def shown(
-    database: Database, run: RunRecord, held: str, *, message: str = ""
-) -> tuple[str, str]:
-    """A run's state and message as peers see them."""
-    store = RunStore(database)
-    await store.add(run.changed(message=message))
+@pytest.mark.parametrize(
+    ("state", "held", "message"),
+    [
+        (
+            RunState.TRAINING,
+            HELD,
+            f"{HELD} The run goes on by itself then, from where it is: training.",
+        ),
+        (RunState.READY, HELD, f"{HELD} Until then the run gives what is stored, and nothing new."),
+        (RunState.FAILED, "", "none came."),
+        (RunState.FAILED, HELD, "none came."),
+    ],
+)
+async def test_a_run_says_why_it_is_held_or_has_failed(
+    database: Database, make_run: MakeRun, state: RunState, held: str, message: str
+) -> None:
+    run, store = make_run(state=state), RunStore(database)
+    await store.add(run.changed(message="none came." if state is RunState.FAILED else ""))
     store.hold(run.run_id, held)
     view = run_view(store, store.find(run.run_id))
-    return enum_value(run_pb2.RunState.DESCRIPTOR, view.state), view.message
-
-
-async def test_a_run_that_is_held_says_so_why_and_from_where_it_goes_on(
-    database: Database, make_run: MakeRun
-) -> None:
-    state, message = await shown(database, make_run(), HELD)
-    assert state == "held"
-    assert message == f"{HELD} The run goes on by itself then, from where it is: training."
-
-
-async def test_a_run_of_other_data_that_is_ready_says_what_it_still_gives(
-    database: Database, make_run: MakeRun
-) -> None:
-    state, message = await shown(database, make_run(state=RunState.READY), HELD)
-    assert state == "ready"
-    assert message == f"{HELD} Until then the run gives what is stored, and nothing new."
-
-
-@pytest.mark.parametrize("held", ["", HELD])
-async def test_a_run_that_failed_says_why_it_did(
-    database: Database, make_run: MakeRun, held: str
-) -> None:
-    run = make_run(state=RunState.FAILED)
-    assert await shown(database, run, held, message="none came.") == ("failed", "none came.")
+    seen = "held" if held and state is RunState.TRAINING else state.value
+    assert (enum_value(run_pb2.RunState.DESCRIPTOR, view.state), view.message) == (seen, message)

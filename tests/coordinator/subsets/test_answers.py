@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import InitializationConfig, RunConfig
+from lipt.common.config.run_config import InitializationConfig
 from lipt.common.errors import (
     InvalidRequestError,
     RunNotReadyError,
@@ -25,13 +24,14 @@ from lipt.coordinator.compute.jobs.selecting import RecheckSubset, Selected, Sel
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, SoupRecord
-from lipt.coordinator.subsets.answers import Answer, Answers
+from lipt.coordinator.subsets.answers import Answer
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.question import SubsetQuery
 from lipt.core.stages.recheck import Recheck
 from tests.coordinator.fakes import DATA, FakeCompute
+from tests.coordinator.subsets.conftest import MakeAnswers
 
 MakeRun = Callable[..., RunRecord]
 THETA_P = b"theta_p"
@@ -54,6 +54,7 @@ class World:
     compute: FakeCompute
     database: Database
     blobs: BlobStore
+    make_answers: MakeAnswers
     stopped_early: str = ""
     facts: dict[str, Any] | None = None
 
@@ -62,17 +63,7 @@ class World:
 
     def restart(self, backbone: str | None) -> None:
         """Another coordinator of the same state, with that backbone."""
-        self.answers = Answers(
-            self.store,
-            self.database,
-            self.blobs,
-            self.compute.queue,
-            DATA,
-            defaults=RunConfig(),
-            wall_clock=lambda: 1.0,
-            linger_seconds=60.0,
-            backbone=backbone,
-        )
+        self.answers = self.make_answers(self.store, self.compute, backbone)
 
     def select(self, job: SelectSubset) -> Selected:
         first = job.weights.size_bytes
@@ -98,8 +89,9 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncIterator[World]:
-    blobs = BlobStore(tmp_path, max_blob_bytes=2**20)
+async def world(
+    database: Database, make_run: MakeRun, blobs: BlobStore, make_answers: MakeAnswers
+) -> World:
     run = make_run(state=RunState.READY).changed(
         fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
     )
@@ -111,10 +103,9 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
     store = RunStore(database)
     await store.add(run)
     compute = FakeCompute({RecheckSubset: HOLDS})
-    world = World(store, compute, database, blobs)
+    world = World(store, compute, database, blobs, make_answers)
     compute.answers[SelectSubset] = world.select
-    yield world
-    await world.answers.stop()
+    return world
 
 
 async def test_a_subset_is_computed_once(world: World) -> None:

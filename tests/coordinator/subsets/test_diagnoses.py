@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import DataError, ProxyError, RunNotReadyError, UnknownRunError
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
@@ -16,9 +14,9 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
 from lipt.coordinator.subsets import answers as module
-from lipt.coordinator.subsets.answers import Answers
 from lipt.coordinator.subsets.questions import DiagnosisQuery
 from tests.coordinator.fakes import DATA, FakeCompute
+from tests.coordinator.subsets.conftest import MakeAnswers
 
 MakeRun = Callable[..., RunRecord]
 
@@ -28,27 +26,16 @@ class World:
     """The diagnoses of a coordinator with a run "r" that is ready."""
 
     compute: FakeCompute
-    database: Database
     blobs: BlobStore
     store: RunStore
-    run: RunRecord
+    make_answers: MakeAnswers
 
     def __post_init__(self) -> None:
         self.restart(backbone=None)
 
     def restart(self, backbone: str | None) -> None:
         """Another coordinator of the same state, with that backbone."""
-        self.answers = Answers(
-            self.store,
-            self.database,
-            self.blobs,
-            self.compute.queue,
-            DATA,
-            defaults=RunConfig(model="resnet8"),
-            wall_clock=lambda: 1.0,
-            linger_seconds=60.0,
-            backbone=backbone,
-        )
+        self.answers = self.make_answers(self.store, self.compute, backbone)
 
     async def ask(self, **query: Any) -> DiagnosisRecord:
         return await self.answers.diagnosis(DiagnosisQuery(**query), lambda _: None, "caller")
@@ -59,8 +46,9 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncIterator[World]:
-    blobs = BlobStore(tmp_path, max_blob_bytes=2**20)
+async def world(
+    database: Database, make_run: MakeRun, blobs: BlobStore, make_answers: MakeAnswers
+) -> World:
     run = make_run(state=RunState.READY).changed(
         fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(b"theta_p")
     )
@@ -71,9 +59,7 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
         return Diagnosed(blobs.put_bytes(str(job.question.proxy).encode()), "cpu")
 
     compute = FakeCompute({DiagnoseData: diagnose})
-    world = World(compute, database, blobs, store, run)
-    yield world
-    await world.answers.stop()
+    return World(compute, blobs, store, make_answers)
 
 
 async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:

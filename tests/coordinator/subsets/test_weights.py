@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import (
     DataError,
     OtherDataError,
@@ -25,6 +23,7 @@ from lipt.coordinator.subsets.answers import Answers
 from lipt.coordinator.subsets.questions import find_ready
 from lipt.core.results import CommittedLearner
 from tests.coordinator.fakes import DATA, FakeCompute
+from tests.coordinator.subsets.conftest import MakeAnswers
 
 MakeRun = Callable[..., RunRecord]
 THETA, THETA_P = b"theta*", b"theta_p"
@@ -53,8 +52,9 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncIterator[World]:
-    blobs = BlobStore(tmp_path, max_blob_bytes=1000)
+async def world(
+    database: Database, make_run: MakeRun, blobs: BlobStore, make_answers: MakeAnswers
+) -> World:
     store = RunStore(database)
     blobs.put_bytes(THETA)
     ready = make_run(num_learners=1, state=RunState.READY)
@@ -67,18 +67,7 @@ async def world(tmp_path: Path, database: Database, make_run: MakeRun) -> AsyncI
             MakeSoup: lambda _: SoupResult(blobs.put_bytes(THETA_P), SOUP, {}),
         }
     )
-    answers = Answers(
-        store,
-        database,
-        blobs,
-        compute.queue,
-        DATA,
-        defaults=RunConfig(),
-        wall_clock=lambda: 1.0,
-        linger_seconds=60.0,
-    )
-    yield World(answers, store, blobs, compute)
-    await answers.stop()
+    return World(make_answers(store, compute), store, blobs, compute)
 
 
 @pytest.mark.parametrize("lose", [False, True])
