@@ -66,13 +66,7 @@ def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: 
 
 
 def issue_client(
-    authority: Pair,
-    name: str,
-    role: Role,
-    *,
-    hosts: Sequence[str] = (),
-    now: datetime,
-    days: int,
+    authority: Pair, name: str, role: Role, *, hosts: Sequence[str] = (), now: datetime, days: int
 ) -> Pair:
     """A worker's, trainer's or admin's certificate; with hosts it serves as well."""
     if not _NAME.fullmatch(name):
@@ -189,8 +183,7 @@ def _host(host: str) -> x509.GeneralName:
 class Folder:
     """The files of one authority ("ca") and what it has signed: NAME.pem and NAME.key.
 
-    Keys are readable by their user alone, as is a folder that is made here. A file is whole or not
-    there: processes that use it may read it at any moment.
+    Keys and a new folder are their user's alone. A file is whole or not there.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,7 +1,4 @@
-"""Options that several commands share, the settings that are typed, and checks of paths.
-
-A mistake in what was typed is a `BadParameter`: a usage error, status 2.
-"""
+"""Options that several commands share, settings and paths; a mistake in them is a usage error."""
 
 from __future__ import annotations
 
@@ -285,10 +282,12 @@ def require_loggers(asked: Mapping[str, str | None]) -> None:
             require_extra(name, package=package, extra="loggers", needed_for=f"--{name}")
 
 
-def require_place(path: Path) -> None:
-    """Check that there can be a file of this name."""
-    if path.is_dir():
+def require_place(path: Path, *, folder: bool = False) -> None:
+    """Check that there can be a file, or a folder, of this name."""
+    if path.is_dir() and not folder:
         raise BadParameter(f"{path} is a directory. Name a file in it.")
+    if path.is_file() and folder:
+        raise BadParameter(f"{path} is a file. Name a folder.")
     if not path.parent.is_dir():
         raise BadParameter(f"{path.parent} is not a directory. Make it first.")
     if not os.access(path.parent, os.W_OK):
@@ -301,14 +300,6 @@ def require_replaceable(*paths: Path | None) -> None:
         require_place(path)
         if path.exists() and not path.is_file():
             raise BadParameter(f"{path} is not a regular file. Name another.")
-
-
-def require_folder(path: Path) -> None:
-    """Check that there can be a folder of this name."""
-    if path.exists() and not path.is_dir():
-        raise BadParameter(f"{path} is a file. Name a folder.")
-    if not path.parent.is_dir():
-        raise BadParameter(f"{path.parent} is not a directory. Make it first.")
 
 
 def require_apart(paths: Mapping[str, Path | None]) -> None:

@@ -46,28 +46,12 @@ _OF_THE_RUN = {"gradient norms", "learners"}
 _PRETRAINED = {"soup", "learners"}
 
 
-class Run(Protocol):
-    """A seed's pre-training: `RunView`, or that of `lipt.compare`."""
-
-    @property
-    def run_id(self) -> str: ...  # noqa: D102
-    @property
-    def fitted(self) -> str: ...  # noqa: D102
-    @property
-    def costs(self) -> CostsView | None: ...  # noqa: D102
-
-
 class Chooser(Protocol):
     """Chooses subsets: `lipt.Client`, or `lipt.compare` in its own process."""
 
     def strategies(self) -> list[StrategyView]: ...  # noqa: D102
     def subset(  # noqa: D102
-        self,
-        run: str,
-        strategy: str,
-        *,
-        fraction: float,
-        proxy: str | None = None,
+        self, run: str, strategy: str, *, fraction: float, proxy: str | None = None
     ) -> Subset: ...
 
 
@@ -88,7 +72,7 @@ def compare(
     train: Dataset,
     test: Dataset,
     *,
-    pretrain: Callable[[int], Run],
+    pretrain: Callable[[int], Any],
     out: Path,
     device: str = "auto",
     allowed_modules: Collection[str] = (),
@@ -97,17 +81,8 @@ def compare(
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    Args:
-        chooser: a client of the coordinator that serves `train`, or a chooser of this process.
-        plan: what to compare.
-        train: the data set of the subsets.
-        test: the data that accuracy is measured on.
-        pretrain: gives a seed's run, ready.
-        out: a file of trials; those that it has are not done again.
-        device: of main training.
-        allowed_modules: modules that the model may be imported from.
-        say: prints a line.
-        on_step: called after every optimizer step.
+    The chooser is a client of the coordinator that serves `train`, or one of this process, and
+    `pretrain` gives a seed's run, ready. Trials that the file `out` has are not done again.
     """
     known = {strategy.name: strategy for strategy in chooser.strategies()}
     _check(chooser, known, plan, train, test)
@@ -127,7 +102,7 @@ def compare(
         on_step=on_step,
     )
     for seed in plan.seeds:
-        run: Run | None = None
+        run = None
         for cell in plan.cells(seed):
             if trials.find(cell) is not None:
                 continue
@@ -207,9 +182,7 @@ def choosing_costs(
 def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
     """Whether choosing a subset needed the run's pre-training, had it no warm-up of its own.
 
-    Args:
-        needs: of its strategy.
-        manifest: of the subset. Proxies that an automatic choice tried count, whichever won.
+    Proxies that an automatic choice tried count, whichever won.
     """
     if _OF_THE_DATA.issuperset(needs):
         return False

@@ -44,11 +44,7 @@ class Difference:
 def paired_difference(
     values: Mapping[KeyT, float], baseline: Mapping[KeyT, float]
 ) -> Difference | None:
-    """The mean difference and Student's 95% interval over the keys (seeds) that both have.
-
-    Raises:
-        MissingExtraError: scipy is not installed.
-    """
+    """The mean difference and Student's 95% interval over the keys (seeds) that both have."""
     pairs = [value - baseline[key] for key, value in values.items() if key in baseline]
     if not pairs:
         return None

@@ -53,13 +53,10 @@ class Cell:
 class Trial:
     """The results of one training: a line of a comparison's file.
 
-    seed: of the run, the subset, and main training.
     pretraining_seconds: of the run whose learners or soup the subset rests on; else 0.
-    selection_seconds: as counted by the coordinator; the first strategy that asks for signals
-        pays for them.
-    training_seconds: of main training, without evaluations.
+    selection_seconds: the first strategy that asks for signals pays for them.
+    training_seconds: without evaluations.
     subset_accuracy: at the end; None where the examples changed, and for everything.
-    levelled_off: whether accuracy on the subset had converged.
     digest: of the (first) subset; empty for everything.
     looks: test accuracy over the course of training; seconds count from its start.
     """
@@ -98,12 +95,7 @@ class Trial:
 
 
 def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
-    """Whether accuracy on the subset has converged.
-
-    Args:
-        subset_accuracies: (step, accuracy without augmentation) in order, the last step included.
-        num_steps: of the training.
-    """
+    """Whether accuracies on the subset, (step, accuracy) in order, have converged at the end."""
     accuracies = list(subset_accuracies)
     final = accuracies[-1][1]
     before = [accuracy for step, accuracy in accuracies if step <= LATE * num_steps]
@@ -171,11 +163,9 @@ def _parsed(line: str) -> dict[str, Any] | None:
 class Plan:
     """What is compared.
 
-    recipe: of every training, for equally many steps: its `steps`, or its epochs on the
-        largest subset. Its seed is that of the run.
+    recipe: its steps, or its epochs on the largest subset, are those of every training.
     run_overrides: settings of the runs, nested as in `RunConfig`.
     proxy: as in `client.subset`; each strategy's default where None.
-    baselines: of `BASELINES`.
     """
 
     strategies: tuple[str, ...]

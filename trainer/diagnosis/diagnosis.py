@@ -129,9 +129,7 @@ class Diagnosis:
     def show(self, data: Any, number: int = 16) -> Gallery:
         """The worst labels with their pictures, for a notebook.
 
-        Args:
-            data: what was diagnosed, in any form that `lipt.diagnose` takes.
-            number: how many at most.
+        `data` is what was diagnosed, in any form that `lipt.diagnose` takes.
         """
         from lipt.trainer.subsets.data import map_style  # noqa: PLC0415 - pictures need it
 

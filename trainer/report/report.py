@@ -302,17 +302,10 @@ def gather(
     allowed_modules: Collection[str] = (),
     now: datetime | None = None,
 ) -> Report:
-    """Collect a ready run's report; the coordinator is asked for missing subsets.
+    """Collect a ready run's report on the coordinator's data, with subsets and a comparison.
 
-    Args:
-        client: connected to the run's coordinator.
-        run: ready.
-        dataset: the coordinator's data, for the pictures and the map.
-        requests: strategies and fractions of the subsets.
-        comparison: identity and trials of `lipt compare`.
-        diagnosis: of the same data, for its suspects.
-        allowed_modules: modules that the run's model may be imported from.
-        now: the date of the page.
+    `requests` are the strategies and fractions of the subsets, `comparison` is the content of a
+    file of trials, `allowed_modules` are those that the run's model may be imported from.
     """
     own = dataset.fingerprint_like(run.fingerprint)
     if own != run.fingerprint:

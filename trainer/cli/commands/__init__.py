@@ -1,5 +1,1 @@
-"""Commands of `lipt`, one a file: read the flags, call the library, show what came of it.
-
-Only `lipt.trainer.cli.app` imports them, and at their top they import little more than
-typer: what is slow waits until a command runs, so that `--help` answers at once.
-"""
+"""Commands of `lipt`: what is slow to import waits until one runs, so that `--help` is quick."""

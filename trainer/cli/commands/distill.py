@@ -33,7 +33,7 @@ def distill(
     """Experimental: distil images into a few synthetic ones, progressively."""
     if later is not None and stages == 1:
         raise BadParameter("--later is for stages after the first: give --stages, too.")
-    shared.require_folder(out)
+    shared.require_place(out, folder=True)
     from lipt.common.process.machine import wait_passively
 
     wait_passively()

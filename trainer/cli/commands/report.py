@@ -25,15 +25,9 @@ if TYPE_CHECKING:
     from lipt.trainer.views import RunView
 
 
-def _share(fraction: float) -> float:
-    if not 0 < fraction <= 1:
-        raise BadParameter(f"{fraction} is not in (0, 1], e.g. 0.1", param_hint="--fraction")
-    return fraction
-
-
 _Strategies = Annotated[str, Option(help="Strategies of the subsets, with commas between them.")]
 _Fraction = Annotated[
-    float, Option("--fraction", "-f", callback=_share, help="Share of the data that they keep.")
+    float, Option("--fraction", "-f", min=0, max=1, help="Share of the data that they keep.")
 ]
 _Comparison = Annotated[Path | None, Option(help="The file of 'lipt compare', to go along.")]
 

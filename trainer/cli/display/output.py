@@ -110,10 +110,9 @@ def run_talking(
 
 @contextmanager
 def leaving() -> Iterator[None]:
-    """Let the block's exception end the process; at once where something goes on behind it.
+    """Let the block's exception end the process; at once where a thread works behind it.
 
-    Python ends threads in the middle of what they do. Inside torch or gRPC that is the end of the
-    whole process, "terminate called without an active exception", whatever status it had.
+    Python stops threads anywhere. In torch or gRPC that aborts the process, whatever its status.
     """
     try:
         yield

@@ -173,10 +173,7 @@ _MIN_SECONDS = 1.0
 
 
 class Pace:
-    """Estimates how long a run's present stage still takes: as fast as since it was first seen.
-
-    Times are seconds of one clock that never goes back.
-    """
+    """Estimates how long a run's present stage still takes: as fast as since it was first seen."""
 
     def __init__(self) -> None:
         self._stage: tuple[object, ...] = ()
