@@ -66,12 +66,6 @@ def test_a_proxy_is_varied_only_where_it_matters() -> None:
     assert by_strategy["dual"] == {"soup"}
 
 
-def test_only_narrows_by_the_text_of_any_field() -> None:
-    found = [cell for cell in cells() if cell.matches({"fraction": ["0.3"], "seed": ["1"]})]
-    assert found
-    assert {(cell.fraction, cell.seed) for cell in found} == {(0.3, 1)}
-
-
 def test_a_line_that_was_cut_in_two_is_done_again_and_spoils_no_other(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.add(CELL, result(0.5))
@@ -139,9 +133,3 @@ def test_a_search_on_a_subset_is_judged_by_the_order_and_by_what_its_best_is_wor
     text = section(results)
     assert "| auto | 500 of 2,000 | 1.00 | 21.0% | 21.0% | 1 |" in text
     assert "| uniform_per_class | 500 of 2,000 | -1.00 | 10.0% | 21.0% | 1 |" in text
-
-
-def test_a_search_that_has_not_ended_is_not_judged() -> None:
-    results = searched("everything", [0.5] * len(SEARCH)) | searched("auto", [0.5] * len(SEARCH))
-    results.popitem()
-    assert section(results) == ""

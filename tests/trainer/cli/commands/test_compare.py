@@ -37,15 +37,6 @@ ARGUMENTS = (
 )
 
 
-# A test set with other images than the digits.
-LARGE = """
-import torch
-
-def large():
-    return [(torch.zeros(3, 16, 16, dtype=torch.uint8), label) for label in range(10)]
-"""
-
-
 @dataclass
 class Comparison:
     """A comparison that was killed after its first trial of craig, and then run again.
@@ -143,18 +134,11 @@ def test_it_says_of_what_does_not_beat_random_that_it_does_not(comparison: Compa
         (("--set", "seed=5"), "seed is given for every run and training by the comparison"),
         (("--baselines", "rs2"), "there is no baseline 'rs2'. Choose from: uniform, "),
         (("--device", "gpu"), "device 'gpu' is not a device: "),
-        (("--test", "large_images:large"), "large_images:large has 3x16x16 images, "),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
-    comparison: Comparison,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    complaint: str,
+    comparison: Comparison, tmp_path: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    (tmp_path / "large_images.py").write_text(LARGE)
-    monkeypatch.syspath_prepend(tmp_path)
     out = tmp_path / "none.jsonl"
     result = comparison.run("--steps", "3", "--out", str(out), *arguments)
     assert result.exit_code == 1
