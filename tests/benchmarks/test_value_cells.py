@@ -89,18 +89,6 @@ def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
     assert "- digits, short main training of resnet8: 1 of 5 trainings" in text
 
 
-def test_the_same_examples_are_not_trained_on_twice(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    results.add(CELL, result(0.5))
-    auto = replace(CELL, strategy="auto", proxy="auto")
-    found = results.with_digest(auto, "digest")
-    assert found is not None
-    assert found.accuracy == 0.5
-    assert results.with_digest(auto, "another") is None
-    assert results.with_digest(replace(auto, seed=1), "digest") is None
-    assert results.with_digest(replace(auto, recipe="converged"), "digest") is None
-
-
 def test_a_subset_chosen_without_labels_is_compared_with_random_that_has_none_either() -> None:
     cell = replace(CELL, strategy="facility_location:unlabelled", proxy="ridge:patches")
     assert cell.baseline == replace(CELL, strategy="uniform")
